@@ -1,1 +1,31 @@
-//! Placeholder.
+//! What the Bulkhead frontend and privhelper say to each other over a `SOCK_SEQPACKET` socket.
+//!
+//! Every type that carries a value from outside has a private field and one checked way in, which decoding uses
+//! too: a request with a bad volume id, target or size never reaches an operation. `PROTOCOL.md` beside this crate
+//! describes the bytes for clients in other languages.
+
+mod bounded;
+mod codec;
+mod error;
+mod hello;
+mod name;
+mod reply;
+mod request;
+mod size;
+mod target;
+mod volume;
+mod volume_id;
+
+pub use bounded::{Text, TooMany, UpTo};
+pub use codec::{CodecError, MAX_PACKET, decode, encode};
+pub use error::{Error, ErrorKind};
+pub use hello::{
+    HIGHEST_VERSION, Hello, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, Pool, PublishDirectory, Welcome, negotiate,
+};
+pub use name::{DriverName, InvalidName, PoolName, PublishName};
+pub use reply::{Listed, MAX_LISTED, PoolStatus, QuotaMode, Reply, Response, Usage};
+pub use request::{MountFlags, Request, Socket};
+pub use size::{Bytes, Inodes, InvalidSize, SIZE_STEP};
+pub use target::{InvalidTarget, MAX_TARGET, RelativePath, TargetPath};
+pub use volume::{BlockSize, DirectoryMode, InvalidMode, NameHash, VolumeKind, VolumeSpec};
+pub use volume_id::{InvalidVolumeId, VolumeId};

@@ -1,0 +1,58 @@
+//! The closed set of errors a request can end with.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Text;
+
+/// What went wrong, as far as a caller can act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ErrorKind {
+    /// No such volume, or the volume is not published at that target.
+    NotFound,
+    /// The volume or target exists with other settings.
+    AlreadyExists,
+    /// The request does not fit the volume's kind, or the target is of the wrong type.
+    Incompatible,
+    /// The volume is published, or used in a way that excludes the request.
+    InUse,
+    /// Another operation on the same volume or target is under way, or a process holds it open. Try again.
+    Busy,
+    /// The pool has no room for it.
+    NoSpace,
+    /// The kernel or the pool cannot do it.
+    Unsupported,
+    /// The request itself is wrong.
+    Invalid,
+    /// The request is well formed and not allowed.
+    Refused,
+    /// The pool is not served: its condition tells why.
+    PoolBroken,
+    /// A system call failed with this errno.
+    Io(i32),
+}
+
+/// A typed error with a short message for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Error {
+    /// What a caller can act on.
+    pub kind: ErrorKind,
+    /// Operation, object and what to do.
+    pub message: Text,
+}
+
+impl Error {
+    /// An error of that kind with that message.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: Text::new(message) }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.message, out)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,79 @@
+//! The first packets of a connection, frozen for ever.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{DriverName, Error, ErrorKind, PoolName, PublishName, QuotaMode, Text, UpTo};
+
+/// The highest version of requests and replies that this crate knows.
+pub const HIGHEST_VERSION: u16 = 1;
+
+/// The most pools one helper serves.
+pub const MAX_POOLS: usize = 16;
+
+/// The most publish directories one helper serves.
+pub const MAX_PUBLISH_DIRECTORIES: usize = 16;
+
+/// What a client says first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    magic: [u8; 8],
+    /// The highest version the client knows.
+    pub highest_version: u16,
+}
+
+/// What the helper answers to a [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The version in use from here on: the lower of the two sides' highest.
+    pub version: u16,
+    /// The helper's release.
+    pub release: Text,
+    /// The CSI plugin name.
+    pub driver: DriverName,
+    /// Where the CSI socket appears on the host, if the helper is configured to make one.
+    pub csi_socket: Text,
+    /// Whether a registration socket can be asked for.
+    pub registers: bool,
+    /// The publish directories.
+    pub publish_directories: UpTo<PublishDirectory, MAX_PUBLISH_DIRECTORIES>,
+    /// The pools.
+    pub pools: UpTo<Pool, MAX_POOLS>,
+}
+
+/// A directory below which volumes are published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishDirectory {
+    /// Its name in requests.
+    pub name: PublishName,
+    /// Its absolute path as the host spells it.
+    pub host_path: Text,
+}
+
+/// A pool, as far as it never changes while the helper runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pool {
+    /// Its name in requests.
+    pub name: PoolName,
+    /// Whether sizes are enforced.
+    pub quota: QuotaMode,
+}
+
+impl Hello {
+    const MAGIC: [u8; 8] = *b"BULKHEAD";
+
+    /// A hello of a client that knows versions up to `highest_version`.
+    pub const fn new(highest_version: u16) -> Self {
+        Self { magic: Self::MAGIC, highest_version }
+    }
+}
+
+/// The version that both sides know.
+///
+/// # Errors
+/// `Invalid` when the packet is no hello of this protocol or the client knows no version at all.
+pub fn negotiate(hello: Hello) -> Result<u16, Error> {
+    if hello.magic != Hello::MAGIC || hello.highest_version == 0 {
+        return Err(Error::new(ErrorKind::Invalid, "hello: not a client of this protocol"));
+    }
+    Ok(hello.highest_version.min(HIGHEST_VERSION))
+}
