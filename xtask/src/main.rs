@@ -1,2 +1,64 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands. `cargo xtask --help` lists them.
+
+mod commands;
+mod packages;
+mod process;
+mod progress;
+mod vm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use self::commands::VmArguments;
+use self::progress::timed;
+use self::workspace::{Architecture, Profile, Workspace};
+
+/// Builds, tests and shows Bulkhead.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build the programs that are shipped: static, for musl.
+    Build {
+        /// Build what is shipped rather than what is quick to build.
+        #[arg(long)]
+        release: bool,
+        /// The processor to build for.
+        #[arg(long, value_enum, default_value_t = Architecture::host())]
+        arch: Architecture,
+    },
+    /// Run a command in the virtual machine, with the programs in its PATH.
+    Vm(VmArguments),
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse().task) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: &Task) -> Result<ExitCode> {
+    let workspace = Workspace::load()?;
+    match task {
+        Task::Build { release, arch } => {
+            let profile = if *release { Profile::Release } else { Profile::Dev };
+            for program in timed("building", || workspace.build(*arch, profile))? {
+                println!("{}", program.display());
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Vm(arguments) => commands::vm(&workspace, arguments),
+    }
+}

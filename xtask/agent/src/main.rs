@@ -1,0 +1,179 @@
+//! The agent inside the virtual machine: takes one shell command at a time from the port and sends back what it writes
+//! and how it ends.
+//!
+//! Both pipes live as long as the agent, so a process that a command leaves in the background may go on writing.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+
+use bulkhead_vm_agent::{Decoder, Frame, MAX_PAYLOAD, PORT_NAME};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+fn main() -> io::Result<()> {
+    Agent::start()?.serve()
+}
+
+struct Agent {
+    port: File,
+    decoder: Decoder,
+    stdout: Output,
+    stderr: Output,
+    pending: Vec<u8>,
+    running: Option<Running>,
+}
+
+struct Running {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+/// A pipe that commands write to; only its reading end never blocks.
+struct Output {
+    read: File,
+    write: OwnedFd,
+    frame: fn(Vec<u8>) -> Frame,
+}
+
+impl Output {
+    fn new(frame: fn(Vec<u8>) -> Frame) -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&read, true)?;
+        Ok(Output { read: read.into(), write, frame })
+    }
+
+    fn forward(&mut self, port: &mut File) -> io::Result<()> {
+        let mut buffer = [0; MAX_PAYLOAD];
+        loop {
+            match self.read.read(&mut buffer) {
+                Ok(length) => port.write_all(&(self.frame)(buffer[..length].to_vec()).encode())?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Agent {
+    fn start() -> io::Result<Self> {
+        let mut port = open_port()?;
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        port.write_all(&Frame::Ready(boot.trim().to_owned()).encode())?;
+        Ok(Agent {
+            port,
+            decoder: Decoder::default(),
+            stdout: Output::new(Frame::Stdout)?,
+            stderr: Output::new(Frame::Stderr)?,
+            pending: Vec::new(),
+            running: None,
+        })
+    }
+
+    fn serve(mut self) -> io::Result<()> {
+        loop {
+            let [port, stdout, stderr, exit] = self.wait()?;
+            if stdout {
+                self.stdout.forward(&mut self.port)?;
+            }
+            if stderr {
+                self.stderr.forward(&mut self.port)?;
+            }
+            if exit {
+                self.reap()?;
+            }
+            if port {
+                self.receive()?;
+            }
+        }
+    }
+
+    /// Blocks until something is there: at the port, in either pipe, an end of the command.
+    fn wait(&self) -> io::Result<[bool; 4]> {
+        let mut sources = vec![
+            PollFd::new(&self.port, PollFlags::IN),
+            PollFd::new(&self.stdout.read, PollFlags::IN),
+            PollFd::new(&self.stderr.read, PollFlags::IN),
+        ];
+        sources.extend(self.running.as_ref().map(|running| PollFd::new(&running.pidfd, PollFlags::IN)));
+        poll(&mut sources, None)?;
+        let ready = |index: usize| sources.get(index).is_some_and(|source| !source.revents().is_empty());
+        Ok([ready(0), ready(1), ready(2), ready(3)])
+    }
+
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; MAX_PAYLOAD];
+        let length = self.port.read(&mut buffer)?;
+        if length == 0 {
+            return Err(io::Error::other("the host closed the port"));
+        }
+        self.decoder.push(&buffer[..length]);
+        while let Some(frame) = self.decoder.next_frame().map_err(|_| io::Error::other("malformed frame"))? {
+            match frame {
+                Frame::Command(piece) => {
+                    let last = piece.len() < MAX_PAYLOAD;
+                    self.pending.extend(piece);
+                    if last {
+                        self.spawn()?;
+                    }
+                }
+                Frame::Kill => self.kill(),
+                other => return Err(io::Error::other(format!("unexpected frame {other:?}"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self) -> io::Result<()> {
+        let command = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
+        let child = Command::new("/bin/sh")
+            .args(["-c", &command])
+            .current_dir("/root")
+            .stdin(Stdio::null())
+            .stdout(self.stdout.write.try_clone()?)
+            .stderr(self.stderr.write.try_clone()?)
+            .process_group(0)
+            .spawn()?;
+        let pidfd = pidfd_open(process_id(&child), PidfdFlags::empty())?;
+        self.running = Some(Running { child, pidfd });
+        Ok(())
+    }
+
+    fn kill(&self) {
+        if let Some(running) = &self.running {
+            // It may have ended a moment ago, which is what was wanted.
+            let _ = kill_process_group(process_id(&running.child), Signal::KILL);
+        }
+    }
+
+    /// Everything that the command wrote goes before the word that it ended.
+    fn reap(&mut self) -> io::Result<()> {
+        if let Some(mut running) = self.running.take() {
+            let status = running.child.wait()?;
+            self.stdout.forward(&mut self.port)?;
+            self.stderr.forward(&mut self.port)?;
+            self.port.write_all(&Frame::Exited(status.into_raw()).encode())?;
+        }
+        Ok(())
+    }
+}
+
+fn process_id(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Finds the port by its name: only udev makes links in /dev/virtio-ports, and there may be none.
+fn open_port() -> io::Result<File> {
+    for entry in fs::read_dir("/sys/class/virtio-ports")? {
+        let entry = entry?;
+        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if name.trim() == PORT_NAME {
+            let device = std::path::Path::new("/dev").join(entry.file_name());
+            return OpenOptions::new().read(true).write(true).open(device);
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("no virtio port is named {PORT_NAME}")))
+}

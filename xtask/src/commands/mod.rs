@@ -1,0 +1,14 @@
+//! The commands of `cargo xtask`, one file each.
+
+mod vm;
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::{ExitCode, ExitStatus};
+
+pub use self::vm::{VmArguments, vm};
+
+/// The exit code of a shell that ran a command which ended so.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(number).unwrap_or(1))
+}

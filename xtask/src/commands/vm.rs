@@ -1,0 +1,56 @@
+//! `cargo xtask vm`: one command in the machine.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::exit_code;
+use crate::progress::{say, timed};
+use crate::vm::{Machine, Options};
+use crate::workspace::{Architecture, Profile, Workspace};
+
+/// What `vm` takes.
+#[derive(Args)]
+pub struct VmArguments {
+    /// Memory of the machine in MiB.
+    #[arg(long, default_value_t = 1024, value_name = "MIB")]
+    memory: u32,
+    /// Size of each of its disks in MiB; they take only what is written.
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    disk: u64,
+    /// Package of another kernel, such as linux-image-cloud-amd64.
+    #[arg(long, value_name = "PACKAGE")]
+    kernel: Option<String>,
+    /// Seconds after which the command is killed.
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    timeout: u64,
+    /// Take the programs as they were built before.
+    #[arg(long)]
+    no_build: bool,
+    /// The command; several words are one shell command line.
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Boots a machine, runs the command and returns its exit status.
+pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
+    let architecture = Architecture::host();
+    let programs = match arguments.no_build {
+        true => workspace.built(architecture, Profile::Dev)?,
+        false => timed("building", || workspace.build(architecture, Profile::Dev))?,
+    };
+    let options = Options {
+        memory: arguments.memory,
+        disk: arguments.disk,
+        kernel: arguments.kernel.clone(),
+        ..Options::new(programs)
+    };
+    let mut machine = Machine::boot(workspace, &options)?;
+    let status = machine.run(&arguments.command.join(" "), Duration::from_secs(arguments.timeout))?;
+    if !status.success() {
+        say(format_args!("the command ended with {status}"));
+    }
+    Ok(exit_code(status))
+}

@@ -1,0 +1,65 @@
+//! The distribution's packages and the toolchain's targets that a task needs.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+
+use crate::process::{capture, command, run};
+use crate::progress::say;
+
+/// Makes sure that Debian packages are installed: installs them as root, or tells the one line that does.
+pub fn require(packages: &[&str]) -> Result<()> {
+    let missing = missing(packages)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    if !rustix::process::geteuid().is_root() {
+        bail!(
+            "packages are missing; this installs them:\n\n    \
+             sudo apt-get update && sudo apt-get install --yes --no-install-recommends {list}\n"
+        );
+    }
+    say(format_args!("installing packages: {list}"));
+    refresh()?;
+    let arguments = ["install", "--yes", "--no-install-recommends", "-qq", "-o", "Dpkg::Use-Pty=0"];
+    run(command("apt-get")
+        .args(arguments)
+        .args(&missing)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(std::io::stderr()))
+}
+
+/// Fetches the lists of packages anew.
+pub fn refresh() -> Result<()> {
+    run(command("apt-get").args(["update", "-qq"]).stdout(std::io::stderr()))
+}
+
+fn missing(packages: &[&str]) -> Result<Vec<String>> {
+    // dpkg-query fails when it does not know one of the names, and still answers for the others.
+    let output = command("dpkg-query")
+        .args(["--show", "--showformat=${Package} ${db:Status-Status}\n"])
+        .args(packages)
+        .output()
+        .with_context(|| format!("start dpkg-query: a Debian system is needed for {}", packages.join(", ")))?;
+    let answer = String::from_utf8_lossy(&output.stdout);
+    let installed: BTreeSet<&str> = answer.lines().filter_map(|line| line.strip_suffix(" installed")).collect();
+    Ok(packages.iter().filter(|package| !installed.contains(*package)).map(|package| package.to_string()).collect())
+}
+
+/// Makes sure that the toolchain can build for a target.
+pub fn require_target(triple: &str) -> Result<()> {
+    let installed = match capture(command("rustup").args(["target", "list", "--installed"])) {
+        Ok(installed) => installed,
+        Err(error) => {
+            // A toolchain from elsewhere has its own way to add a target; the build tells if it is missing.
+            say(format_args!("no rustup to ask for the target {triple}: {error}"));
+            return Ok(());
+        }
+    };
+    if installed.lines().any(|line| line == triple) {
+        return Ok(());
+    }
+    say(format_args!("adding the rust target {triple}"));
+    run(command("rustup").args(["target", "add", triple]))
+}

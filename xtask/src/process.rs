@@ -1,0 +1,47 @@
+//! Other programs: how they are found, run and reported when they fail.
+
+use std::env;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A command that is also looked for where an ordinary user's PATH does not look: mkfs and depmod are there.
+pub fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    let path = env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
+    command
+}
+
+/// Runs it with our own output, and fails unless it succeeds.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("start {}", describe(command)))?;
+    if !status.success() {
+        bail!("{}: {status}", describe(command));
+    }
+    Ok(())
+}
+
+/// Runs it unseen; what it wrote is in the error when it fails.
+pub fn run_quietly(command: &mut Command) -> Result<()> {
+    capture(command).map(drop)
+}
+
+/// Runs it and returns its standard output.
+pub fn capture(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()
+        .with_context(|| format!("start {}", describe(command)))?;
+    if !output.status.success() {
+        bail!("{}: {}\n{}", describe(command), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
+}
+
+/// The command line as a person would type it.
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,119 @@
+//! The machine's kernel: Debian's own, unpacked from its package and installed nowhere.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::apt::Apt;
+use crate::process::{capture, command, run_quietly};
+use crate::progress::timed;
+
+/// What the machine needs and Debian's kernel has as modules.
+const MODULES: [&str; 6] = ["virtio_blk", "virtio_net", "xfs", "quota_v2", "loop", "overlay"];
+
+/// A kernel and its modules.
+pub struct Kernel {
+    /// The bootable image.
+    pub image: PathBuf,
+    /// Release, as `uname -r` tells it.
+    pub release: String,
+    /// Decompressed modules in load order.
+    pub modules: Vec<PathBuf>,
+}
+
+impl Kernel {
+    /// Takes the kernel from the cache, or downloads it. `wanted` names a kernel's package or metapackage.
+    pub fn provide(cache: &Path, apt: &Apt, wanted: Option<&str>) -> Result<Self> {
+        let architecture = apt.architecture();
+        let candidates = match wanted {
+            Some(package) => vec![package.to_owned()],
+            None => vec![format!("linux-image-6.12-cloud-{architecture}"), format!("linux-image-cloud-{architecture}")],
+        };
+        // A kernel that is already here is good enough: asking for a newer one would make every boot depend on a mirror.
+        for candidate in &candidates {
+            let directory = cache.join(format!("kernel-{candidate}"));
+            if directory.exists() {
+                return Self::unpacked(&directory);
+            }
+        }
+        for candidate in &candidates {
+            if let Some(package) = apt.resolve_image(candidate)? {
+                let directory = cache.join(format!("kernel-{candidate}"));
+                timed(format_args!("downloading kernel {package}"), || Self::download(&directory, apt, &package))?;
+                return Self::unpacked(&directory);
+            }
+        }
+        bail!("no package source offers {}; a Debian 12 or newer is needed", candidates.join(" or "))
+    }
+
+    fn download(directory: &Path, apt: &Apt, package: &str) -> Result<()> {
+        let partial = directory.with_extension("partial");
+        let _ = fs::remove_dir_all(&partial);
+        let tree = partial.join("tree");
+        fs::create_dir_all(&tree)?;
+        let archive = apt.download(package, &partial)?;
+        run_quietly(command("dpkg").arg("--extract").args([&archive, &tree]))?;
+        fs::remove_file(&archive)?;
+        let release = release(&tree)?;
+        run_quietly(command("depmod").arg("-b").arg(&tree).arg(&release))?;
+        let mut modules = Vec::new();
+        for name in MODULES {
+            for source in load_order(&tree, &release, name)? {
+                let name = source.file_name().and_then(OsStr::to_str).context("module without a name")?;
+                let target = partial.join("modules").join(name.trim_end_matches(".xz"));
+                if !modules.contains(&target) {
+                    decompress(&source, &target)?;
+                    modules.push(target);
+                }
+            }
+        }
+        let names: Vec<_> = modules.iter().filter_map(|path| path.file_name().and_then(OsStr::to_str)).collect();
+        fs::write(partial.join("load-order"), names.join("\n"))?;
+        fs::rename(&partial, directory).with_context(|| format!("rename {} into place", partial.display()))
+    }
+
+    fn unpacked(directory: &Path) -> Result<Self> {
+        let tree = directory.join("tree");
+        let release = release(&tree)?;
+        let order = fs::read_to_string(directory.join("load-order"))?;
+        let modules = order.lines().map(|name| directory.join("modules").join(name)).collect();
+        Ok(Kernel { image: tree.join("boot").join(format!("vmlinuz-{release}")), release, modules })
+    }
+}
+
+/// The one kernel release that is in an unpacked package.
+fn release(tree: &Path) -> Result<String> {
+    for libraries in ["usr/lib/modules", "lib/modules"] {
+        if let Some(entry) = fs::read_dir(tree.join(libraries)).ok().and_then(|mut entries| entries.next()) {
+            return entry?.file_name().into_string().ok().context("kernel release is not text");
+        }
+    }
+    bail!("{} holds no kernel modules", tree.display())
+}
+
+fn load_order(tree: &Path, release: &str, module: &str) -> Result<Vec<PathBuf>> {
+    let listing = capture(
+        command("modprobe").args(["--show-depends", "--set-version", release, "--dirname"]).arg(tree).arg(module),
+    )?;
+    let paths = listing.lines().filter_map(|line| line.strip_prefix("insmod "));
+    Ok(paths.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect())
+}
+
+/// Once here rather than at each boot in an emulated machine.
+fn decompress(source: &Path, target: &Path) -> Result<()> {
+    fs::create_dir_all(target.parent().context("module without a directory")?)?;
+    match source.extension().and_then(OsStr::to_str) {
+        Some("xz") => {
+            let output = command("busybox").arg("xzcat").arg(source).output()?;
+            if !output.status.success() {
+                bail!("decompress {}: {}", source.display(), output.status);
+            }
+            fs::write(target, output.stdout)?;
+        }
+        Some("ko") => drop(fs::copy(source, target)?),
+        _ => bail!("{} is compressed in an unknown way", source.display()),
+    }
+    Ok(())
+}

@@ -1,0 +1,143 @@
+//! The QEMU process: its arguments, the accelerator, and its end.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use bulkhead_vm_agent::PORT_NAME;
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use super::disks::{DISKS, Disk};
+use crate::process::command;
+use crate::workspace::Architecture;
+
+/// How the guest's instructions are executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// By the processor.
+    Kvm,
+    /// By translation: slow, and it works everywhere.
+    Tcg,
+}
+
+impl Accelerator {
+    /// Its name on QEMU's command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Accelerator::Kvm => "kvm",
+            Accelerator::Tcg => "tcg",
+        }
+    }
+
+    /// What to try, best first. Whether KVM works can only be told by booting a guest with it, so the verdict is kept
+    /// in the cache for as long as the host runs the same kernel.
+    pub fn candidates(architecture: Architecture, cache: &Path) -> Vec<Self> {
+        let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
+        if !usable || architecture != Architecture::host() || fs::exists(verdict(cache)).unwrap_or(false) {
+            return vec![Accelerator::Tcg];
+        }
+        vec![Accelerator::Kvm, Accelerator::Tcg]
+    }
+
+    /// Remembers that KVM brought no guest up on this host.
+    pub fn remember_that_kvm_fails(cache: &Path) -> Result<()> {
+        File::create(verdict(cache)).context("note that KVM does not work here")?;
+        Ok(())
+    }
+}
+
+fn verdict(cache: &Path) -> std::path::PathBuf {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    cache.join(format!("no-kvm-on-{}", release.trim()))
+}
+
+/// What a guest is made of, apart from its disks.
+pub struct Guest<'a> {
+    /// The processor.
+    pub architecture: Architecture,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// The kernel's image.
+    pub kernel: &'a Path,
+    /// The first root.
+    pub initrd: &'a Path,
+    /// More words for the kernel's command line.
+    pub append: &'a str,
+    /// Disks besides the usual three: serial number and image.
+    pub more_disks: &'a [(String, std::path::PathBuf)],
+    /// Where the disks, the console's log and QEMU's own log are.
+    pub directory: &'a Path,
+}
+
+/// A running QEMU. It ends with this value, and with this process, however that ends.
+pub struct Qemu {
+    child: Child,
+}
+
+impl Qemu {
+    /// Starts it. It is bound to the calling thread: the kernel kills it when that thread ends.
+    pub fn start(guest: &Guest<'_>, accelerator: Accelerator, agent: UnixStream) -> Result<Self> {
+        let (program, console) = match guest.architecture {
+            Architecture::Amd64 => ("qemu-system-x86_64", "ttyS0"),
+            Architecture::Arm64 => ("qemu-system-aarch64", "ttyAMA0"),
+        };
+        let mut qemu = command("setpriv");
+        qemu.args(["--pdeathsig", "KILL", "--", program]);
+        qemu.args(["-nodefaults", "-no-user-config", "-display", "none", "-smp", "2"]);
+        match guest.architecture {
+            Architecture::Amd64 => qemu.args(["-machine", "q35"]),
+            Architecture::Arm64 => qemu.args(["-machine", "virt"]),
+        };
+        match accelerator {
+            Accelerator::Kvm => qemu.args(["-accel", "kvm", "-cpu", "host"]),
+            Accelerator::Tcg => qemu.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+        };
+        qemu.args(["-m", &guest.memory.to_string()]);
+        qemu.arg("-kernel").arg(guest.kernel).arg("-initrd").arg(guest.initrd);
+        // A panic stops the guest where it is: the console's log then ends with it.
+        qemu.args(["-append", &format!("console={console} loglevel=4 oops=panic panic=0 {}", guest.append)]);
+        qemu.args(["-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console"]);
+        qemu.args(["-device", "virtio-serial-pci", "-chardev", &format!("socket,id=agent,fd={}", agent.as_raw_fd())]);
+        qemu.args(["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
+        for disk in &DISKS {
+            add_disk(&mut qemu, disk.name, &Disk::image(disk, guest.directory));
+        }
+        for (serial, image) in guest.more_disks {
+            add_disk(&mut qemu, serial, image);
+        }
+        let log = OpenOptions::new().append(true).create(true).open(guest.directory.join("qemu.log"))?;
+        qemu.current_dir(guest.directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        fcntl_setfd(&agent, FdFlags::empty())?;
+        let child = qemu.spawn().context("start QEMU")?;
+        Ok(Qemu { child })
+    }
+
+    /// Whether the process has ended.
+    pub fn ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Kills the process and waits for its end.
+    pub fn kill(&mut self) {
+        // It may have ended by itself: then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Flushes are ignored: what reached QEMU outlives it in the host's page cache, and a power cut loses what the guest
+/// had not written.
+fn add_disk(qemu: &mut Command, serial: &str, image: &Path) {
+    let file = image.display();
+    qemu.args(["-drive", &format!("if=none,id={serial},format=raw,cache=unsafe,discard=unmap,file={file}")]);
+    qemu.args(["-device", &format!("virtio-blk-pci,drive={serial},serial={serial}")]);
+}

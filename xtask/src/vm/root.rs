@@ -1,0 +1,144 @@
+//! The machine's root: busybox, the kernel's modules, some tools of the host with their libraries, and our programs, in
+//! one archive that the kernel unpacks. It is written anew for every machine, so it always has the programs just built.
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::cpio::Archive;
+use super::disks;
+use super::kernel::Kernel;
+use crate::process::{capture, command};
+
+/// Tools that busybox lacks or does differently, taken from the host's packages.
+const TOOLS: [&str; 24] = [
+    "blockdev",
+    "chattr",
+    "debugfs",
+    "fallocate",
+    "findmnt",
+    "flock",
+    "losetup",
+    "lsattr",
+    "lsblk",
+    "mkfs.ext4",
+    "mkfs.xfs",
+    "mount",
+    "nsenter",
+    "prlimit",
+    "resize2fs",
+    "setpriv",
+    "tune2fs",
+    "umount",
+    "unshare",
+    "xfs_growfs",
+    "xfs_io",
+    "xfs_quota",
+    "e2fsck",
+    "xfs_repair",
+];
+
+/// Where the machine has our programs.
+const PROGRAMS: &str = "opt/bulkhead/bin";
+
+type Root = Archive<BufWriter<File>>;
+
+/// Writes the archive.
+pub fn write(archive: &Path, kernel: &Kernel, programs: &[PathBuf]) -> Result<()> {
+    let file = File::create(archive).with_context(|| format!("create {}", archive.display()))?;
+    let mut root = Archive::new(BufWriter::new(file));
+    for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
+        root.directory(target)?;
+        root.symlink(link, target)?;
+    }
+    for directory in ["new", "root", "dev", "etc"] {
+        root.directory(directory)?;
+    }
+    root.character_device("dev/console", 5, 1)?;
+    add_configuration(&mut root, kernel)?;
+    for module in &kernel.modules {
+        add(&mut root, module, &format!("usr/lib/modules/{}", file_name(module)?))?;
+    }
+    for tool in TOOLS {
+        add_tool(&mut root, tool)?;
+    }
+    add_busybox(&mut root, Path::new("/bin/busybox"))?;
+    for program in programs {
+        add(&mut root, program, &format!("{PROGRAMS}/{}", file_name(program)?))?;
+    }
+    root.finish()?;
+    Ok(())
+}
+
+fn add_configuration(root: &mut Root, kernel: &Kernel) -> Result<()> {
+    let modules: Vec<&str> = kernel.modules.iter().map(|path| file_name(path)).collect::<Result<_>>()?;
+    root.file("init", 0o755, include_bytes!("guest/init"))?;
+    root.file("etc/inittab", 0o644, include_bytes!("guest/inittab"))?;
+    root.file("etc/start", 0o755, include_bytes!("guest/start"))?;
+    root.file("etc/stop", 0o755, include_bytes!("guest/stop"))?;
+    root.file("etc/modules", 0o644, (modules.join("\n") + "\n").as_bytes())?;
+    root.file("etc/disks", 0o644, disks::table().as_bytes())?;
+    root.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")?;
+    root.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
+    root.file("etc/hosts", 0o644, b"127.0.0.1 localhost node\n")?;
+    root.symlink("etc/mtab", "/proc/self/mounts")?;
+    Ok(())
+}
+
+/// Adds busybox and a link for each applet that no tool of the host has taken.
+fn add_busybox(root: &mut Root, busybox: &Path) -> Result<()> {
+    add(root, busybox, "usr/bin/busybox")?;
+    for applet in capture(command("busybox").arg("--list-full"))?.lines() {
+        let name = file_name(Path::new(applet))?;
+        let path = match applet.contains("sbin") {
+            true => format!("usr/sbin/{name}"),
+            false => format!("usr/bin/{name}"),
+        };
+        if !root.contains(&format!("usr/bin/{name}")) && !root.contains(&format!("usr/sbin/{name}")) {
+            root.symlink(&path, "/usr/bin/busybox")?;
+        }
+    }
+    Ok(())
+}
+
+fn add_tool(root: &mut Root, tool: &str) -> Result<()> {
+    let directories = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(|directory| Path::new(directory).join(tool));
+    let path = directories
+        .into_iter()
+        .find(|path| path.exists())
+        .with_context(|| format!("{tool} is in none of the directories of this system's programs"))?;
+    add(root, &path, &in_root(&path)?)?;
+    for library in libraries(&path)? {
+        add(root, &library, &in_root(&library)?)?;
+    }
+    Ok(())
+}
+
+/// The shared libraries that a program is linked with, its loader included.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = command("ldd").arg(program).output()?;
+    // It fails for a script and for a static program: neither needs any.
+    let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+    let paths = listing.split_whitespace().filter(|word| word.starts_with('/') && !word.ends_with(':'));
+    Ok(paths.map(PathBuf::from).collect())
+}
+
+/// The same path in the machine, where /bin, /sbin and /lib are below /usr.
+fn in_root(path: &Path) -> Result<String> {
+    let path = path.to_str().context("path is not text")?.trim_start_matches('/');
+    Ok(if path.starts_with("usr/") { path.to_owned() } else { format!("usr/{path}") })
+}
+
+fn add(root: &mut Root, source: &Path, path: &str) -> Result<()> {
+    let content = fs::read(source).with_context(|| format!("read {}", source.display()))?;
+    let mode = fs::metadata(source)?.permissions().mode() & 0o777;
+    root.file(path, mode, &content)?;
+    Ok(())
+}
+
+fn file_name(path: &Path) -> Result<&str> {
+    path.file_name().and_then(|name| name.to_str()).with_context(|| format!("{} has no name", path.display()))
+}

@@ -1,0 +1,155 @@
+//! One QEMU process and the agent in its guest.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Error, Result, anyhow};
+use bulkhead_vm_agent::Frame;
+
+use super::channel::{Channel, Event};
+use super::qemu::{Accelerator, Guest, Qemu};
+
+const TICK: Duration = Duration::from_millis(250);
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+const CONSOLE_TAIL: usize = 40;
+
+/// Which output of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Takes what a command writes, as it comes.
+pub type Sink<'a> = &'a mut dyn FnMut(Output, &[u8]);
+
+/// A guest that has come up.
+pub struct Session {
+    qemu: Qemu,
+    channel: Channel,
+    boot_id: String,
+    directory: PathBuf,
+}
+
+impl Session {
+    /// Starts QEMU and waits until the agent takes commands.
+    pub fn start(guest: &Guest<'_>, accelerator: Accelerator, patience: Duration) -> Result<Self> {
+        let (channel, agent) = Channel::new()?;
+        let qemu = Qemu::start(guest, accelerator, agent)?;
+        let directory = guest.directory.to_owned();
+        let mut session = Session { qemu, channel, boot_id: String::new(), directory };
+        session.wait_until_ready("booting", patience)?;
+        Ok(session)
+    }
+
+    /// Runs a shell command and waits for its end. What it leaves in the background goes on.
+    pub fn run(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
+        self.channel.send_command(command)?;
+        let deadline = Instant::now() + timeout;
+        let mut killed = false;
+        loop {
+            let doing = format!("running `{}`", shortened(command));
+            match self.next(&doing, deadline + if killed { KILL_PATIENCE } else { Duration::ZERO })? {
+                Some(Frame::Exited(status)) if !killed => return Ok(ExitStatus::from_raw(status)),
+                Some(Frame::Exited(_)) => return Err(self.failure(&doing, &format!("not done after {timeout:?}"))),
+                Some(Frame::Ready(boot_id)) => {
+                    let again = boot_id == self.boot_id;
+                    self.boot_id = boot_id;
+                    let what = if again { "its agent was killed" } else { "it rebooted" };
+                    return Err(self.failure(&doing, what));
+                }
+                Some(frame) => forward(frame, sink),
+                None if !killed => {
+                    killed = true;
+                    self.channel.send_kill()?;
+                }
+                None => return Err(self.failure(&doing, &format!("not done after {timeout:?}, and not to be killed"))),
+            }
+        }
+    }
+
+    /// Reboots the guest as an operator does, and waits until it is up again.
+    pub fn reboot(&mut self, patience: Duration) -> Result<()> {
+        self.channel.send_command("reboot")?;
+        self.wait_until_ready("rebooting", patience)
+    }
+
+    /// Takes the power away.
+    pub fn power_off(&mut self) {
+        self.qemu.kill();
+    }
+
+    /// Waits for the agent of another boot than the one known.
+    fn wait_until_ready(&mut self, doing: &str, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.next(doing, deadline)? {
+                Some(Frame::Ready(boot_id)) if boot_id != self.boot_id => {
+                    self.boot_id = boot_id;
+                    return Ok(());
+                }
+                Some(_) => {}
+                None => return Err(self.failure(doing, &format!("not done after {patience:?}"))),
+            }
+        }
+    }
+
+    /// The next frame, or none at the deadline. A panic and an end of QEMU are errors.
+    fn next(&mut self, doing: &str, deadline: Instant) -> Result<Option<Frame>> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.channel.receive(left.min(TICK)) {
+                Event::Frame(frame) => return Ok(Some(frame)),
+                Event::Closed => {
+                    let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sends what is no frame" };
+                    return Err(self.failure(doing, what));
+                }
+                Event::Silence if console(&self.directory).contains("Kernel panic") => {
+                    return Err(self.failure(doing, "its kernel panicked"));
+                }
+                Event::Silence if left.is_zero() => return Ok(None),
+                Event::Silence => {}
+            }
+        }
+    }
+
+    /// An error that ends with what the machine wrote last.
+    fn failure(&self, doing: &str, what: &str) -> Error {
+        let mut message = format!("the machine, {doing}: {what}");
+        let qemu = fs::read_to_string(self.directory.join("qemu.log")).unwrap_or_default();
+        for (name, text) in [("QEMU", qemu), ("the machine's console", console(&self.directory))] {
+            let lines: Vec<&str> = text.lines().collect();
+            if !lines.is_empty() {
+                let tail = &lines[lines.len().saturating_sub(CONSOLE_TAIL)..];
+                message += &format!("\n--- end of what {name} wrote\n{}", tail.join("\n"));
+            }
+        }
+        anyhow!(message)
+    }
+}
+
+fn forward(frame: Frame, sink: Sink<'_>) {
+    match frame {
+        Frame::Stdout(bytes) => sink(Output::Stdout, &bytes),
+        Frame::Stderr(bytes) => sink(Output::Stderr, &bytes),
+        // The agent sends nothing else.
+        _ => {}
+    }
+}
+
+fn console(directory: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(directory.join("console.log")).unwrap_or_default()).into_owned()
+}
+
+fn shortened(command: &str) -> String {
+    let line = command.lines().next().unwrap_or_default();
+    match line.char_indices().nth(80) {
+        Some((end, _)) => format!("{} …", &line[..end]),
+        None => line.to_owned(),
+    }
+}
