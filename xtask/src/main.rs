@@ -1,9 +1,12 @@
 //! The project's own commands. `cargo xtask --help` lists them.
 
 mod commands;
+mod count;
 mod packages;
 mod process;
 mod progress;
+mod report;
+mod sanity;
 mod vm;
 mod workspace;
 
@@ -12,7 +15,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use self::commands::VmArguments;
+use self::commands::{BenchArguments, DemoArguments, TestArguments, VmArguments};
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Workspace};
 
@@ -35,6 +38,12 @@ enum Task {
         #[arg(long, value_enum, default_value_t = Architecture::host())]
         arch: Architecture,
     },
+    /// Run every test, and end with the line `N passed, N failed`.
+    Test(TestArguments),
+    /// Show real volumes through their whole life, and end with the line `demo: ok`.
+    Demo(DemoArguments),
+    /// Measure the services on this host.
+    Bench(BenchArguments),
     /// Run a command in the virtual machine, with the programs in its PATH.
     Vm(VmArguments),
 }
@@ -59,6 +68,9 @@ fn run(task: &Task) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
+        Task::Demo(arguments) => commands::demo(&workspace, arguments),
+        Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::Vm(arguments) => commands::vm(&workspace, arguments),
     }
 }

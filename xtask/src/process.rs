@@ -1,7 +1,8 @@
 //! Other programs: how they are found, run and reported when they fail.
 
 use std::env;
-use std::process::{Command, Stdio};
+use std::io::{self, Read, Write};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -38,6 +39,23 @@ pub fn capture(command: &mut Command) -> Result<String> {
         bail!("{}: {}\n{}", describe(command), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
     }
     String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
+}
+
+/// Runs it, shows its standard output and hands it to the sink as well.
+pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<ExitStatus> {
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("start {}", describe(command)))?;
+    let mut output = child.stdout.take().context("a child without a standard output")?;
+    let mut buffer = [0; 4096];
+    loop {
+        let length = output.read(&mut buffer)?;
+        if length == 0 {
+            break;
+        }
+        io::stdout().write_all(&buffer[..length])?;
+        io::stdout().flush()?;
+        sink(&buffer[..length]);
+    }
+    Ok(child.wait()?)
 }
 
 /// The command line as a person would type it.

@@ -14,6 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
+/// Our programs first, then the system's.
+const PATH: &str = "/opt/bulkhead/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 fn main() -> io::Result<()> {
     Agent::start()?.serve()
 }
@@ -131,6 +134,7 @@ impl Agent {
         let command = String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned();
         let child = Command::new("/bin/sh")
             .args(["-c", &command])
+            .env("PATH", PATH)
             .current_dir("/root")
             .stdin(Stdio::null())
             .stdout(self.stdout.write.try_clone()?)

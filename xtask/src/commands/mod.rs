@@ -1,10 +1,16 @@
 //! The commands of `cargo xtask`, one file each.
 
+mod bench;
+mod demo;
+mod test;
 mod vm;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
+pub use self::bench::{BenchArguments, bench};
+pub use self::demo::{DemoArguments, demo};
+pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};
 
 /// The exit code of a shell that ran a command which ended so.

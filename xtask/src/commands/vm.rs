@@ -29,12 +29,18 @@ pub struct VmArguments {
     /// Take the programs as they were built before.
     #[arg(long)]
     no_build: bool,
+    /// Then reboot the machine and run this, too.
+    #[arg(long, value_name = "COMMAND")]
+    after_reboot: Option<String>,
+    /// Then cut the machine's power, boot it again and run this, too.
+    #[arg(long, value_name = "COMMAND", conflicts_with = "after_reboot")]
+    after_power_cut: Option<String>,
     /// The command; several words are one shell command line.
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
 
-/// Boots a machine, runs the command and returns its exit status.
+/// Boots a machine, runs the command and returns the exit status of what ran last.
 pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
     let architecture = Architecture::host();
     let programs = match arguments.no_build {
@@ -48,7 +54,16 @@ pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
         ..Options::new(programs)
     };
     let mut machine = Machine::boot(workspace, &options)?;
-    let status = machine.run(&arguments.command.join(" "), Duration::from_secs(arguments.timeout))?;
+    let timeout = Duration::from_secs(arguments.timeout);
+    let mut status = machine.run(&arguments.command.join(" "), timeout)?;
+    if let (true, Some(next)) = (status.success(), &arguments.after_reboot) {
+        machine.reboot()?;
+        status = machine.run(next, timeout)?;
+    }
+    if let (true, Some(next)) = (status.success(), &arguments.after_power_cut) {
+        machine.power_cut()?;
+        status = machine.run(next, timeout)?;
+    }
     if !status.success() {
         say(format_args!("the command ended with {status}"));
     }

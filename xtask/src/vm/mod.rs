@@ -32,7 +32,6 @@ use crate::workspace::{Architecture, Workspace};
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(120);
 const KVM_PATIENCE: Duration = Duration::from_secs(10);
-const PATH: &str = "/opt/bulkhead/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin";
 
 /// What machine is wanted.
 pub struct Options {
@@ -88,7 +87,7 @@ impl Machine {
 
     /// Runs a shell command and hands what it writes to the sink.
     pub fn run_with(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
-        self.session.run(&format!("export PATH={PATH}\n{command}"), timeout, sink)
+        self.session.run(command, timeout, sink)
     }
 
     /// Reboots: every process gets SIGTERM, filesystems are unmounted, the kernel starts anew.
@@ -117,7 +116,8 @@ struct Parts {
 
 impl Parts {
     fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
-        packages::require(&["qemu-system-x86", "busybox-static", "xfsprogs", "e2fsprogs", "kmod"])?;
+        let packages: Vec<&str> = ["qemu-system-x86", "kmod"].into_iter().chain(root::packages()).collect();
+        packages::require(&packages)?;
         let cache = workspace.machine_cache();
         let kernel = {
             let _lock = directory::lock(&cache)?;
@@ -151,7 +151,7 @@ impl Parts {
 }
 
 /// Passes a command's output on. A reader that went away is not the command's fault.
-fn show(output: Output, bytes: &[u8]) {
+pub fn show(output: Output, bytes: &[u8]) {
     let _ = match output {
         Output::Stdout => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
         Output::Stderr => io::stderr().write_all(bytes),

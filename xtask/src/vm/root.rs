@@ -13,38 +13,24 @@ use super::disks;
 use super::kernel::Kernel;
 use crate::process::{capture, command};
 
-/// Tools that busybox lacks or does differently, taken from the host's packages.
-const TOOLS: [&str; 24] = [
-    "blockdev",
-    "chattr",
-    "debugfs",
-    "fallocate",
-    "findmnt",
-    "flock",
-    "losetup",
-    "lsattr",
-    "lsblk",
-    "mkfs.ext4",
-    "mkfs.xfs",
-    "mount",
-    "nsenter",
-    "prlimit",
-    "resize2fs",
-    "setpriv",
-    "tune2fs",
-    "umount",
-    "unshare",
-    "xfs_growfs",
-    "xfs_io",
-    "xfs_quota",
-    "e2fsck",
-    "xfs_repair",
+/// Tools that busybox lacks or does differently, by the package of the host that has them.
+const TOOLS: [(&str, &str); 5] = [
+    ("dash", "dash"),
+    ("e2fsprogs", "chattr debugfs e2fsck lsattr mkfs.ext4 resize2fs tune2fs"),
+    ("mount", "losetup mount umount"),
+    ("util-linux", "blockdev fallocate findmnt flock lsblk nsenter prlimit setpriv unshare"),
+    ("xfsprogs", "mkfs.xfs xfs_growfs xfs_io xfs_quota xfs_repair"),
 ];
 
 /// Where the machine has our programs.
 const PROGRAMS: &str = "opt/bulkhead/bin";
 
 type Root = Archive<BufWriter<File>>;
+
+/// The host's packages that the root is made from.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|(package, _)| *package).chain(["busybox-static"])
+}
 
 /// Writes the archive.
 pub fn write(archive: &Path, kernel: &Kernel, programs: &[PathBuf]) -> Result<()> {
@@ -62,9 +48,11 @@ pub fn write(archive: &Path, kernel: &Kernel, programs: &[PathBuf]) -> Result<()
     for module in &kernel.modules {
         add(&mut root, module, &format!("usr/lib/modules/{}", file_name(module)?))?;
     }
-    for tool in TOOLS {
+    for tool in TOOLS.iter().flat_map(|(_, tools)| tools.split(' ')) {
         add_tool(&mut root, tool)?;
     }
+    // Debian's busybox shell prefers its own applets to the programs in the PATH.
+    root.symlink("usr/bin/sh", "dash")?;
     add_busybox(&mut root, Path::new("/bin/busybox"))?;
     for program in programs {
         add(&mut root, program, &format!("{PROGRAMS}/{}", file_name(program)?))?;

@@ -1,0 +1,58 @@
+//! `cargo xtask demo`: real volumes through their whole life, checked at every step.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use crate::process::{command, run};
+use crate::progress::{say, timed};
+use crate::vm::{Machine, Options};
+use crate::workspace::{Architecture, Profile, Workspace};
+
+const DEMO: &str = "bulkhead-demo";
+const TIMEOUT: Duration = Duration::from_secs(900);
+
+/// What `demo` takes.
+#[derive(Args)]
+pub struct DemoArguments {
+    /// On this host instead of a virtual machine: as root, with real mounts and loop devices, and without the reboot.
+    #[arg(long)]
+    here: bool,
+}
+
+/// Shows it. `demo: ok` is written only when every step of both phases was checked.
+pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
+    ensure!(workspace.has_program(DEMO), "the workspace has no program {DEMO}");
+    let programs = timed("building", || workspace.build(Architecture::host(), Profile::Dev))?;
+    if arguments.here {
+        on_this_host(workspace)?;
+    } else {
+        let mut machine = Machine::boot(workspace, &Options::new(programs))?;
+        phase(&mut machine, "before-reboot")?;
+        say("rebooting the machine");
+        machine.reboot()?;
+        phase(&mut machine, "after-reboot")?;
+    }
+    println!("demo: ok");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn phase(machine: &mut Machine, phase: &str) -> Result<()> {
+    let status = machine.run(&format!("{DEMO} --phase {phase}"), TIMEOUT)?;
+    ensure!(status.success(), "the demonstration failed {}: {status}", phase.replace('-', " "));
+    Ok(())
+}
+
+fn on_this_host(workspace: &Workspace) -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "--here needs root: run it with sudo, or leave out --here");
+    say("on this host: mounts and loop devices are made here and removed at the end");
+    say("on this host: nothing is rebooted, so what a reboot takes away is not shown");
+    say("on this host: sizes are enforced only if this kernel has project quotas");
+    let program = workspace.program(DEMO, Architecture::host(), Profile::Dev);
+    for phase in ["before-reboot", "after-reboot"] {
+        run(command("env").arg(&program).args(["--here", "--phase", phase]))?;
+    }
+    Ok(())
+}

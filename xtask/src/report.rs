@@ -1,0 +1,62 @@
+//! Steps in order, with their times, and the summary at the end.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::count::Count;
+use crate::progress::say;
+
+/// What the steps so far came to.
+#[derive(Default)]
+pub struct Report {
+    lines: Vec<(String, Duration, Outcome)>,
+}
+
+enum Outcome {
+    Counted(Count),
+    Done,
+    Broken(String),
+}
+
+impl Report {
+    /// Runs a step that counts tests.
+    pub fn tests(&mut self, name: &str, step: impl FnOnce() -> Result<Count>) {
+        self.step(name, || step().map(Outcome::Counted));
+    }
+
+    /// Runs a step that others depend on, and tells whether it succeeded.
+    pub fn preparation(&mut self, name: &str, step: impl FnOnce() -> Result<()>) -> bool {
+        self.step(name, || step().map(|()| Outcome::Done))
+    }
+
+    fn step(&mut self, name: &str, step: impl FnOnce() -> Result<Outcome>) -> bool {
+        say(format_args!("== {name}"));
+        let start = Instant::now();
+        let outcome = step().unwrap_or_else(|error| {
+            say(format_args!("{name}: {error:#}"));
+            Outcome::Broken(error.to_string().lines().next().unwrap_or_default().to_owned())
+        });
+        let succeeded = !matches!(outcome, Outcome::Broken(_));
+        self.lines.push((name.to_owned(), start.elapsed(), outcome));
+        succeeded
+    }
+
+    /// Prints the summary. Its last line is the total, in which a step that broke counts as one failure.
+    pub fn finish(self) -> ExitCode {
+        let mut total = Count::default();
+        println!();
+        for (name, duration, outcome) in &self.lines {
+            let (count, text) = match outcome {
+                Outcome::Counted(count) => (*count, count.to_string()),
+                Outcome::Done => (Count::default(), "done".to_owned()),
+                Outcome::Broken(why) => (Count { passed: 0, failed: 1 }, format!("FAILED: {why}")),
+            };
+            total.add(count);
+            println!("{:>7.1} s  {name}: {text}", duration.as_secs_f64());
+        }
+        println!("{total}");
+        if total.failed == 0 && total.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

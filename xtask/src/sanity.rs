@@ -1,0 +1,22 @@
+//! csi-sanity: the suite of the CSI community, in a Go program of ours around its package.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::process::{command, run};
+use crate::workspace::Workspace;
+
+/// Runs it in the machine.
+pub const COMMAND: &str = "bulkhead-sanity";
+
+/// Builds the program and returns where it is.
+pub fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let source = workspace.root.join("tests/sanity");
+    ensure!(source.join("go.mod").exists(), "{} holds no Go module", source.display());
+    let program = workspace.target.join("sanity").join(COMMAND);
+    let mut build = command("go");
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
+    run(build.current_dir(&source).env("CGO_ENABLED", "0"))?;
+    Ok(program)
+}
