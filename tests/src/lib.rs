@@ -1,1 +1,17 @@
-//! Placeholder.
+//! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and eyes on
+//! the kernel.
+
+pub mod case;
+pub mod csi;
+pub mod daemon;
+pub mod expect;
+pub mod helper;
+mod keeper;
+pub mod kubelet;
+mod leaks;
+pub mod observe;
+pub mod pool;
+pub mod runner;
+pub mod setting;
+pub mod stand;
+pub mod wait;

@@ -1,0 +1,13 @@
+//! Compiles the clients of the services in `proto/`: the suites talk to the frontend as any CSI client would, through
+//! nothing but the public wire.
+
+use std::error::Error;
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let definitions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+    println!("cargo:rerun-if-changed={}", definitions.display());
+    let descriptors = protox::compile(["csi.proto", "pluginregistration.proto"], [&definitions])?;
+    tonic_prost_build::configure().build_server(false).btree_map(".").compile_fds(descriptors)?;
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! One connection and its calls.
+
+use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::runtime::{Builder, Runtime};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use super::v1::controller_client::ControllerClient;
+use super::v1::identity_client::IdentityClient;
+use super::v1::node_client::NodeClient;
+use super::v1::*;
+
+/// A connection to a CSI endpoint.
+#[derive(Debug)]
+pub struct CsiClient {
+    runtime: Runtime,
+    channel: Channel,
+    limit: Duration,
+}
+
+macro_rules! calls {
+    ($($client:ident: $($call:ident($request:ident) -> $reply:ident),+;)+) => {
+        $($(
+            #[doc = concat!("Calls `", stringify!($call), "`.\n\n# Errors\nThe status that the plugin answers with.")]
+            pub fn $call(&self, request: $request) -> Result<$reply, Status> {
+                let mut client = $client::new(self.channel.clone());
+                self.wait(async move { client.$call(request).await })
+            }
+        )+)+
+    };
+}
+
+impl CsiClient {
+    /// Connects to the socket at `path`.
+    ///
+    /// # Errors
+    /// When nobody listens there.
+    pub fn connect(path: &Path) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
+        let connecting = async { tokio::time::timeout(Duration::from_secs(60), endpoint.connect()).await };
+        let channel = runtime.block_on(connecting)?.with_context(|| format!("connect to {}", path.display()))?;
+        Ok(Self { runtime, channel, limit: Duration::from_secs(240) })
+    }
+
+    /// Gives up on a call after `limit`.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
+    /// The connection, for calls at the same time: run them with [`Self::run`].
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Runs calls that a test puts together itself.
+    pub fn run<F: Future>(&self, future: F) -> F::Output {
+        self.runtime.block_on(future)
+    }
+
+    fn wait<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
+        let answer = self.runtime.block_on(async { tokio::time::timeout(self.limit, call).await });
+        let late = |_| Status::deadline_exceeded(format!("no answer within {} s", self.limit.as_secs()));
+        answer.map_err(late)?.map(Response::into_inner)
+    }
+
+    calls! {
+        IdentityClient:
+            get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse,
+            get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse,
+            probe(ProbeRequest) -> ProbeResponse;
+        ControllerClient:
+            create_volume(CreateVolumeRequest) -> CreateVolumeResponse,
+            delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse,
+            controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse,
+            controller_unpublish_volume(ControllerUnpublishVolumeRequest) -> ControllerUnpublishVolumeResponse,
+            validate_volume_capabilities(ValidateVolumeCapabilitiesRequest) -> ValidateVolumeCapabilitiesResponse,
+            list_volumes(ListVolumesRequest) -> ListVolumesResponse,
+            get_capacity(GetCapacityRequest) -> GetCapacityResponse,
+            controller_get_capabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse,
+            create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse,
+            delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse,
+            list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse,
+            get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse,
+            controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse,
+            controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse,
+            controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse;
+        NodeClient:
+            node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse,
+            node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse,
+            node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse,
+            node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse,
+            node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse,
+            node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse,
+            node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse,
+            node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse;
+    }
+}

@@ -1,0 +1,129 @@
+//! A process under test, with its log.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The user that the frontend runs as.
+pub const FRONTEND_UID: u32 = 901;
+
+/// A running process.
+#[derive(Debug)]
+pub struct Daemon {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts a process of its own group. Its output is added to a log in `logs`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(name: &'static str, command: &mut Command, logs: &Path) -> Result<Self> {
+        fs::create_dir_all(logs)?;
+        let log = logs.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let child = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("start {command:?}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All it has written so far, in this life and earlier ones.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
+    }
+
+    /// Refuses to go on if it has ended.
+    ///
+    /// # Errors
+    /// How it ended, and the end of its log.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} has ended ({status}): {}", self.name, last_lines(&self.log()?, 3));
+        }
+        Ok(())
+    }
+
+    /// Waits until `check` finds nothing to complain of.
+    ///
+    /// # Errors
+    /// When the process ends, or its last complaint when `limit` is over.
+    pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            self.check_alive()?;
+            match check() {
+                Ok(()) => return Ok(()),
+                Err(complaint) if Instant::now() >= end => {
+                    return Err(complaint.context(format!("still after {} s", limit.as_secs())));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// When it has not within `limit`.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < end, "{} still runs after {} s", self.name, limit.as_secs());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills it without warning.
+    ///
+    /// # Errors
+    /// When it had ended before.
+    pub fn kill(mut self) -> Result<()> {
+        self.check_alive()?;
+        self.child.kill()?;
+        let status = self.child.wait()?;
+        ensure!(status.signal() == Some(9), "{} ended by itself: {status}", self.name);
+        Ok(())
+    }
+
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// When it had ended before or does not end.
+    pub fn stop(mut self, limit: Duration) -> Result<()> {
+        self.check_alive()?;
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("process id")?;
+        kill_process(pid, Signal::TERM)?;
+        let status = self.wait(limit)?;
+        // A process without a handler for it dies of the signal, which is as orderly.
+        ensure!(status.success() || status.signal() == Some(15), "{} ended badly: {status}", self.name);
+        Ok(())
+    }
+}
+
+fn last_lines(text: &str, number: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(number)..].join(" | ")
+}

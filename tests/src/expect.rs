@@ -1,0 +1,39 @@
+//! What must be refused, and how.
+
+use std::fmt::Debug;
+
+use anyhow::{Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Response};
+use tonic::{Code, Status};
+
+/// Complains unless the call is refused with `code` and a message that holds `part`.
+///
+/// # Errors
+/// What happened instead.
+pub fn refused<T: Debug>(result: Result<T, Status>, code: Code, part: &str) -> Result<()> {
+    let status = match result {
+        Ok(value) => bail!("granted, not refused with {code:?}: {value:?}"),
+        Err(status) => status,
+    };
+    ensure!(status.code() == code, "refused with {:?}, not {code:?}: {}", status.code(), status.message());
+    ensure!(!status.message().is_empty(), "refused with {code:?} and no message");
+    ensure!(status.details().is_empty(), "{code:?} comes with details, which must be empty");
+    let (message, wanted) = (status.message().to_lowercase(), part.to_lowercase());
+    ensure!(message.contains(&wanted), "message does not say {part:?}: {}", status.message());
+    Ok(())
+}
+
+/// Complains unless the helper refuses with `kind` and a message that holds `part`.
+///
+/// # Errors
+/// What happened instead.
+pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
+    let error = match response {
+        Ok(reply) => bail!("granted, not refused with {kind:?}: {reply:?}"),
+        Err(error) => error,
+    };
+    ensure!(error.kind == kind, "refused with {:?}, not {kind:?}: {error}", error.kind);
+    let message = error.message.as_str().to_lowercase();
+    ensure!(message.contains(&part.to_lowercase()), "message does not say {part:?}: {error}");
+    Ok(())
+}

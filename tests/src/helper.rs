@@ -1,0 +1,209 @@
+//! A client of the helper's own protocol, which can also misbehave.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_protocol::{
+    BlockSize, Bytes, DirectoryMode, Error, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags, NameHash, Reply,
+    Request, Response, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode, encode,
+};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags,
+    SocketAddrUnix, SocketFlags, SocketType,
+};
+use rustix::process::Uid;
+
+use crate::daemon::FRONTEND_UID;
+
+/// A connection to the helper.
+#[derive(Debug)]
+pub struct HelperClient {
+    socket: OwnedFd,
+}
+
+/// The effective user id is changed for a connect; one thread at a time may be somebody else.
+static IDENTITY: Mutex<()> = Mutex::new(());
+
+impl HelperClient {
+    /// Connects as the frontend's user, and says nothing.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect(path: &Path) -> Result<Self> {
+        Self::connect_as(path, FRONTEND_UID)
+    }
+
+    /// Connects as another user, and says nothing.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let limit = Some(Duration::from_secs(120));
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit)?;
+        let address = SocketAddrUnix::new(path)?;
+        let _one_at_a_time =
+            IDENTITY.lock().map_err(|_| anyhow!("another thread failed while it was somebody else"))?;
+        let root = Uid::from_raw(0);
+        rustix::thread::set_thread_res_uid(root, Uid::from_raw(uid), root)?;
+        let connected = rustix::net::connect(&socket, &address);
+        rustix::thread::set_thread_res_uid(root, root, root)?;
+        connected.with_context(|| format!("connect to {}", path.display()))?;
+        Ok(Self { socket })
+    }
+
+    /// Connects and is made welcome with the highest version.
+    ///
+    /// # Errors
+    /// When the helper closes the connection.
+    pub fn welcomed(path: &Path) -> Result<Self> {
+        let client = Self::connect(path)?;
+        client.hello(HIGHEST_VERSION)?;
+        Ok(client)
+    }
+
+    /// Says hello with this version.
+    ///
+    /// # Errors
+    /// When the answer is no welcome.
+    pub fn hello(&self, highest_version: u16) -> Result<Welcome> {
+        self.send(&encode(&Hello::new(highest_version))?)?;
+        let packet = self.receive()?.context("the helper has closed the connection")?;
+        let welcome: Result<Welcome, Error> = decode(&packet).context("decode the welcome")?;
+        welcome.map_err(|error| anyhow!("hello is refused: {error}"))
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// The helper's typed error within; outside, a broken connection.
+    pub fn request(&self, request: &Request) -> Result<Response> {
+        self.send(&encode(request)?)?;
+        let packet = self.receive()?.with_context(|| format!("the helper closed the connection on {request:?}"))?;
+        Ok(decode(&packet)?)
+    }
+
+    /// Asks for something that must be granted.
+    ///
+    /// # Errors
+    /// The helper's error.
+    pub fn ask(&self, request: &Request) -> Result<Reply> {
+        self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
+    }
+
+    /// Sends bytes as one packet.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn send(&self, packet: &[u8]) -> Result<()> {
+        let mut nothing = SendAncillaryBuffer::default();
+        let sent = rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet)], &mut nothing, SendFlags::NOSIGNAL)?;
+        ensure!(sent == packet.len(), "sent {sent} of {} bytes", packet.len());
+        Ok(())
+    }
+
+    /// Receives one packet; `None` when the connection is closed.
+    ///
+    /// # Errors
+    /// When nothing comes.
+    pub fn receive(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.receive_with_descriptor()?.map(|(packet, _)| packet))
+    }
+
+    /// Receives one packet and the descriptor that comes with it.
+    ///
+    /// # Errors
+    /// When nothing comes.
+    pub fn receive_with_descriptor(&self) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+        let mut packet = vec![0; MAX_PACKET + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = rustix::net::recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut packet)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let length = match received {
+            Ok(message) => message.bytes,
+            Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+            Err(errno) => return Err(errno).context("receive from the helper"),
+        };
+        let mut descriptors = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptor = descriptors.next().and_then(|mut descriptors| descriptors.next());
+        if length == 0 {
+            return Ok(None);
+        }
+        ensure!(length <= MAX_PACKET, "the helper sent a packet of {length} bytes");
+        packet.truncate(length);
+        Ok(Some((packet, descriptor)))
+    }
+
+    /// Complains unless the helper closes the connection without another word.
+    ///
+    /// # Errors
+    /// What it said instead.
+    pub fn check_closed(&self) -> Result<()> {
+        match self.receive()? {
+            None => Ok(()),
+            Some(packet) => Err(anyhow!("the helper answers instead of closing the connection: {packet:02x?}")),
+        }
+    }
+}
+
+/// A volume id that a test writes down.
+pub fn volume(id: &str) -> VolumeId {
+    id.parse().unwrap_or_else(|_| panic!("{id:?} is no volume id"))
+}
+
+/// A target below the publish directory of that name.
+pub fn target(directory: &str, path: &str) -> TargetPath {
+    TargetPath { directory: directory.parse().expect("publish directory"), path: path.parse().expect("relative path") }
+}
+
+/// A size that a test writes down.
+pub fn bytes(bytes: u64) -> Bytes {
+    Bytes::try_from(bytes).unwrap_or_else(|_| panic!("{bytes} is no size"))
+}
+
+/// A directory volume of this size with 4,096 inodes.
+pub fn directory_spec(size: u64) -> VolumeSpec {
+    let inodes = Inodes::try_from(4096).expect("inodes");
+    let mode = DirectoryMode::try_from(0o755).expect("mode");
+    VolumeSpec { size: bytes(size), kind: VolumeKind::Directory { inodes, mode }, name_hash: NameHash([7; 32]) }
+}
+
+/// A preallocated image of this size.
+pub fn image_spec(size: u64) -> VolumeSpec {
+    let kind = VolumeKind::Image { sparse: false, block_size: BlockSize::B512 };
+    VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
+}
+
+/// The request to make a volume in the pool called default.
+pub fn create(id: &str, spec: VolumeSpec) -> Request {
+    Request::Create { volume: volume(id), pool: "default".parse().expect("pool"), spec }
+}
+
+/// The request to bind a volume read-write below the publish directory called work.
+pub fn bind(id: &str, path: &str) -> Request {
+    let flags = MountFlags::default();
+    Request::BindMount { volume: volume(id), target: target("work", path), flags, exclusive: false }
+}
+
+/// The request to undo [`bind`].
+pub fn unbind(id: &str, path: &str) -> Request {
+    Request::Unmount { volume: volume(id), target: target("work", path) }
+}
+
+/// The request to delete a volume.
+pub fn delete(id: &str) -> Request {
+    Request::Delete { volume: volume(id) }
+}

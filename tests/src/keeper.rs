@@ -1,0 +1,116 @@
+//! The process around one test: gives it a place of its own, ends what it leaves running, and takes its place away.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sched::{CloneFlags, unshare};
+use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process};
+
+use crate::case::{Case, Needs};
+use crate::observe::{loops, mounts, processes};
+use crate::setting::{Phase, Place, Setting};
+
+/// Runs `body`, which is this program as the test itself, below `work`.
+pub fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
+    // Whatever the test leaves behind becomes a child of this process, wherever it was started.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    make_place(setting.place, work)?;
+    let verdict = run(&mut body, case.limit(setting));
+    if case.needs == Needs::Reboot(Phase::BeforeReboot) && verdict.is_ok() {
+        return Ok(());
+    }
+    if verdict.is_err() {
+        print_logs(work);
+    }
+    let left = end_processes();
+    let cleaned = clean(work);
+    verdict?;
+    let left = left?;
+    ensure!(left.is_empty(), "processes are left over: {left:?}");
+    cleaned
+}
+
+/// The work directory as a shared mount, in a namespace of its own where the place is somebody's machine.
+fn make_place(place: Place, work: &Path) -> Result<()> {
+    if place == Place::Host {
+        unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace: run this as root")?;
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+        mount_bind(work, work)?;
+        mount_change(work, MountPropagationFlags::SHARED)?;
+    }
+    Ok(())
+}
+
+fn run(body: &mut Command, limit: Duration) -> Result<()> {
+    let mut child = body.spawn()?;
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            ensure!(status.success(), "the test failed ({status})");
+            return Ok(());
+        }
+        if Instant::now() > end {
+            bail!("the test is not done after {} s", limit.as_secs());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Ends everything below this process, and tells what there was.
+fn end_processes() -> Result<Vec<String>> {
+    let mut left = BTreeSet::new();
+    loop {
+        let found = processes::descendants(rustix::process::getpid().as_raw_nonzero().get())?;
+        while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
+        if found.is_empty() {
+            return Ok(left.into_iter().collect());
+        }
+        for process in found {
+            left.insert(format!("{} ({})", process.name, process.pid));
+            if let Some(pid) = Pid::from_raw(process.pid) {
+                // It may have ended by itself meanwhile.
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Takes away the test's mounts, loop devices and files, and complains if there were any mounts or loop devices.
+fn clean(work: &Path) -> Result<()> {
+    let left = mounts::below(work)?;
+    let devices: BTreeSet<&str> = left.iter().map(|mount| mount.device.as_str()).collect();
+    let is_ours = |device: &loops::Loop| {
+        devices.contains(device.backing_device.as_str()) || Path::new(&device.backing_file).starts_with(work)
+    };
+    // The pool's own device goes with its mount.
+    let looped: Vec<loops::Loop> =
+        loops::all()?.into_iter().filter(|device| is_ours(device) && !device.autoclear).collect();
+    for mount in left.iter().filter(|mount| !mount.point.starts_with(work.join("pools"))).rev() {
+        rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH)?;
+    }
+    for device in &looped {
+        loops::detach(device)?;
+    }
+    mounts::unmount_all(work)?;
+    fs::remove_dir_all(work).with_context(|| format!("remove {}", work.display()))?;
+    ensure!(left.is_empty(), "mounts are left over: {left:?}");
+    ensure!(looped.is_empty(), "loop devices are left over: {looped:?}");
+    Ok(())
+}
+
+fn print_logs(work: &Path) {
+    for name in ["helper", "frontend"] {
+        if let Ok(log) = fs::read(work.join(format!("log/{name}.log"))) {
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            println!("--- the last lines of {name}'s log");
+            lines[lines.len().saturating_sub(60)..].iter().for_each(|line| println!("{line}"));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Nothing may be left of a test: no mount, no loop device, no target, no volume, no project id, no socket.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::observe::{loops, mounts, quotas};
+use crate::stand::Stand;
+use crate::wait;
+
+/// Complains of what the processes under test have left while they still run.
+pub fn check(stand: &Stand) -> Result<()> {
+    for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
+        let left = mounts::below(&directory)?;
+        ensure!(left.is_empty(), "mounts are left over: {left:?}");
+    }
+    stand.kubelet.check_no_target_left()?;
+    let targets = entries(&stand.publish_directory())?;
+    ensure!(targets.is_empty(), "targets are left over: {targets:?}");
+    for pool in &stand.pools {
+        let left = loops::backed_by(&pool.device()?)?;
+        ensure!(left.is_empty(), "loop devices are left over: {left:?}");
+    }
+    check_sockets(stand)?;
+    // Deleted volumes are emptied in the background.
+    wait::until(stand.patience(Duration::from_secs(15)), || check_pools(stand))
+}
+
+/// Complains of what the processes under test have left when they have ended.
+pub fn check_stopped(stand: &Stand) -> Result<()> {
+    for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
+        let left = mounts::below(&directory)?;
+        ensure!(left.is_empty(), "mounts are left over at the end: {left:?}");
+    }
+    check_sockets(stand)
+}
+
+fn check_pools(stand: &Stand) -> Result<()> {
+    for pool in &stand.pools {
+        let left = pool.entries()?;
+        ensure!(left.is_empty(), "pool {} still holds {left:?}", pool.name);
+        if stand.setting.enforces_sizes() {
+            let (blocks, inodes) = (quotas::blocks(&pool.directory)?, quotas::inodes(&pool.directory)?);
+            ensure!(blocks.is_empty(), "projects are left over in pool {}: {blocks:?} KiB", pool.name);
+            ensure!(inodes.is_empty(), "projects are left over in pool {}: {inodes:?} inodes", pool.name);
+        }
+    }
+    Ok(())
+}
+
+/// The three sockets have their names; anything else, above all a half-made one, is left over.
+fn check_sockets(stand: &Stand) -> Result<()> {
+    let known = [stand.helper_socket(), stand.kubelet.csi_socket(), stand.kubelet.registration_socket()];
+    let mut found = Vec::new();
+    for directory in ["kubelet/plugins", "kubelet/plugins_registry", "run", "publish"] {
+        sockets_below(&stand.work().join(directory), &mut found)?;
+    }
+    found.retain(|path| !known.contains(path));
+    ensure!(found.is_empty(), "sockets are left over: {found:?}");
+    Ok(())
+}
+
+fn sockets_below(directory: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            sockets_below(&entry.path(), found)?;
+        } else if kind.is_socket() {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    Ok(fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?)
+}

@@ -1,0 +1,54 @@
+//! Project quotas, as xfs_quota(8) reports them for XFS and ext4.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+/// A project with use or limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProjectQuota {
+    /// Project id.
+    pub project: u32,
+    /// KiB or inodes in use.
+    pub used: u64,
+    /// The hard limit on them.
+    pub limit: u64,
+}
+
+/// Bytes, in KiB, of all projects but project 0.
+///
+/// # Errors
+/// When xfs_quota fails.
+pub fn blocks(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
+    report(filesystem, "-b")
+}
+
+/// Inodes of all projects but project 0.
+///
+/// # Errors
+/// When xfs_quota fails.
+pub fn inodes(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
+    report(filesystem, "-i")
+}
+
+fn report(filesystem: &Path, what: &str) -> Result<Vec<ProjectQuota>> {
+    let output = Command::new("xfs_quota")
+        .args(["-f", "-x", "-c", &format!("report -p -n -N {what}")])
+        .arg(filesystem)
+        .output()
+        .context("run xfs_quota")?;
+    ensure!(output.status.success(), "xfs_quota: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let quotas: Vec<ProjectQuota> = text.lines().filter_map(parse).collect();
+    Ok(quotas.into_iter().filter(|quota| quota.project != 0 && (quota.used, quota.limit) != (0, 0)).collect())
+}
+
+/// `#100000  used  soft  hard  warnings [grace]`
+fn parse(line: &str) -> Option<ProjectQuota> {
+    let mut fields = line.strip_prefix('#')?.split_whitespace();
+    let project = fields.next()?.parse().ok()?;
+    let used = fields.next()?.parse().ok()?;
+    let limit = fields.nth(1)?.parse().ok()?;
+    Some(ProjectQuota { project, used, limit })
+}

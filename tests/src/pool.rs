@@ -1,0 +1,163 @@
+//! Pools: an image file with a filesystem, mounted on a loop device.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::setting::{PoolFilesystem, Setting, program};
+
+/// Large enough for XFS, which refuses to be smaller than 300 MiB.
+const IMAGE_MEBIBYTES: u64 = 512;
+
+/// A pool that a stand has made.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its name in requests.
+    pub name: String,
+    /// Where it is mounted.
+    pub directory: PathBuf,
+    /// What follows the directory in `--pool`, with its comma.
+    pub options: String,
+}
+
+impl Pool {
+    /// Makes a filesystem of the setting's type, mounts it at `directory` and marks it as a pool.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn make(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
+        let pool = Self::make_unmarked(setting, templates, directory, name)?;
+        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(directory))?;
+        Ok(pool)
+    }
+
+    /// The same without the marker.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn make_unmarked(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
+        let image = directory.with_extension("disk");
+        copy_sparse(&template(setting, templates)?, &image)?;
+        fs::create_dir_all(directory)?;
+        mount_image(setting, &image, directory)?;
+        let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
+        Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
+    }
+
+    /// A pool that is mounted already.
+    pub fn existing(directory: &Path, name: &str) -> Self {
+        Self { name: name.to_owned(), directory: directory.to_owned(), options: String::new() }
+    }
+
+    /// The value of `--pool`.
+    pub fn flag(&self) -> String {
+        format!("{}={}{}", self.name, self.directory.display(), self.options)
+    }
+
+    /// `major:minor` of its filesystem.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn device(&self) -> Result<String> {
+        let device = fs::metadata(&self.directory)?.dev();
+        Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
+    }
+
+    /// Names in the pool, without the marker and what mkfs leaves.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn entries(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.directory).with_context(|| format!("read pool {}", self.name))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if name != ".bulkhead" && name != "lost+found" {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The directory or image of a volume.
+    pub fn volume(&self, id: &str) -> PathBuf {
+        self.directory.join(id)
+    }
+}
+
+/// Mounts an image as a pool of this setting is mounted.
+///
+/// # Errors
+/// When mount(8) fails.
+pub fn mount_image(setting: &Setting, image: &Path, directory: &Path) -> Result<()> {
+    // Copies of one template have one UUID, which XFS minds.
+    let options = match (setting.pool_fs, setting.enforces_sizes()) {
+        (PoolFilesystem::Xfs, true) => "loop,nouuid,prjquota",
+        (PoolFilesystem::Xfs, false) => "loop,nouuid",
+        (PoolFilesystem::Ext4, true) => "loop,prjquota",
+        (PoolFilesystem::Ext4, false) => "loop",
+    };
+    run(Command::new("mount").args(["-t", setting.pool_fs.name(), "-o", options]).args([image, directory]))
+}
+
+/// Runs a command that must succeed.
+///
+/// # Errors
+/// What it wrote to its standard error, when it fails.
+pub fn run(command: &mut Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// An image with a fresh filesystem, made once in a run.
+fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
+    let filesystem = setting.pool_fs.name();
+    let template = directory.join(format!("{filesystem}.template"));
+    if template.exists() {
+        return Ok(template);
+    }
+    let unfinished = directory.join(format!("{filesystem}.unfinished"));
+    File::create(&unfinished)?.set_len(IMAGE_MEBIBYTES << 20)?;
+    let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
+    mkfs.arg("-q");
+    if setting.pool_fs == PoolFilesystem::Ext4 && setting.enforces_sizes() {
+        mkfs.args(["-O", "quota,project", "-E", "quotatype=prjquota"]);
+    }
+    run(mkfs.arg(&unfinished))?;
+    fs::rename(&unfinished, &template)?;
+    Ok(template)
+}
+
+/// Copies only the blocks that hold something.
+fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
+    const BLOCK: usize = 1 << 16;
+    let mut source = File::open(from)?;
+    let mut copy = File::create_new(to)?;
+    let length = source.metadata()?.len();
+    copy.set_len(length)?;
+    let mut buffer = vec![0; BLOCK];
+    let mut offset = 0;
+    while offset < length {
+        // Where the filesystem cannot tell holes from data, it says that all is data.
+        offset = match rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(offset)).map_err(std::io::Error::from) {
+            Ok(data) => data,
+            Err(error) if error.kind() == ErrorKind::NotSeekable || error.raw_os_error() == Some(6) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let read = source.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        if buffer[..read].iter().any(|byte| *byte != 0) {
+            copy.seek(SeekFrom::Start(offset))?;
+            copy.write_all(&buffer[..read])?;
+        }
+        offset += read as u64;
+    }
+    Ok(())
+}

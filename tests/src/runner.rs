@@ -1,0 +1,167 @@
+//! Runs cases, each in a process of its own below a keeper.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tempfile::TempDir;
+
+use crate::case::{Case, Elsewhere};
+use crate::keeper;
+use crate::setting::Setting;
+use crate::stand::Stand;
+
+/// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
+#[derive(Parser, Debug)]
+struct Options {
+    #[command(flatten)]
+    setting: Setting,
+    #[command(flatten)]
+    arguments: Arguments,
+    /// Set by this program when it starts itself.
+    #[arg(long, hide = true, requires_all = ["work", "templates"])]
+    role: Option<Role>,
+    #[arg(long, hide = true)]
+    work: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    templates: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Role {
+    Keeper,
+    Body,
+}
+
+/// Does what the command line says with these cases.
+pub fn main(cases: Vec<Case>) -> ExitCode {
+    let options = Options::parse();
+    let done = match (options.role, options.work, options.templates) {
+        (Some(role), Some(work), Some(templates)) => {
+            let name = options.arguments.filter.unwrap_or_default();
+            in_role(role, &cases, &name, &options.setting, &work, &templates).map(|()| ExitCode::SUCCESS)
+        }
+        _ => run_all(cases, options.setting, options.arguments),
+    };
+    done.unwrap_or_else(|error| {
+        println!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run_all(cases: Vec<Case>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
+    let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(setting.place.scratch())?;
+    // The frontend's user walks through it.
+    fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    let mut elsewhere = Vec::new();
+    let mut trials = Vec::new();
+    for case in cases {
+        match case.elsewhere(&setting) {
+            Some(reason) => elsewhere.push(reason),
+            None => trials.push(trial(case, setting.clone(), scratch.path())),
+        }
+    }
+    // Loop devices are the whole machine's, and the leak check looks at all of them.
+    arguments.test_threads.get_or_insert(1);
+    tell_elsewhere(&elsewhere);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    close(scratch)?;
+    if !arguments.list {
+        println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
+    }
+    Ok(conclusion.exit_code())
+}
+
+/// A case that is not registered says so, by number and reason.
+fn tell_elsewhere(elsewhere: &[Elsewhere]) {
+    let tell = |reason: Elsewhere, text: &str| match elsewhere.iter().filter(|other| **other == reason).count() {
+        0 => {}
+        number => eprintln!("{number} more tests {text}"),
+    };
+    tell(Elsewhere::NeedsQuota, "are about sizes and exist only with --place vm");
+    tell(Elsewhere::NeedsTime, "take long and exist only with --long");
+    tell(Elsewhere::NeedsReboot, "belong to another phase of a test that a reboot interrupts");
+}
+
+/// Removes the scratch directory; what a phase leaves for the next one stays.
+fn close(scratch: TempDir) -> Result<()> {
+    let path = scratch.keep();
+    let kept = fs::read_dir(&path)?.filter_map(Result::ok).any(|entry| entry.path().is_dir());
+    if kept {
+        return Ok(());
+    }
+    fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))
+}
+
+fn trial(case: Case, setting: Setting, scratch: &Path) -> Trial {
+    static NUMBER: AtomicUsize = AtomicUsize::new(1);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let scratch = scratch.to_owned();
+    let name = case.name;
+    Trial::test(short(name), move || {
+        run_one(&case, &setting, &scratch, number).map_err(|error| Failed::from(format!("{error:#}")))
+    })
+}
+
+fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Result<()> {
+    let work = scratch.join(format!("t{number}"));
+    fs::create_dir(&work)?;
+    let log = scratch.join(format!("t{number}.log"));
+    let output = File::create(&log)?;
+    let mut keeper =
+        myself(Role::Keeper, case.name, setting, &work, scratch)?.stdout(output.try_clone()?).stderr(output).spawn()?;
+    // The keeper has its own, shorter limit for the test; this one is for the keeper.
+    let end = Instant::now() + case.limit(setting) + Duration::from_secs(60);
+    let status = loop {
+        if let Some(status) = keeper.try_wait()? {
+            break status;
+        }
+        if Instant::now() > end {
+            keeper.kill()?;
+            bail!("not even the clean-up came to an end; see {}", work.display());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    fs::remove_file(&log)?;
+    if status.success() {
+        return Ok(());
+    }
+    bail!("{}", text.trim_end())
+}
+
+fn in_role(role: Role, cases: &[Case], name: &str, setting: &Setting, work: &Path, templates: &Path) -> Result<()> {
+    let case = cases.iter().find(|case| case.name == name).with_context(|| format!("no test is called {name}"))?;
+    match role {
+        Role::Keeper => keeper::keep(case, setting, work, myself(Role::Body, name, setting, work, templates)?),
+        Role::Body => {
+            let mut stand = Stand::new(setting, work, templates)?;
+            if case.starts() {
+                stand.start()?;
+            }
+            (case.body)(&mut stand)?;
+            stand.finish()
+        }
+    }
+}
+
+fn myself(role: Role, name: &str, setting: &Setting, work: &Path, templates: &Path) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let role = match role {
+        Role::Keeper => "keeper",
+        Role::Body => "body",
+    };
+    command.args(["--role", role]).arg("--work").arg(work).arg("--templates").arg(templates);
+    command.args(setting.flags()).arg(name);
+    Ok(command)
+}
+
+/// `theme::what_must_hold`, without the path of the suite's modules.
+fn short(name: &str) -> &str {
+    name.split_once("cases::").map_or(name, |(_, short)| short)
+}

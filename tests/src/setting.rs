@@ -1,0 +1,133 @@
+//! Where a suite runs and on what.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+/// What carries the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// This machine, each test in a mount namespace of its own. Pools are without quotas: sizes are not enforced.
+    Host,
+    /// The virtual machine, in its root namespace, with project quotas.
+    Vm,
+}
+
+/// A pool's filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PoolFilesystem {
+    /// XFS.
+    Xfs,
+    /// ext4.
+    Ext4,
+}
+
+/// Which half of a test that a reboot interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Phase {
+    /// Leave volumes published behind.
+    BeforeReboot,
+    /// Find them again.
+    AfterReboot,
+}
+
+/// The setting of one run.
+#[derive(Args, Clone, Debug)]
+pub struct Setting {
+    /// Where this runs
+    #[arg(long, default_value = "host")]
+    pub place: Place,
+    /// Filesystem of the pools
+    #[arg(long, default_value = "xfs")]
+    pub pool_fs: PoolFilesystem,
+    /// Run what takes too long for every run, too
+    #[arg(long)]
+    pub long: bool,
+    /// Run one half of the tests that a reboot interrupts, and nothing else
+    #[arg(long)]
+    pub phase: Option<Phase>,
+}
+
+impl Place {
+    /// As the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Vm => "vm",
+        }
+    }
+
+    /// A time that is ample here: the machine's processor is emulated.
+    pub fn patience(self, on_host: Duration) -> Duration {
+        match self {
+            Self::Host => on_host,
+            Self::Vm => on_host * 8,
+        }
+    }
+
+    /// Where scratch files go: on a disk in both places.
+    pub fn scratch(self) -> &'static Path {
+        Path::new(match self {
+            Self::Host => "/tmp",
+            Self::Vm => "/var/lib",
+        })
+    }
+}
+
+impl PoolFilesystem {
+    /// The filesystem's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+        }
+    }
+}
+
+impl Phase {
+    /// As the command line spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BeforeReboot => "before-reboot",
+            Self::AfterReboot => "after-reboot",
+        }
+    }
+}
+
+impl Setting {
+    /// The flags that say the same to another process of this program.
+    pub fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec!["--place", self.place.name(), "--pool-fs", self.pool_fs.name()];
+        if self.long {
+            flags.push("--long");
+        }
+        if let Some(phase) = self.phase {
+            flags.extend(["--phase", phase.name()]);
+        }
+        flags
+    }
+
+    /// Whether the kernel here enforces the sizes of volumes.
+    pub fn enforces_sizes(&self) -> bool {
+        self.place == Place::Vm
+    }
+}
+
+/// The path of one of the programs under test: in `$BULKHEAD_BIN_DIR`, or beside the running program.
+///
+/// # Errors
+/// When it is not there.
+pub fn program(name: &str) -> Result<PathBuf> {
+    let directory = match std::env::var_os("BULKHEAD_BIN_DIR") {
+        Some(directory) => PathBuf::from(directory),
+        None => {
+            let own = std::env::current_exe().context("find the running program")?;
+            own.parent().context("the running program has no directory")?.to_owned()
+        }
+    };
+    let path = directory.join(name);
+    path.metadata().with_context(|| format!("program under test {} is missing: build it first", path.display()))?;
+    Ok(path)
+}

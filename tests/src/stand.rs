@@ -1,0 +1,312 @@
+//! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use std::os::unix::process::CommandExt;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::Welcome;
+
+use crate::csi::CsiClient;
+use crate::csi::requests;
+use crate::csi::v1::{ProbeRequest, VolumeCapability};
+use crate::daemon::{Daemon, FRONTEND_UID};
+use crate::helper::HelperClient;
+use crate::kubelet::Kubelet;
+use crate::leaks;
+use crate::pool::Pool;
+use crate::setting::{Setting, program};
+
+/// The stand of one test.
+#[derive(Debug)]
+pub struct Stand {
+    /// The setting of the run.
+    pub setting: Setting,
+    /// The kubelet's directory.
+    pub kubelet: Kubelet,
+    /// More flags for the helper.
+    pub helper_flags: Vec<String>,
+    /// The pools, the one called default first.
+    pub pools: Vec<Pool>,
+    work: PathBuf,
+    templates: PathBuf,
+    helper: Option<Daemon>,
+    frontend: Option<Daemon>,
+    ends_clean: bool,
+}
+
+impl Stand {
+    /// Lays out the directories below `work`.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn new(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
+        for directory in ["publish", "pools", "run", "log"] {
+            fs::create_dir_all(work.join(directory))?;
+        }
+        Ok(Self {
+            setting: setting.clone(),
+            kubelet: Kubelet::make(&work.join("kubelet"))?,
+            helper_flags: Vec::new(),
+            pools: Vec::new(),
+            work: work.to_owned(),
+            templates: templates.to_owned(),
+            helper: None,
+            frontend: None,
+            ends_clean: true,
+        })
+    }
+
+    /// Scratch directory of the test; all else lies below it.
+    pub fn work(&self) -> &Path {
+        &self.work
+    }
+
+    /// Where images with fresh filesystems are kept.
+    pub fn templates(&self) -> &Path {
+        &self.templates
+    }
+
+    /// The publish directory called `work`.
+    pub fn publish_directory(&self) -> PathBuf {
+        self.work.join("publish")
+    }
+
+    /// A target in the publish directory called `work`.
+    pub fn target(&self, name: &str) -> PathBuf {
+        self.publish_directory().join(name)
+    }
+
+    /// The helper's socket.
+    pub fn helper_socket(&self) -> PathBuf {
+        self.work.join("run/helper.sock")
+    }
+
+    /// The logs of both processes.
+    pub fn logs(&self) -> PathBuf {
+        self.work.join("log")
+    }
+
+    /// A time that is ample in this place.
+    pub fn patience(&self, on_host: Duration) -> Duration {
+        self.setting.place.patience(on_host)
+    }
+
+    /// The pool called default, or the first one.
+    pub fn pool(&self) -> &Pool {
+        &self.pools[0]
+    }
+
+    /// Makes one more pool.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn add_pool(&mut self, name: &str) -> Result<()> {
+        let directory = self.work.join("pools").join(name);
+        self.pools.push(Pool::make(&self.setting, &self.templates, &directory, name)?);
+        Ok(())
+    }
+
+    /// Starts both processes, on one pool called default unless pools are there.
+    ///
+    /// # Errors
+    /// When one does not get ready.
+    pub fn start(&mut self) -> Result<()> {
+        if self.pools.is_empty() {
+            self.add_pool("default")?;
+        }
+        self.start_helper()?;
+        self.start_frontend()
+    }
+
+    /// The helper's flags, but for the program and `helper_flags`.
+    pub fn base_flags(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        for pool in &self.pools {
+            flags.extend(["--pool".to_owned(), pool.flag()]);
+        }
+        let socket = self.helper_socket().display().to_string();
+        let kubelet = self.kubelet.root().display().to_string();
+        let publish = format!("work={}", self.publish_directory().display());
+        let uid = FRONTEND_UID.to_string();
+        let pairs =
+            [("--socket", socket), ("--allow-uid", uid), ("--kubelet-dir", kubelet), ("--publish-dir", publish)];
+        flags.extend(pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
+        flags
+    }
+
+    /// The helper's command line.
+    ///
+    /// # Errors
+    /// When the program is missing.
+    pub fn helper_command(&self) -> Result<Command> {
+        let mut command = Command::new(program("bulkhead-privhelper")?);
+        command.args(self.base_flags()).args(&self.helper_flags).current_dir("/");
+        Ok(command)
+    }
+
+    /// Starts the helper and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not, with the end of its log.
+    pub fn start_helper(&mut self) -> Result<()> {
+        let mut command = self.helper_command()?;
+        let mut helper = Daemon::start("helper", &mut command, &self.logs())?;
+        let limit = self.patience(Duration::from_secs(20));
+        let served = helper.wait_until(limit, || HelperClient::welcomed(&self.helper_socket()).map(drop));
+        self.helper = Some(helper);
+        served.context("the helper does not serve")
+    }
+
+    /// Starts the frontend, as a user without any capability, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn start_frontend(&mut self) -> Result<()> {
+        self.launch_frontend()?;
+        let mut frontend = self.frontend.take().context("the frontend was not started")?;
+        let limit = self.patience(Duration::from_secs(20));
+        let served = frontend.wait_until(limit, || {
+            let ready = self.csi()?.probe(ProbeRequest {})?.ready;
+            ensure!(ready == Some(true), "probe says ready: {ready:?}");
+            Ok(())
+        });
+        self.frontend = Some(frontend);
+        served.context("the frontend does not get ready")
+    }
+
+    /// Starts the frontend and does not wait.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn launch_frontend(&mut self) -> Result<()> {
+        let mut command = Command::new(program("bulkhead-frontend")?);
+        command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", "node"]);
+        command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
+        self.frontend = Some(Daemon::start("frontend", &mut command, &self.logs())?);
+        Ok(())
+    }
+
+    /// The running helper.
+    ///
+    /// # Errors
+    /// When it was not started.
+    pub fn running_helper(&mut self) -> Result<&mut Daemon> {
+        self.helper.as_mut().context("the helper was not started")
+    }
+
+    /// The running frontend.
+    ///
+    /// # Errors
+    /// When it was not started.
+    pub fn running_frontend(&mut self) -> Result<&mut Daemon> {
+        self.frontend.as_mut().context("the frontend was not started")
+    }
+
+    /// Kills the helper without warning.
+    ///
+    /// # Errors
+    /// When it was not running.
+    pub fn kill_helper(&mut self) -> Result<()> {
+        self.helper.take().context("the helper was not started")?.kill()
+    }
+
+    /// Kills the frontend without warning.
+    ///
+    /// # Errors
+    /// When it was not running.
+    pub fn kill_frontend(&mut self) -> Result<()> {
+        self.frontend.take().context("the frontend was not started")?.kill()
+    }
+
+    /// Kills the helper without warning and starts another.
+    ///
+    /// # Errors
+    /// When either fails.
+    pub fn restart_helper(&mut self) -> Result<()> {
+        self.kill_helper()?;
+        self.start_helper()
+    }
+
+    /// Kills the frontend without warning and starts another.
+    ///
+    /// # Errors
+    /// When either fails.
+    pub fn restart_frontend(&mut self) -> Result<()> {
+        self.kill_frontend()?;
+        self.start_frontend()
+    }
+
+    /// Ends both processes in an orderly way.
+    ///
+    /// # Errors
+    /// When one had ended before, or does not end.
+    pub fn stop(&mut self) -> Result<()> {
+        let limit = self.patience(Duration::from_secs(10));
+        for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
+            daemon.stop(limit)?;
+        }
+        Ok(())
+    }
+
+    /// A new connection to the helper that was made welcome.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn helper(&self) -> Result<HelperClient> {
+        HelperClient::welcomed(&self.helper_socket())
+    }
+
+    /// What the helper says to a hello.
+    ///
+    /// # Errors
+    /// When it says nothing.
+    pub fn welcome(&self) -> Result<Welcome> {
+        HelperClient::connect(&self.helper_socket())?.hello(bulkhead_protocol::HIGHEST_VERSION)
+    }
+
+    /// A new connection to the frontend.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn csi(&self) -> Result<CsiClient> {
+        CsiClient::connect(&self.kubelet.csi_socket())
+    }
+
+    /// Makes a volume and gives its id.
+    ///
+    /// # Errors
+    /// When it is refused.
+    pub fn create(&self, csi: &CsiClient, name: &str, bytes: i64, capability: VolumeCapability) -> Result<String> {
+        let answer = csi.create_volume(requests::create(name, bytes, capability))?;
+        Ok(answer.volume.context("a volume was made and is not in the answer")?.volume_id)
+    }
+
+    /// Leaves things behind on purpose: the next phase looks for them.
+    pub fn leave_as_it_is(&mut self) {
+        self.ends_clean = false;
+    }
+
+    /// Checks that nothing is left of what the test did, ends both processes and unmounts the pools.
+    ///
+    /// # Errors
+    /// What is left over.
+    pub fn finish(mut self) -> Result<()> {
+        if !self.ends_clean {
+            return Ok(());
+        }
+        for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
+            daemon.check_alive()?;
+        }
+        leaks::check(&self)?;
+        self.stop()?;
+        leaks::check_stopped(&self)?;
+        for pool in self.pools.iter().filter(|pool| pool.directory.starts_with(&self.work)) {
+            crate::observe::mounts::unmount_all(&pool.directory)?;
+        }
+        Ok(())
+    }
+}

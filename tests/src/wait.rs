@@ -1,0 +1,24 @@
+//! Waiting for what happens on its own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Waits until `check` finds nothing to complain of.
+///
+/// # Errors
+/// The last complaint, when it still has one after `limit`.
+pub fn until(limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_millis(2);
+    loop {
+        match check() {
+            Ok(()) => return Ok(()),
+            Err(complaint) if Instant::now() >= end => {
+                bail!("still after {:.1} s: {complaint:#}", limit.as_secs_f64())
+            }
+            Err(_) => std::thread::sleep(pause),
+        }
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+}
