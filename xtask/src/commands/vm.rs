@@ -8,12 +8,15 @@ use clap::Args;
 
 use super::exit_code;
 use crate::progress::{say, timed};
-use crate::vm::{Machine, Options};
+use crate::vm::{Machine, Options, Userland};
 use crate::workspace::{Architecture, Profile, Workspace};
 
 /// What `vm` takes.
 #[derive(Args)]
 pub struct VmArguments {
+    /// The whole Debian, with systemd as PID 1.
+    #[arg(long)]
+    systemd: bool,
     /// Memory of the machine in MiB.
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     memory: u32,
@@ -48,6 +51,7 @@ pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
         false => timed("building", || workspace.build(architecture, Profile::Dev))?,
     };
     let options = Options {
+        userland: if arguments.systemd { Userland::Debian } else { Userland::Small },
         memory: arguments.memory,
         disk: arguments.disk,
         kernel: arguments.kernel.clone(),

@@ -3,11 +3,14 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
 const PREFIX: &str = "run-";
+
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A directory that is removed with this value. What a killed process left is removed by the next one.
 pub struct RunDirectory {
@@ -15,18 +18,20 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes the directory of this process, in the cache.
+    /// Makes another directory of this process, in the cache.
     pub fn new(cache: &Path) -> Result<Self> {
         fs::create_dir_all(cache)?;
         for entry in fs::read_dir(cache)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            if name.strip_prefix(PREFIX).is_some_and(|id| !Path::new("/proc").join(id).exists()) {
+            let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+            if process.is_some_and(|id| !Path::new("/proc").join(id).exists()) {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        let path = cache.join(format!("{PREFIX}{}", process::id()));
-        fs::create_dir(&path).with_context(|| format!("make {}: one machine a process", path.display()))?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = cache.join(format!("{PREFIX}{}-{number}", process::id()));
+        fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(RunDirectory { path })
     }
 
@@ -42,10 +47,10 @@ impl Drop for RunDirectory {
     }
 }
 
-/// Takes the cache for this process alone until the file is dropped.
-pub fn lock(cache: &Path) -> Result<File> {
+/// Takes one part of the cache for this process alone until the file is dropped.
+pub fn lock(cache: &Path, part: &str) -> Result<File> {
     fs::create_dir_all(cache)?;
-    let file = File::create(cache.join("lock"))?;
+    let file = File::create(cache.join(format!("{part}.lock")))?;
     flock(&file, FlockOperation::LockExclusive).context("wait for another xtask to prepare the machine's parts")?;
     Ok(file)
 }

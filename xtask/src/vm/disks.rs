@@ -8,52 +8,51 @@ use anyhow::Result;
 
 use crate::process::{command, run_quietly};
 
-/// One disk: the machine finds it by its serial number and mounts it.
+/// One disk. The machine finds it by its filesystem's label.
 pub struct Disk {
-    /// Serial number, and the image's name.
-    pub name: &'static str,
-    /// Filesystem type.
-    pub filesystem: &'static str,
-    /// Mount options.
-    pub options: &'static str,
+    /// Label, and the image's name.
+    pub label: &'static str,
+    filesystem: &'static str,
+    format: &'static [&'static str],
+    mount: &'static str,
     /// Where the machine mounts it.
-    pub directory: &'static str,
+    directory: &'static str,
 }
 
-/// The pools and the node's own state, as every machine has them.
-pub const DISKS: [Disk; 3] = [
-    Disk { name: "xfs", filesystem: "xfs", options: "prjquota", directory: "/pools/xfs" },
-    Disk { name: "ext4", filesystem: "ext4", options: "prjquota", directory: "/pools/ext4" },
-    Disk { name: "state", filesystem: "ext4", options: "defaults", directory: "/var/lib" },
+/// The pools.
+pub const POOLS: [Disk; 2] = [
+    Disk { label: "xfs", filesystem: "xfs", format: &[], mount: "prjquota", directory: "/pools/xfs" },
+    Disk {
+        label: "ext4",
+        filesystem: "ext4",
+        format: &["-O", "quota,project", "-E", "quotatype=prjquota"],
+        mount: "prjquota",
+        directory: "/pools/ext4",
+    },
 ];
+
+/// What a node whose root is in memory must keep.
+pub const STATE: Disk =
+    Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", directory: "/var/lib" };
 
 impl Disk {
     /// The disk's image in a machine's run directory.
     pub fn image(&self, directory: &Path) -> PathBuf {
-        directory.join(format!("{}.disk", self.name))
+        directory.join(format!("{}.disk", self.label))
     }
 
     /// Makes the image and its filesystem.
-    pub fn make(&self, directory: &Path, mebibytes: u64) -> Result<()> {
+    pub fn make(&self, directory: &Path, mebibytes: u64) -> Result<PathBuf> {
         let image = self.image(directory);
         File::create_new(&image)?.set_len(mebibytes << 20)?;
-        let mut mkfs = match self.filesystem {
-            "xfs" => command("mkfs.xfs"),
-            _ => command("mkfs.ext4"),
-        };
-        match self.name {
-            "xfs" => mkfs.arg("-q"),
-            "ext4" => mkfs.args(["-q", "-O", "quota,project", "-E", "quotatype=prjquota"]),
-            _ => mkfs.arg("-q"),
-        };
-        run_quietly(mkfs.arg(&image))
+        let mut format = command(&format!("mkfs.{}", self.filesystem));
+        run_quietly(format.args(["-q", "-L", self.label]).args(self.format).arg(&image))?;
+        Ok(image)
     }
-}
 
-/// The table of disks as the guest reads it.
-pub fn table() -> String {
-    DISKS
-        .iter()
-        .map(|disk| format!("{} {} {} {}\n", disk.name, disk.filesystem, disk.options, disk.directory))
-        .collect()
+    /// Its line in the machine's /etc/fstab.
+    pub fn fstab(&self) -> String {
+        let Disk { label, directory, filesystem, mount, .. } = self;
+        format!("LABEL={label} {directory} {filesystem} {mount} 0 0\n")
+    }
 }

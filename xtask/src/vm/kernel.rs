@@ -10,8 +10,9 @@ use super::apt::Apt;
 use crate::process::{capture, command, run_quietly};
 use crate::progress::timed;
 
-/// What the machine needs and Debian's kernel has as modules.
-const MODULES: [&str; 6] = ["virtio_blk", "virtio_net", "xfs", "quota_v2", "loop", "overlay"];
+/// What the machine needs. Debian's kernels differ in which of these are built in.
+const MODULES: [&str; 9] =
+    ["virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "ext4", "xfs", "quota_v2", "loop", "overlay"];
 
 /// A kernel and its modules.
 pub struct Kernel {
@@ -31,19 +32,14 @@ impl Kernel {
             Some(package) => vec![package.to_owned()],
             None => vec![format!("linux-image-6.12-cloud-{architecture}"), format!("linux-image-cloud-{architecture}")],
         };
-        // A kernel that is already here is good enough: asking for a newer one would make every boot depend on a mirror.
+        // A kernel that is already here is good enough: asking for a newer one would make every boot need a mirror.
         for candidate in &candidates {
             let directory = cache.join(format!("kernel-{candidate}"));
-            if directory.exists() {
-                return Self::unpacked(&directory);
-            }
-        }
-        for candidate in &candidates {
-            if let Some(package) = apt.resolve_image(candidate)? {
-                let directory = cache.join(format!("kernel-{candidate}"));
+            if !directory.exists() {
+                let Some(package) = apt.resolve_image(candidate)? else { continue };
                 timed(format_args!("downloading kernel {package}"), || Self::download(&directory, apt, &package))?;
-                return Self::unpacked(&directory);
             }
+            return Self::unpacked(&directory);
         }
         bail!("no package source offers {}; a Debian 12 or newer is needed", candidates.join(" or "))
     }

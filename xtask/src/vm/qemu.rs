@@ -3,14 +3,13 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 use bulkhead_vm_agent::PORT_NAME;
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use super::disks::{DISKS, Disk};
 use crate::process::command;
 use crate::workspace::Architecture;
 
@@ -32,14 +31,11 @@ impl Accelerator {
         }
     }
 
-    /// What to try, best first. Whether KVM works can only be told by booting a guest with it, so the verdict is kept
-    /// in the cache for as long as the host runs the same kernel.
-    pub fn candidates(architecture: Architecture, cache: &Path) -> Vec<Self> {
+    /// Whether KVM is worth a try. Only booting a guest with it tells whether it works, so a failure is remembered in
+    /// the cache for as long as the host runs the same kernel.
+    pub fn kvm_may_work(architecture: Architecture, cache: &Path) -> bool {
         let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-        if !usable || architecture != Architecture::host() || fs::exists(verdict(cache)).unwrap_or(false) {
-            return vec![Accelerator::Tcg];
-        }
-        vec![Accelerator::Kvm, Accelerator::Tcg]
+        usable && architecture == Architecture::host() && !verdict(cache).exists()
     }
 
     /// Remembers that KVM brought no guest up on this host.
@@ -49,7 +45,7 @@ impl Accelerator {
     }
 }
 
-fn verdict(cache: &Path) -> std::path::PathBuf {
+fn verdict(cache: &Path) -> PathBuf {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     cache.join(format!("no-kvm-on-{}", release.trim()))
 }
@@ -66,9 +62,9 @@ pub struct Guest<'a> {
     pub initrd: &'a Path,
     /// More words for the kernel's command line.
     pub append: &'a str,
-    /// Disks besides the usual three: serial number and image.
-    pub more_disks: &'a [(String, std::path::PathBuf)],
-    /// Where the disks, the console's log and QEMU's own log are.
+    /// Serial number and image of each disk.
+    pub disks: &'a [(String, PathBuf)],
+    /// Where the console's log and QEMU's own log go.
     pub directory: &'a Path,
 }
 
@@ -102,10 +98,7 @@ impl Qemu {
         qemu.args(["-chardev", "file,id=console,path=console.log,append=on", "-serial", "chardev:console"]);
         qemu.args(["-device", "virtio-serial-pci", "-chardev", &format!("socket,id=agent,fd={}", agent.as_raw_fd())]);
         qemu.args(["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
-        for disk in &DISKS {
-            add_disk(&mut qemu, disk.name, &Disk::image(disk, guest.directory));
-        }
-        for (serial, image) in guest.more_disks {
+        for (serial, image) in guest.disks {
             add_disk(&mut qemu, serial, image);
         }
         let log = OpenOptions::new().append(true).create(true).open(guest.directory.join("qemu.log"))?;

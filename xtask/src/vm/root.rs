@@ -1,5 +1,8 @@
-//! The machine's root: busybox, the kernel's modules, some tools of the host with their libraries, and our programs, in
-//! one archive that the kernel unpacks. It is written anew for every machine, so it always has the programs just built.
+//! What the kernel unpacks as its first root, in one archive that is written anew for every machine, so that it always
+//! has the programs just built.
+//!
+//! The small node lives in it: busybox, modules, some tools of the host with their libraries. The whole Debian is
+//! only started from it.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -9,7 +12,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use super::cpio::Archive;
-use super::disks;
 use super::kernel::Kernel;
 use crate::process::{capture, command};
 
@@ -25,6 +27,8 @@ const TOOLS: [(&str, &str); 5] = [
 /// Where the machine has our programs.
 const PROGRAMS: &str = "opt/bulkhead/bin";
 
+const HOSTS: &[u8] = b"127.0.0.1 localhost node\n";
+
 type Root = Archive<BufWriter<File>>;
 
 /// The host's packages that the root is made from.
@@ -32,62 +36,85 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().map(|(package, _)| *package).chain(["busybox-static"])
 }
 
-/// Writes the archive.
-pub fn write(archive: &Path, kernel: &Kernel, programs: &[PathBuf]) -> Result<()> {
+/// Writes the root of the small node.
+pub fn write_node(archive: &Path, kernel: &Kernel, programs: &[PathBuf], fstab: &str) -> Result<()> {
+    let mut root = begin(archive, kernel)?;
+    root.file("init", 0o755, include_bytes!("guest/init"))?;
+    root.file("etc/inittab", 0o644, include_bytes!("guest/inittab"))?;
+    root.file("etc/start", 0o755, include_bytes!("guest/start"))?;
+    root.file("etc/stop", 0o755, include_bytes!("guest/stop"))?;
+    root.file("etc/fstab", 0o644, fstab.as_bytes())?;
+    root.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")?;
+    root.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
+    root.file("etc/hosts", 0o644, HOSTS)?;
+    root.symlink("etc/mtab", "/proc/self/mounts")?;
+    for tool in TOOLS.iter().flat_map(|(_, tools)| tools.split(' ')) {
+        add_tool(&mut root, tool)?;
+    }
+    // Debian's busybox shell prefers its own applets to the programs in the PATH.
+    root.symlink("usr/bin/sh", "dash")?;
+    add_programs(&mut root, "", programs)?;
+    end(root)
+}
+
+/// Writes the root that starts the whole Debian from its disk.
+pub fn write_debian(archive: &Path, kernel: &Kernel, programs: &[PathBuf], fstab: &str) -> Result<()> {
+    let mut root = begin(archive, kernel)?;
+    root.file("init", 0o755, include_bytes!("guest/init-debian"))?;
+    root.file("overlay/etc/fstab", 0o644, fstab.as_bytes())?;
+    root.file("overlay/etc/hostname", 0o644, b"node\n")?;
+    root.file("overlay/etc/hosts", 0o644, HOSTS)?;
+    // A known identity is no first boot, at which systemd would set all units up anew.
+    root.file("overlay/etc/machine-id", 0o444, b"b01c4ead00000000000000000000c0de\n")?;
+    let units = "overlay/etc/systemd/system";
+    root.file(&format!("{units}/bulkhead-vm-agent.service"), 0o644, include_bytes!("guest/agent.service"))?;
+    root.symlink(
+        &format!("{units}/multi-user.target.wants/bulkhead-vm-agent.service"),
+        "../bulkhead-vm-agent.service",
+    )?;
+    add_programs(&mut root, "overlay/", programs)?;
+    end(root)
+}
+
+/// What both roots have.
+fn begin(archive: &Path, kernel: &Kernel) -> Result<Root> {
     let file = File::create(archive).with_context(|| format!("create {}", archive.display()))?;
     let mut root = Archive::new(BufWriter::new(file));
     for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/sbin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
         root.directory(target)?;
         root.symlink(link, target)?;
     }
-    for directory in ["new", "root", "dev", "etc"] {
+    for directory in ["new", "root", "dev", "proc", "sys"] {
         root.directory(directory)?;
     }
     root.character_device("dev/console", 5, 1)?;
-    add_configuration(&mut root, kernel)?;
+    let mut order = String::new();
     for module in &kernel.modules {
-        add(&mut root, module, &format!("usr/lib/modules/{}", file_name(module)?))?;
+        let name = file_name(module)?;
+        add(&mut root, module, &format!("usr/lib/modules/{name}"))?;
+        order += &format!("{name}\n");
     }
-    for tool in TOOLS.iter().flat_map(|(_, tools)| tools.split(' ')) {
-        add_tool(&mut root, tool)?;
-    }
-    // Debian's busybox shell prefers its own applets to the programs in the PATH.
-    root.symlink("usr/bin/sh", "dash")?;
-    add_busybox(&mut root, Path::new("/bin/busybox"))?;
-    for program in programs {
-        add(&mut root, program, &format!("{PROGRAMS}/{}", file_name(program)?))?;
+    root.file("etc/modules", 0o644, order.as_bytes())?;
+    Ok(root)
+}
+
+/// Adds busybox, with a link for each applet whose name nothing else has taken, and ends the archive.
+fn end(mut root: Root) -> Result<()> {
+    add(&mut root, Path::new("/bin/busybox"), "usr/bin/busybox")?;
+    for applet in capture(command("busybox").arg("--list-full"))?.lines() {
+        let name = file_name(Path::new(applet))?;
+        let (directory, other) = if applet.contains("sbin") { ("sbin", "bin") } else { ("bin", "sbin") };
+        if !root.contains(&format!("usr/{other}/{name}")) {
+            root.symlink(&format!("usr/{directory}/{name}"), "/usr/bin/busybox")?;
+        }
     }
     root.finish()?;
     Ok(())
 }
 
-fn add_configuration(root: &mut Root, kernel: &Kernel) -> Result<()> {
-    let modules: Vec<&str> = kernel.modules.iter().map(|path| file_name(path)).collect::<Result<_>>()?;
-    root.file("init", 0o755, include_bytes!("guest/init"))?;
-    root.file("etc/inittab", 0o644, include_bytes!("guest/inittab"))?;
-    root.file("etc/start", 0o755, include_bytes!("guest/start"))?;
-    root.file("etc/stop", 0o755, include_bytes!("guest/stop"))?;
-    root.file("etc/modules", 0o644, (modules.join("\n") + "\n").as_bytes())?;
-    root.file("etc/disks", 0o644, disks::table().as_bytes())?;
-    root.file("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")?;
-    root.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
-    root.file("etc/hosts", 0o644, b"127.0.0.1 localhost node\n")?;
-    root.symlink("etc/mtab", "/proc/self/mounts")?;
-    Ok(())
-}
-
-/// Adds busybox and a link for each applet that no tool of the host has taken.
-fn add_busybox(root: &mut Root, busybox: &Path) -> Result<()> {
-    add(root, busybox, "usr/bin/busybox")?;
-    for applet in capture(command("busybox").arg("--list-full"))?.lines() {
-        let name = file_name(Path::new(applet))?;
-        let path = match applet.contains("sbin") {
-            true => format!("usr/sbin/{name}"),
-            false => format!("usr/bin/{name}"),
-        };
-        if !root.contains(&format!("usr/bin/{name}")) && !root.contains(&format!("usr/sbin/{name}")) {
-            root.symlink(&path, "/usr/bin/busybox")?;
-        }
+fn add_programs(root: &mut Root, prefix: &str, programs: &[PathBuf]) -> Result<()> {
+    for program in programs {
+        add(root, program, &format!("{prefix}{PROGRAMS}/{}", file_name(program)?))?;
     }
     Ok(())
 }
@@ -107,8 +134,8 @@ fn add_tool(root: &mut Root, tool: &str) -> Result<()> {
 
 /// The shared libraries that a program is linked with, its loader included.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = command("ldd").arg(program).output()?;
     // It fails for a script and for a static program: neither needs any.
+    let output = command("ldd").arg(program).output()?;
     let listing = String::from_utf8_lossy(&output.stdout).into_owned();
     let paths = listing.split_whitespace().filter(|word| word.starts_with('/') && !word.ends_with(':'));
     Ok(paths.map(PathBuf::from).collect())

@@ -1,0 +1,77 @@
+//! The whole Debian for the machine: systemd as PID 1, udev, dbus.
+//!
+//! Its disk is made without root on any host: mmdebstrap writes an archive, and a small machine unpacks it onto the disk,
+//! where owners and device nodes need nobody's permission.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Machine, Options};
+use crate::packages;
+use crate::process::{command, run_quietly};
+use crate::progress::timed;
+use crate::workspace::Workspace;
+
+/// The label of the disk's filesystem, and its serial number.
+pub const LABEL: &str = "debian";
+
+/// What is in it besides the minimal system.
+const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,mount,util-linux,e2fsprogs,xfsprogs,\
+                        quota,attr,ca-certificates";
+
+const MEBIBYTES: u64 = 4096;
+const UNPACK_TIMEOUT: Duration = Duration::from_secs(900);
+
+/// The cached disk, made when it is not there yet.
+pub fn provide(workspace: &Workspace, agent: &Path) -> Result<PathBuf> {
+    let cache = workspace.machine_cache();
+    let image = cache.join("debian.disk");
+    if !image.exists() {
+        packages::require(&["mmdebstrap", "uidmap", "arch-test"])?;
+        let archive = cache.join("debian.tar");
+        let suite = suite()?;
+        timed(format_args!("gathering Debian {suite} with systemd"), || gather(&suite, &archive))?;
+        timed("making its disk", || unpack(workspace, agent, &archive, &image))?;
+        fs::remove_file(&archive)?;
+    }
+    Ok(image)
+}
+
+/// The release that this host runs, whose signing keys it has.
+fn suite() -> Result<String> {
+    let release = fs::read_to_string("/etc/os-release").context("read which Debian this is")?;
+    let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
+    Ok(codename.context("/etc/os-release names no Debian release")?.trim_matches('"').to_owned())
+}
+
+fn gather(suite: &str, archive: &Path) -> Result<()> {
+    let mut gather = command("mmdebstrap");
+    gather.args(["--quiet", "--variant=minbase", &format!("--include={PACKAGES}")]);
+    gather.args(["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]);
+    run_quietly(gather.arg(suite).arg(archive))
+}
+
+fn unpack(workspace: &Workspace, agent: &Path, archive: &Path, image: &Path) -> Result<()> {
+    let partial = image.with_extension("partial");
+    File::create(&partial)?.set_len(MEBIBYTES << 20)?;
+    run_quietly(command("mkfs.ext4").args(["-q", "-F", "-L", LABEL]).arg(&partial))?;
+    // A disk has whole sectors; tar ignores what follows its end.
+    let tar = OpenOptions::new().write(true).open(archive)?;
+    tar.set_len(tar.metadata()?.len().next_multiple_of(4096))?;
+    let mut options = Options::new(vec![agent.to_owned()]);
+    options.more_disks = vec![(LABEL.to_owned(), partial.clone()), ("archive".to_owned(), archive.to_owned())];
+    let mut machine = Machine::boot(workspace, &options)?;
+    let script = "set -e
+        for disk in /sys/block/vd*; do
+            if [ \"$(cat $disk/serial)\" = archive ]; then archive=/dev/${disk##*/}; fi
+        done
+        mkdir /debian && mount LABEL=debian /debian
+        tar -xf \"$archive\" -C /debian
+        umount /debian";
+    let status = machine.run(script, UNPACK_TIMEOUT)?;
+    ensure!(status.success(), "unpacking Debian in the machine: {status}");
+    fs::rename(&partial, image).context("put Debian's disk in place")
+}

@@ -1,0 +1,92 @@
+//! Everything that a machine is started from, and again after a power cut.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::apt::Apt;
+use super::directory::{self, RunDirectory};
+use super::disks::{Disk, POOLS, STATE};
+use super::kernel::Kernel;
+use super::qemu::{Accelerator, Guest};
+use super::session::Session;
+use super::{BOOT_PATIENCE, Options, Userland, debian, root};
+use crate::packages;
+use crate::process::{command, run_quietly};
+use crate::progress::say;
+use crate::workspace::{Architecture, Workspace};
+
+const KVM_PATIENCE: Duration = Duration::from_secs(15);
+const AGENT: &str = "bulkhead-vm-agent";
+
+/// A machine that is not running.
+pub struct Parts {
+    kernel: Kernel,
+    architecture: Architecture,
+    memory: u32,
+    append: &'static str,
+    disks: Vec<(String, PathBuf)>,
+    directory: RunDirectory,
+}
+
+impl Parts {
+    /// Installs, downloads, formats and packs what is needed.
+    pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
+        let packages: Vec<&str> = ["qemu-system-x86", "kmod"].into_iter().chain(root::packages()).collect();
+        packages::require(&packages)?;
+        let cache = workspace.machine_cache();
+        let kernel = {
+            let _lock = directory::lock(&cache, "kernel")?;
+            Kernel::provide(&cache, &Apt::new(options.architecture), options.kernel.as_deref())?
+        };
+        let directory = RunDirectory::new(&cache)?;
+        let mut disks = options.more_disks.clone();
+        let mut own: Vec<&Disk> = POOLS.iter().collect();
+        let append = match options.userland {
+            Userland::Small => {
+                own.push(&STATE);
+                ""
+            }
+            Userland::Debian => {
+                let _lock = directory::lock(&cache, "debian")?;
+                let agent = options.programs.iter().find(|path| path.ends_with(AGENT)).context("no agent is built")?;
+                let image = directory.path().join("debian.disk");
+                let cached = debian::provide(workspace, agent)?;
+                run_quietly(command("cp").args(["--sparse=always", "--reflink=auto"]).args([&cached, &image]))?;
+                disks.push((debian::LABEL.to_owned(), image));
+                // A login prompt on the console would hang up on whoever else writes there.
+                "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service quiet"
+            }
+        };
+        for disk in &own {
+            disks.push((disk.label.to_owned(), disk.make(directory.path(), options.disk)?));
+        }
+        let fstab: String = own.iter().map(|disk| disk.fstab()).collect();
+        let write = match options.userland {
+            Userland::Small => root::write_node,
+            Userland::Debian => root::write_debian,
+        };
+        write(&directory.path().join("initrd"), &kernel, &options.programs, &fstab)?;
+        Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, disks, directory })
+    }
+
+    /// Boots, and waits until the agent takes commands.
+    pub fn start(&self, accelerator: Accelerator) -> Result<Session> {
+        let start = Instant::now();
+        let guest = Guest {
+            architecture: self.architecture,
+            memory: self.memory,
+            kernel: &self.kernel.image,
+            initrd: &self.directory.path().join("initrd"),
+            append: self.append,
+            disks: &self.disks,
+            directory: self.directory.path(),
+        };
+        let patience = if accelerator == Accelerator::Kvm { KVM_PATIENCE } else { BOOT_PATIENCE };
+        let session = Session::start(&guest, accelerator, patience)?;
+        let (release, seconds) = (&self.kernel.release, start.elapsed().as_secs_f64());
+        say(format_args!("booted Linux {release} ({}) in {seconds:.1} s", accelerator.name()));
+        Ok(session)
+    }
+}
