@@ -1,0 +1,34 @@
+//! One exhaustive match from requests to operations.
+
+use std::os::fd::OwnedFd;
+
+use bulkhead_protocol::{Error, Reply, Request};
+
+use crate::ops;
+use crate::state::State;
+
+/// Carries out a request. With `Listening` comes the socket to pass on.
+pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let reply = match request {
+        Request::Create { volume, pool, spec } => ops::create(state, volume, pool, *spec),
+        Request::SetQuota { volume, size, inodes } => ops::set_quota(state, volume, *size, *inodes),
+        Request::GrowImage { volume, size } => ops::grow_image(state, volume, *size),
+        Request::BindMount { volume, target, flags, exclusive } => {
+            ops::bind_mount(state, volume, target, *flags, *exclusive)
+        }
+        Request::Unmount { volume, target } => ops::unmount(state, volume, target),
+        Request::LoopAttach { volume, read_only } => ops::loop_attach(state, volume, *read_only),
+        Request::LoopDetach { volume } => ops::loop_detach(state, volume),
+        Request::LoopResize { volume } => ops::loop_resize(state, volume),
+        Request::MakeDevice { volume, target, exclusive } => ops::make_device(state, volume, target, *exclusive),
+        Request::RemoveDevice { volume, target } => ops::remove_device(state, volume, target),
+        Request::Usage { volume, target } => ops::usage(state, volume, target.as_ref()),
+        Request::List { after, limit } => ops::list(state, after.as_ref(), *limit),
+        Request::Delete { volume } => ops::delete(state, volume),
+        Request::PoolStatus { pool } => ops::pool_status(state, pool),
+        Request::Listen { socket } => {
+            return state.sockets.listening(*socket).map(|listener| (Reply::Listening, Some(listener)));
+        }
+    };
+    reply.map(|reply| (reply, None))
+}

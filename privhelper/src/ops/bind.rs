@@ -1,0 +1,82 @@
+//! Publishing directory volumes.
+
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId, VolumeKind};
+use rustix::fs::OFlags;
+
+use super::target::{Form, hold, is_published, note, refuse_other};
+use super::{existing, wrong_kind};
+use crate::state::{DATA, Purpose, Served, State, failed};
+use crate::sys::file;
+use crate::sys::mount::Attributes;
+
+/// Binds a directory volume to a target.
+pub fn bind_mount(
+    state: &State,
+    id: &VolumeId,
+    target: &TargetPath,
+    flags: MountFlags,
+    exclusive: bool,
+) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, Some(target))?;
+    let volume = existing(state, id)?;
+    if !matches!(volume.spec.kind, VolumeKind::Directory { .. }) {
+        return Err(wrong_kind(id, "a block volume, not a directory volume"));
+    }
+    let pool = state.pool_at(volume.pool)?;
+    let directory = state.publish_directory(target)?;
+    directory.check_shape(target, Purpose::Directory)?;
+    directory.check_record(target, id, &state.driver)?;
+    let held = hold(state, target)?;
+    if is_published(state, id, &volume, &held, flags, exclusive)? {
+        return Ok(Reply::Done);
+    }
+    let data = open_data(pool, id)?;
+    held.make(Form::Directory)?;
+    let source = held.bind(&data, attributes(flags))?;
+    note(state, id, &held, source, flags);
+    Ok(Reply::Done)
+}
+
+/// Unmounts a directory volume from a target and removes the target.
+pub fn unmount(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, Some(target))?;
+    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    if !matches!(volume.spec.kind, VolumeKind::Directory { .. }) {
+        return Err(wrong_kind(id, "a block volume, not a directory volume"));
+    }
+    refuse_other(state, id, target)?;
+    state.publish_directory(target)?.check_shape(target, Purpose::Directory)?;
+    let held = match hold(state, target) {
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            state.volumes.unpublish(id, target);
+            return Ok(Reply::Done);
+        }
+        held => held?,
+    };
+    let pool = state.pool_at(volume.pool)?;
+    let data = file::status(open_data(pool, id)?).map_err(|errno| failed("look at volume", id, errno))?.id;
+    held.unpublish(&volume, |status| status.id == data)?;
+    state.volumes.unpublish(id, target);
+    Ok(Reply::Done)
+}
+
+fn open_data(pool: &Served, id: &VolumeId) -> Result<std::os::fd::OwnedFd, Error> {
+    file::open(&pool.directory, format!("{id}/{DATA}"), OFlags::PATH | OFlags::DIRECTORY)
+        .map_err(|errno| failed("open the data of volume", id, errno))
+}
+
+fn attributes(flags: MountFlags) -> Attributes {
+    let mut set = Attributes::NO_SUID | Attributes::NO_DEVICES;
+    for (wanted, attribute) in [
+        (flags.read_only, Attributes::READ_ONLY),
+        (flags.no_exec, Attributes::NO_EXEC),
+        (flags.no_atime, Attributes::NO_ATIME),
+        (flags.no_diratime, Attributes::NO_DIRATIME),
+    ] {
+        if wanted {
+            set |= attribute;
+        }
+    }
+    // The field of access times is cleared first: what is not noatime is relatime then, whatever the pool's mount has.
+    Attributes { set, clear: Attributes::ATIME_FIELD, propagation: 0 }
+}

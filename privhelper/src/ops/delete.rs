@@ -1,0 +1,46 @@
+//! Deleting volumes: renamed to a dot-name, answered, emptied in the background, the quota released last.
+
+use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
+
+use super::loops::detach;
+use crate::state::{DOOMED, Doomed, Settlement, State, failed};
+use crate::sys::file;
+
+/// Deletes a volume that is published nowhere. One that is not there is deleted already.
+pub fn delete(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, None)?;
+    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    let pool = state.pool_at(volume.pool)?;
+    if let Some(target) = volume.targets.keys().next() {
+        let message = format!("volume {id} is published at {target}; unpublish it first");
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
+    detach(state, id, &volume)?;
+    let name = format!("{DOOMED}{}.{id}", state.graveyard.number());
+    file::rename_new(&pool.directory, id.as_str(), &pool.directory, &name)
+        .map_err(|errno| failed("delete volume", id, errno))?;
+    if let Err(errno) = file::sync(&pool.directory) {
+        // It is deleted as far as anybody can see; only a power cut now could bring it back.
+        tracing::warn!(volume = %id, %errno, "a deletion could not be written through");
+    }
+    state.volumes.remove(id);
+    state.graveyard.bury(Doomed { pool: volume.pool, name, project: volume.project, size: volume.spec.size.get() });
+    Ok(Reply::Done)
+}
+
+/// Releases the quota, project id and room of a volume that is empty, once nothing is charged to it.
+pub fn settle(state: &State, doomed: &Doomed) -> Settlement {
+    let Ok(pool) = state.pool_at(doomed.pool) else { return Settlement::Charged };
+    if let Some(project) = doomed.project {
+        match pool.filesystem.quota(project) {
+            Ok(quota) if quota.used_bytes == 0 && quota.used_inodes == 0 => {}
+            _ => return Settlement::Charged,
+        }
+        if let Err(errno) = pool.filesystem.set_quota(project, 0, 0) {
+            tracing::warn!(project = project.0, %errno, "cannot take a deleted volume's quota away; it is tried again");
+            return Settlement::Charged;
+        }
+    }
+    pool.filesystem.release(doomed.size, doomed.project);
+    Settlement::Settled
+}

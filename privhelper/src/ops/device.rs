@@ -1,0 +1,60 @@
+//! Publishing block volumes: the node of the volume's loop device, bound to an empty file at the target.
+
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId, VolumeKind};
+use rustix::fs::FileType;
+
+use super::loops::attached;
+use super::target::{Form, hold, is_published, note, refuse_other};
+use super::{existing_image, wrong_kind};
+use crate::state::{Purpose, State, failed};
+use crate::sys::loopdevice::MAJOR;
+use crate::sys::mount::Attributes;
+
+/// Binds the node of a volume's attached loop device to a target.
+pub fn make_device(state: &State, id: &VolumeId, target: &TargetPath, exclusive: bool) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, Some(target))?;
+    let volume = existing_image(state, id)?;
+    let directory = state.publish_directory(target)?;
+    directory.check_shape(target, Purpose::Device)?;
+    directory.check_record(target, id, &state.driver)?;
+    let Some(device) = attached(state, id, &volume)? else {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("volume {id} is attached to no loop device; attach it first"),
+        ));
+    };
+    let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
+    let held = hold(state, target)?;
+    if is_published(state, id, &volume, &held, flags, exclusive)? {
+        return Ok(Reply::Done);
+    }
+    let node = state.loops.node(device.number).map_err(|errno| failed("open the device of volume", id, errno))?;
+    held.make(Form::File)?;
+    // Read-only is the device's own: a read-only mount would not keep anybody from writing to it.
+    let attributes = Attributes { set: Attributes::NO_SUID | Attributes::NO_EXEC, ..Attributes::default() };
+    let source = held.bind(&node, attributes)?;
+    note(state, id, &held, source, flags);
+    Ok(Reply::Done)
+}
+
+/// Removes a volume's device node from a target, and the target.
+pub fn remove_device(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, Some(target))?;
+    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    if !matches!(volume.spec.kind, VolumeKind::Image { .. }) {
+        return Err(wrong_kind(id, "a directory volume, not a block volume"));
+    }
+    refuse_other(state, id, target)?;
+    state.publish_directory(target)?.check_shape(target, Purpose::Device)?;
+    let held = match hold(state, target) {
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            state.volumes.unpublish(id, target);
+            return Ok(Reply::Done);
+        }
+        held => held?,
+    };
+    let number = volume.device.map(|device| (MAJOR, device.number));
+    held.unpublish(&volume, |status| status.file_type == FileType::BlockDevice && Some(status.device) == number)?;
+    state.volumes.unpublish(id, target);
+    Ok(Reply::Done)
+}

@@ -1,0 +1,98 @@
+//! Loop devices of block volumes: one for each volume, shared by its targets, all of them read-only or none.
+
+use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
+use rustix::fs::OFlags;
+
+use super::existing_image;
+use super::grow::open_image;
+use crate::state::{Device, State, Volume, failed};
+use crate::sys::Errno;
+use crate::sys::file::{self, FileId};
+
+/// Attaches a block volume's image to a loop device.
+pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, None)?;
+    let volume = existing_image(state, id)?;
+    let VolumeKind::Image { block_size, .. } = volume.spec.kind else { return Ok(Reply::Done) };
+    let pool = state.pool_at(volume.pool)?;
+    let fail = |errno| failed("attach volume", id, errno);
+    let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let image = open_image(pool, id, flags).map_err(fail)?;
+    let image_id = file::status(&image).map_err(fail)?.id;
+    if let Some(device) = volume.device {
+        if state.loops.is_attached(device.number, image_id).map_err(fail)? {
+            if device.read_only == read_only {
+                return Ok(Reply::Done);
+            }
+            if !volume.targets.is_empty() {
+                let now = if device.read_only { "read-only" } else { "read-write" };
+                let message = format!("volume {id} is published {now}; all its targets must be so");
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+            detach(state, id, &volume)?;
+        }
+        state.volumes.update(id, |volume| volume.device = None);
+    }
+    let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
+        Errno::NODEV => {
+            Error::new(ErrorKind::Busy, format!("attach volume {id}: other programs take every free loop device"))
+        }
+        errno => fail(errno),
+    })?;
+    state.volumes.update(id, |volume| volume.device = Some(device));
+    Ok(Reply::Done)
+}
+
+/// Detaches a block volume's loop device.
+pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, None)?;
+    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    if let Some(target) = volume.targets.keys().next() {
+        return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {target}; its device stays")));
+    }
+    detach(state, id, &volume)?;
+    Ok(Reply::Done)
+}
+
+/// Tells a block volume's loop device, if it has one, that its image has grown.
+pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    let _claimed = state.claims.claim(id, None)?;
+    let volume = existing_image(state, id)?;
+    if let Some(device) = attached(state, id, &volume)? {
+        state.loops.refresh(device.number).map_err(|errno| failed("resize the device of volume", id, errno))?;
+    }
+    Ok(Reply::Size(volume.spec.size))
+}
+
+/// Detaches the device of a volume that is published nowhere, if it has one.
+pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
+    let Some(device) = volume.device else { return Ok(()) };
+    let image = image_id(state, id, volume)?;
+    state.loops.detach(device.number, image).map_err(|errno| match errno {
+        Errno::BUSY => {
+            let message =
+                format!("the device of volume {id} is still open in another process; it goes when that closes it");
+            Error::new(ErrorKind::Busy, message)
+        }
+        errno => failed("detach volume", id, errno),
+    })?;
+    state.volumes.update(id, |volume| volume.device = None);
+    Ok(())
+}
+
+/// The volume's device, if it still backs the volume's image. One that is dying is revived.
+pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
+    let Some(device) = volume.device else { return Ok(None) };
+    let image = image_id(state, id, volume)?;
+    let attached = state
+        .loops
+        .is_attached(device.number, image)
+        .map_err(|errno| failed("look at the device of volume", id, errno))?;
+    Ok(attached.then_some(device))
+}
+
+fn image_id(state: &State, id: &VolumeId, volume: &Volume) -> Result<FileId, Error> {
+    let pool = state.pool_at(volume.pool)?;
+    let image = open_image(pool, id, OFlags::PATH).and_then(file::status);
+    Ok(image.map_err(|errno| failed("look at the image of volume", id, errno))?.id)
+}

@@ -1,0 +1,40 @@
+//! The operations, one file a request or a pair: checks, then kernel calls, then what is undone on failure.
+
+mod bind;
+mod create;
+mod delete;
+mod device;
+mod grow;
+mod loops;
+mod status;
+mod target;
+
+use bulkhead_protocol::{Error, ErrorKind, VolumeId, VolumeKind};
+
+pub use bind::{bind_mount, unmount};
+pub use create::{create, inodes_limit};
+pub use delete::{delete, settle};
+pub use device::{make_device, remove_device};
+pub use grow::{grow_image, set_quota};
+pub use loops::{loop_attach, loop_detach, loop_resize};
+pub use status::{list, pool_status, usage};
+
+use crate::state::{State, Volume, unknown};
+
+/// What is known of a volume that must be there.
+fn existing(state: &State, id: &VolumeId) -> Result<Volume, Error> {
+    state.volumes.get(id).ok_or_else(|| unknown(id))
+}
+
+/// The same, if it is a block volume.
+fn existing_image(state: &State, id: &VolumeId) -> Result<Volume, Error> {
+    let volume = existing(state, id)?;
+    match volume.spec.kind {
+        VolumeKind::Image { .. } => Ok(volume),
+        VolumeKind::Directory { .. } => Err(wrong_kind(id, "a directory volume, not a block volume")),
+    }
+}
+
+fn wrong_kind(id: &VolumeId, is: &str) -> Error {
+    Error::new(ErrorKind::Incompatible, format!("volume {id} is {is}"))
+}

@@ -1,0 +1,181 @@
+//! Connections: a fixed number of threads, each serving one connection, one request at a time.
+//!
+//! A peer that breaks the protocol gets no answer, only a closed connection; an operation that fails gets a typed error.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bulkhead_protocol::{Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
+
+use crate::audit;
+use crate::dispatch::dispatch;
+use crate::ops;
+use crate::state::State;
+use crate::sys::socket::{self, Received};
+use crate::sys::{Errno, process};
+
+/// How many connections are served at once; one more is closed.
+const CONNECTIONS: usize = 8;
+/// How long a connection may say nothing before its hello.
+const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// How long a peer may leave a reply unread.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// What every connection is served with.
+#[derive(Debug)]
+pub struct Service {
+    /// What the operations work on.
+    pub state: State,
+    /// The answer to a hello, for the highest version.
+    pub welcome: Welcome,
+    /// The only user who is served.
+    pub allowed_uid: u32,
+}
+
+/// Threads that wait for connections. They exist before the seccomp filter does, which lets nobody start another.
+#[derive(Debug)]
+pub struct Threads {
+    connections: Sender<OwnedFd>,
+    /// A token for each thread that is free.
+    free: Receiver<()>,
+}
+
+/// Starts the threads; each checks what `verify` says of it. Returns when all have.
+///
+/// # Errors
+/// A sentence when one cannot be started or is not as it must be.
+pub fn start(service: &Arc<Service>, verify: fn() -> Result<(), String>) -> Result<Threads, String> {
+    let (connections, waiting) = channel::<OwnedFd>();
+    let waiting = Arc::new(Mutex::new(waiting));
+    let (freed, free) = channel();
+    let (report, reports) = channel();
+    let barrier = Arc::new(Barrier::new(CONNECTIONS.saturating_add(2)));
+    let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
+        let (report, barrier) = (report.clone(), Arc::clone(&barrier));
+        let ready = move || {
+            let ready = process::own_working_directory()
+                .map_err(|errno| format!("cannot unshare a thread's directory: {errno}"));
+            let _ = report.send(ready.and_then(|()| verify()));
+            barrier.wait();
+            work();
+        };
+        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(ready);
+        thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+    };
+    for number in 0..CONNECTIONS {
+        let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
+        spawn(format!("serve-{number}"), Box::new(move || work(&service, &waiting, &freed)))?;
+    }
+    let attendant = Arc::clone(service);
+    spawn("attend".to_owned(), Box::new(move || attend(&attendant)))?;
+    for _ in 0..=CONNECTIONS {
+        reports.recv().map_err(|_| "a thread ended at start".to_owned())??;
+    }
+    barrier.wait();
+    Ok(Threads { connections, free })
+}
+
+/// Accepts connections for ever.
+///
+/// # Errors
+/// When the listening socket fails.
+pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result<(), Errno> {
+    loop {
+        let connection = match socket::accept(listener) {
+            Ok(connection) => connection,
+            Err(Errno::INTR | Errno::CONNABORTED) => continue,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            Err(errno) => return Err(errno),
+        };
+        match socket::peer(&connection) {
+            Ok(peer) if peer.uid == service.allowed_uid => {}
+            Ok(peer) => {
+                tracing::warn!(uid = peer.uid, pid = peer.pid, "a connection of another user is closed");
+                continue;
+            }
+            Err(errno) => {
+                tracing::warn!(%errno, "a connection of an unknown user is closed");
+                continue;
+            }
+        }
+        if threads.free.try_recv().is_err() {
+            tracing::warn!("a connection is closed: {CONNECTIONS} are served already");
+            continue;
+        }
+        // The threads live as long as the process.
+        let _ = threads.connections.send(connection);
+    }
+}
+
+fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()>) {
+    loop {
+        let _ = freed.send(());
+        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(connection) = next else { return };
+        if let Err(why) = converse(service, &connection) {
+            tracing::warn!(%why, "a connection is closed");
+        }
+    }
+}
+
+fn attend(service: &Service) {
+    let state = &service.state;
+    if let Err(error) = state.graveyard.attend(|doomed| ops::settle(state, doomed)) {
+        tracing::error!(%error, "the helper ends: it cannot go on without the emptier");
+        std::process::exit(1);
+    }
+}
+
+/// One connection, from hello to its end.
+fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
+    let say = |errno: Errno| errno.to_string();
+    let pid = socket::peer(connection).map_err(say)?.pid;
+    let mut buffer = [0; MAX_PACKET];
+    socket::set_send_timeout(connection, SEND_LIMIT).map_err(say)?;
+    socket::set_receive_timeout(connection, Some(HELLO_LIMIT)).map_err(say)?;
+    let Some(packet) = receive(connection, &mut buffer)? else { return Ok(()) };
+    let hello: Hello = decode(packet).map_err(|error| format!("hello: {error}"))?;
+    let agreed = negotiate(hello);
+    let welcome = agreed.clone().map(|version| Welcome { version, ..service.welcome.clone() });
+    send(connection, &welcome, None)?;
+    let version = agreed.map_err(|error| error.to_string())?;
+    tracing::info!(pid, version, "a frontend is connected");
+    socket::set_receive_timeout(connection, None).map_err(say)?;
+    while let Some(packet) = receive(connection, &mut buffer)? {
+        let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
+        let begun = Instant::now();
+        let outcome = dispatch(&service.state, &request);
+        audit::record(&request, pid, &outcome, begun.elapsed().as_micros());
+        let (response, descriptor): (Response, _) = match outcome {
+            Ok((reply, descriptor)) => (Ok(reply), descriptor),
+            Err(error) => (Err(error), None),
+        };
+        send(connection, &response, descriptor)?;
+    }
+    Ok(())
+}
+
+/// The next packet; `None` at the connection's end.
+fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, String> {
+    loop {
+        match socket::receive(connection, buffer) {
+            Ok(Received::Packet(length)) => return Ok(buffer.get(..length)),
+            Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
+            Ok(Received::Truncated) => return Err("a packet is longer than 4096 bytes".to_owned()),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err("it said nothing for five seconds".to_owned()),
+            Err(errno) => return Err(errno.to_string()),
+        }
+    }
+}
+
+fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<OwnedFd>) -> Result<(), String> {
+    let packet = encode(value).map_err(|error| format!("reply: {error}"))?;
+    let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+    socket::send(connection, &packet, descriptor).map_err(|errno| format!("reply: {errno}"))
+}

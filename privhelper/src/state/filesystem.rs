@@ -1,0 +1,250 @@
+//! Room and project ids. They belong to a filesystem: two pools on one share them.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use bulkhead_protocol::{Error, ErrorKind};
+use caps::Capability;
+
+use super::{failed, lock};
+use crate::config::PoolConfig;
+use crate::sys::capability::raise;
+use crate::sys::quota::{self, ProjectId, ProjectQuota};
+use crate::sys::{Errno, Result as SysResult};
+
+/// A filesystem with one or more pools.
+#[derive(Debug)]
+pub struct Filesystem {
+    /// Any directory of it, open.
+    root: OwnedFd,
+    project_ids: (u32, u32),
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    /// Projects of our volumes, deleted ones that are not empty yet included.
+    projects: BTreeSet<ProjectId>,
+    /// What volumes with a project were promised, in bytes.
+    promised_metered: u64,
+    /// What volumes without one were promised.
+    promised_unmetered: u64,
+    /// Where the search for a free project id goes on.
+    next: u32,
+}
+
+/// Room on a filesystem, seen by one pool. All in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// Size of the filesystem.
+    pub total: u64,
+    /// What an ordinary user may still write, less the reserve.
+    pub free: u64,
+    /// What new volumes may be promised.
+    pub available: u64,
+}
+
+/// Room, and perhaps a project id, that is taken for a volume. Given back when dropped, unless kept.
+#[derive(Debug)]
+pub struct Reservation {
+    filesystem: Arc<Filesystem>,
+    size: u64,
+    /// Whether use is charged to a project.
+    metered: bool,
+    /// The project, if it was taken together with the room.
+    project: Option<ProjectId>,
+}
+
+impl Filesystem {
+    /// A filesystem without volumes, known by one of its directories.
+    pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
+        let ledger =
+            Ledger { projects: BTreeSet::new(), promised_metered: 0, promised_unmetered: 0, next: project_ids.0 };
+        Arc::new(Self { root, project_ids, ledger: Mutex::new(ledger) })
+    }
+
+    /// Enters a volume that was found at start.
+    pub fn adopt(&self, size: u64, project: Option<ProjectId>) {
+        let mut ledger = lock(&self.ledger);
+        match project {
+            Some(project) => {
+                ledger.projects.insert(project);
+                ledger.promised_metered = ledger.promised_metered.saturating_add(size);
+            }
+            None => ledger.promised_unmetered = ledger.promised_unmetered.saturating_add(size),
+        }
+    }
+
+    /// Gives back what a volume was promised, and its project id.
+    pub fn release(&self, size: u64, project: Option<ProjectId>) {
+        let mut ledger = lock(&self.ledger);
+        ledger.give_back(size, project.is_some());
+        if let Some(project) = project {
+            ledger.projects.remove(&project);
+        }
+    }
+
+    /// What is promised in sum, in bytes.
+    pub fn promised(&self) -> u64 {
+        let ledger = lock(&self.ledger);
+        ledger.promised_metered.saturating_add(ledger.promised_unmetered)
+    }
+
+    /// The room there is for a pool.
+    pub fn room(&self, pool: &PoolConfig) -> SysResult<Room> {
+        self.room_in(&lock(&self.ledger), pool)
+    }
+
+    /// What an ordinary user may still write, in bytes.
+    pub fn writable(&self) -> SysResult<u64> {
+        let found = rustix::fs::fstatvfs(&self.root)?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize))
+    }
+
+    /// Takes room for `size` more bytes. Where `thick`, they must be free right now.
+    ///
+    /// # Errors
+    /// `NoSpace` when the pool may not promise that much.
+    pub fn reserve(
+        self: &Arc<Self>,
+        pool: &PoolConfig,
+        size: u64,
+        thick: bool,
+        metered: bool,
+    ) -> Result<Reservation, Error> {
+        let mut ledger = lock(&self.ledger);
+        let room = self.room_in(&ledger, pool).map_err(|errno| failed("look for room in pool", &pool.name, errno))?;
+        let limit = if thick { room.available.min(room.free) } else { room.available };
+        if size > limit {
+            let message = format!("pool {} has room for {limit} bytes, {size} are wanted", pool.name);
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        }
+        let promised = if metered { &mut ledger.promised_metered } else { &mut ledger.promised_unmetered };
+        *promised = promised.saturating_add(size);
+        Ok(Reservation { filesystem: Arc::clone(self), size, metered, project: None })
+    }
+
+    /// What a project uses and may use.
+    pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        quota::get(&self.root, project)
+    }
+
+    /// Limits a project; 0 and 0 for no limit.
+    pub fn set_quota(&self, project: ProjectId, bytes: u64, inodes: u64) -> SysResult<()> {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        quota::set(&self.root, project, bytes, inodes)
+    }
+
+    /// Bytes charged to projects of no volume: whoever owns a file can move it into any project, and so out of its quota.
+    /// The first such project and the sum, if there is one.
+    pub fn strays(&self) -> SysResult<Option<(ProjectId, u64)>> {
+        /// A bound on the walk: a hostile pod can make very many projects.
+        const MOST: usize = 100_000;
+        let ledger = lock(&self.ledger);
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let (mut from, mut strays) = (ProjectId(1), None);
+        for _ in 0..MOST {
+            let Some((project, found)) = quota::get_next(&self.root, from)? else { break };
+            if found.used_bytes > 0 && !ledger.projects.contains(&project) {
+                let (first, sum): (ProjectId, u64) = strays.unwrap_or((project, 0));
+                strays = Some((first, sum.saturating_add(found.used_bytes)));
+            }
+            let Some(next) = project.0.checked_add(1) else { break };
+            from = ProjectId(next);
+        }
+        Ok(strays)
+    }
+
+    /// Takes the limits off projects of our range that no volume has and nothing is charged to: a helper that was killed
+    /// between removing a volume and releasing its quota leaves them.
+    pub fn sweep(&self) -> SysResult<()> {
+        let ledger = lock(&self.ledger);
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let (first, last) = self.project_ids;
+        let mut from = first;
+        while let Some((project, found)) = quota::get_next(&self.root, ProjectId(from))? {
+            if project.0 > last {
+                break;
+            }
+            let idle = found.used_bytes == 0 && found.used_inodes == 0;
+            if idle && !found.is_unused() && !ledger.projects.contains(&project) {
+                quota::set(&self.root, project, 0, 0)?;
+            }
+            from = project.0.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn room_in(&self, ledger: &Ledger, pool: &PoolConfig) -> SysResult<Room> {
+        let found = rustix::fs::fstatvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let mut metered = 0_u64;
+        for project in &ledger.projects {
+            metered = metered.saturating_add(self.quota(*project)?.used_bytes);
+        }
+        // Nothing counts the use of volumes without a project. What else is used in the filesystem is taken for theirs,
+        // as far as they were promised it: sizes are not enforced there anyway.
+        let other = bytes(found.f_blocks.saturating_sub(found.f_bfree)).saturating_sub(metered);
+        let used = metered.saturating_add(other.min(ledger.promised_unmetered));
+        let capacity = bytes(found.f_bavail).saturating_add(used);
+        let overcommitted = u128::from(capacity).saturating_mul(pool.overcommit_permille.into()) / 1000;
+        let promised = ledger.promised_metered.saturating_add(ledger.promised_unmetered);
+        Ok(Room {
+            total: bytes(found.f_blocks),
+            free: bytes(found.f_bavail).saturating_sub(pool.reserve),
+            available: u64::try_from(overcommitted)
+                .unwrap_or(u64::MAX)
+                .saturating_sub(pool.reserve)
+                .saturating_sub(promised),
+        })
+    }
+
+    /// A project id of the range that no volume has and nothing is charged to.
+    fn take_project(&self) -> SysResult<ProjectId> {
+        let mut ledger = lock(&self.ledger);
+        let (first, last) = self.project_ids;
+        for _ in first..=last {
+            let candidate = ProjectId(ledger.next);
+            ledger.next = if candidate.0 >= last { first } else { candidate.0.saturating_add(1) };
+            if !ledger.projects.contains(&candidate) && self.quota(candidate)?.is_unused() {
+                ledger.projects.insert(candidate);
+                return Ok(candidate);
+            }
+        }
+        Err(Errno::NOSPC)
+    }
+}
+
+impl Ledger {
+    fn give_back(&mut self, size: u64, metered: bool) {
+        let promised = if metered { &mut self.promised_metered } else { &mut self.promised_unmetered };
+        *promised = promised.saturating_sub(size);
+    }
+}
+
+impl Reservation {
+    /// Takes a project id as well.
+    pub fn take_project(&mut self) -> SysResult<ProjectId> {
+        let project = self.filesystem.take_project()?;
+        self.project = Some(project);
+        Ok(project)
+    }
+
+    /// The room is used: it stays taken until it is released.
+    pub fn keep(mut self) {
+        self.size = 0;
+        self.project = None;
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let mut ledger = lock(&self.filesystem.ledger);
+        ledger.give_back(self.size, self.metered);
+        if let Some(project) = self.project {
+            ledger.projects.remove(&project);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The two listening sockets that the helper makes for the frontend and keeps, as an init system would: a frontend's
+//! restart loses no connection, and the kubelet sees nothing of it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+use bulkhead_protocol::{Error, ErrorKind, Socket};
+use rustix::fs::FileType;
+use rustix::net::SocketType;
+
+use super::{failed, lock};
+use crate::sys::{Errno, file, mount, socket};
+
+/// Where a socket is to appear.
+#[derive(Debug)]
+pub struct Place {
+    /// The directory, in the jail.
+    pub directory: OwnedFd,
+    /// The name in it.
+    pub name: String,
+}
+
+/// The sockets.
+#[derive(Debug)]
+pub struct Sockets {
+    places: BTreeMap<Socket, Place>,
+    listening: Mutex<BTreeMap<Socket, OwnedFd>>,
+}
+
+impl Sockets {
+    /// Sockets that can be asked for.
+    pub fn new(places: BTreeMap<Socket, Place>) -> Self {
+        Self { places, listening: Mutex::default() }
+    }
+
+    /// The listening socket, made when it is first asked for.
+    ///
+    /// # Errors
+    /// `Unsupported` when none is configured, `AlreadyExists` when something that is no socket has its name.
+    pub fn listening(&self, which: Socket) -> Result<OwnedFd, Error> {
+        let Some(place) = self.places.get(&which) else {
+            let message = format!("no {which:?} socket is configured: give --kubelet-dir or the socket's own flag");
+            return Err(Error::new(ErrorKind::Unsupported, message));
+        };
+        let mut listening = lock(&self.listening);
+        if let Some(held) = listening.get(&which) {
+            return held.try_clone().map_err(|_| failed("duplicate the socket", &place.name, Errno::MFILE));
+        }
+        let status = file::status_at(&place.directory, &place.name);
+        if status.is_ok_and(|status| status.file_type != FileType::Socket) {
+            let message = format!("{} is there and is no socket; remove it", place.name);
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
+        }
+        let made = make(place).map_err(|errno| failed("make the socket", &place.name, errno))?;
+        let copy = made.try_clone().map_err(|_| failed("duplicate the socket", &place.name, Errno::MFILE))?;
+        listening.insert(which, made);
+        Ok(copy)
+    }
+}
+
+/// Makes it under a dot-name, which the kubelet does not look at, and renames it into place when it listens.
+fn make(place: &Place) -> Result<OwnedFd, Errno> {
+    let hidden = format!(".{}", place.name);
+    match file::remove(&place.directory, &hidden) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let made = socket::new(SocketType::STREAM)?;
+    mount::in_directory(place.directory.as_fd(), || socket::bind(&made, &hidden))?;
+    socket::listen(&made)?;
+    rustix::fs::renameat_with(
+        &place.directory,
+        &hidden,
+        &place.directory,
+        &place.name,
+        rustix::fs::RenameFlags::empty(),
+    )?;
+    Ok(made)
+}

@@ -1,0 +1,224 @@
+//! Files and directories, always relative to a held directory.
+//!
+//! Every path is resolved by openat2(2) with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`; the last
+//! component is handled by *at() calls on the parent, and nothing is resolved twice.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::libc;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+
+use super::{Errno, Result, checked};
+
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// A file, whatever its name: the device number of its filesystem and its inode number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileId {
+    /// Device of the filesystem, major and minor.
+    pub device: (u32, u32),
+    /// Inode number.
+    pub inode: u64,
+}
+
+/// What statx(2) says of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    /// Which file.
+    pub id: FileId,
+    /// File, directory, …
+    pub file_type: FileType,
+    /// Whether the file is the root of a mount (`STATX_ATTR_MOUNT_ROOT`, Linux 5.8).
+    pub mount_root: bool,
+    /// The id of the mount it was reached through, as in mountinfo.
+    pub mount_id: u64,
+    /// For a device node: what it stands for, major and minor.
+    pub device: (u32, u32),
+    /// Owner.
+    pub uid: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Allocated bytes.
+    pub allocated: u64,
+}
+
+/// Opens the directory `path` below `root` for resolving, without leaving the mount of `root`.
+/// An empty path is `root` itself.
+pub fn open_below(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+    let path = if path.is_empty() { "." } else { path };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
+}
+
+/// Opens the entry `name` of `parent` for looking at it: also a mount on top of it, but never what a link points to.
+pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
+    rustix::fs::openat2(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), BENEATH)
+}
+
+/// Opens the file or directory `path` below `parent`, staying on its mount. A fifo does not block.
+pub fn open(parent: impl AsFd, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
+}
+
+/// Makes the file `name` in `parent`, which must not exist.
+pub fn create(parent: impl AsFd, name: &str, mode: Mode) -> Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(parent, name, flags, mode, BENEATH | ResolveFlags::NO_XDEV)
+}
+
+/// Makes the directory `name` in `parent`, which must not exist.
+pub fn make_directory(parent: impl AsFd, name: &str, mode: Mode) -> Result<()> {
+    rustix::fs::mkdirat(parent, name, mode)
+}
+
+/// Makes the directory `path` below `root`, and what is missing on the way, each with that mode.
+pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<()> {
+    let mut parent = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
+    for name in path.split('/').filter(|name| !name.is_empty()) {
+        match make_directory(&parent, name, mode) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        parent = rustix::fs::openat2(
+            &parent,
+            name,
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+            BENEATH,
+        )?;
+    }
+    Ok(())
+}
+
+/// What an open file is.
+pub fn status(file: impl AsFd) -> Result<Status> {
+    status_at(file, "")
+}
+
+/// What the entry `name` of `parent` is, without opening it; an empty name is `parent` itself.
+pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Status> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    let found = rustix::fs::statx(parent, name, flags, wanted)?;
+    Ok(Status {
+        id: FileId { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino },
+        file_type: FileType::from_raw_mode(found.stx_mode.into()),
+        mount_root: found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        mount_id: found.stx_mnt_id,
+        device: (found.stx_rdev_major, found.stx_rdev_minor),
+        uid: found.stx_uid,
+        size: found.stx_size,
+        allocated: found.stx_blocks.saturating_mul(512),
+    })
+}
+
+/// Removes the entry `name` that is no directory.
+pub fn remove(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
+    rustix::fs::unlinkat(parent, name, AtFlags::empty())
+}
+
+/// Removes the empty directory `name`.
+pub fn remove_directory(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
+    rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+}
+
+/// Renames an entry; one that is there already is never replaced.
+pub fn rename_new(from: impl AsFd, old: &str, to: impl AsFd, new: &str) -> Result<()> {
+    rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)
+}
+
+/// Writes a file or directory through to the disk.
+pub fn sync(file: impl AsFd) -> Result<()> {
+    rustix::fs::fsync(file)
+}
+
+/// Touches a directory and writes it through: this also commits a quota change made before it, which an fsync of an
+/// unchanged directory does not (seen on XFS after a power cut).
+pub fn touch_and_sync(directory: impl AsFd) -> Result<()> {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    rustix::fs::futimens(&directory, &Timestamps { last_access: now, last_modification: now })?;
+    sync(directory)
+}
+
+/// Takes the lock of an open file (flock(2)) if nobody else holds it.
+pub fn try_lock(file: impl AsFd) -> Result<()> {
+    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+}
+
+/// Reads at most `limit` bytes of an open file; `EFBIG` if there are more.
+pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
+    let mut content = vec![0; limit.saturating_add(1)];
+    let mut length = 0;
+    while let Some(rest) = content.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match rustix::io::read(&file, rest)? {
+            0 => break,
+            read => length = length.saturating_add(read),
+        }
+    }
+    if length > limit {
+        return Err(Errno::FBIG);
+    }
+    content.truncate(length);
+    Ok(content)
+}
+
+/// The project id and flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).
+pub fn attributes(file: impl AsFd) -> Result<Attributes> {
+    let mut raw = Attributes::default();
+    // SAFETY: the kernel writes one `struct fsxattr`, which `Attributes` mirrors, to the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR, &raw mut raw) }))?;
+    Ok(raw)
+}
+
+/// Sets the project id and flags of an open file (`FS_IOC_FSSETXATTR`).
+pub fn set_attributes(file: impl AsFd, attributes: Attributes) -> Result<()> {
+    // SAFETY: the kernel reads one `struct fsxattr`, which `Attributes` mirrors, from the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR, &raw const attributes) })).map(drop)
+}
+
+/// `struct fsxattr` of linux/fs.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attributes {
+    /// `FS_XFLAG_*`.
+    pub flags: u32,
+    extent_size: u32,
+    extents: u32,
+    /// The project id.
+    pub project: u32,
+    cow_extent_size: u32,
+    padding: [u8; 8],
+}
+
+impl Attributes {
+    /// The same with other flags.
+    pub fn with_flags(self, flags: u32) -> Self {
+        Self { flags, ..self }
+    }
+
+    /// The same in another project, which new entries get too.
+    pub fn in_project(self, project: u32) -> Self {
+        Self { flags: self.flags | Self::PROJECT_INHERIT, project, ..self }
+    }
+
+    /// `FS_XFLAG_PROJINHERIT`: new entries of the directory get its project id.
+    pub const PROJECT_INHERIT: u32 = 0x200;
+    /// `FS_XFLAG_IMMUTABLE | FS_XFLAG_APPEND`: what makes root unable to remove a file.
+    pub const UNREMOVABLE: u32 = 0x18;
+}
+
+/// `_IOR('X', 31, struct fsxattr)`.
+pub const FS_IOC_FSGETXATTR: Request = 0x801c_581f_u32 as Request;
+/// `_IOW('X', 32, struct fsxattr)`.
+pub const FS_IOC_FSSETXATTR: Request = 0x401c_5820_u32 as Request;
+
+/// The type of an ioctl's number, which differs between C libraries.
+pub type Request = libc::Ioctl;
+
+/// The number of a borrowed descriptor, for a call that does not keep it.
+pub(super) fn raw_fd(file: &impl AsFd) -> i32 {
+    use std::os::fd::AsRawFd;
+    file.as_fd().as_raw_fd()
+}

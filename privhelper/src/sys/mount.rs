@@ -1,0 +1,146 @@
+//! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
+
+use std::mem::size_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::libc;
+use rustix::fs::CWD;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen,
+};
+
+use super::file::raw_fd;
+use super::{Result, checked};
+
+/// Flags of mount_setattr(2): what a mount refuses, and how it keeps access times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// `MOUNT_ATTR_*` to set.
+    pub set: u64,
+    /// `MOUNT_ATTR_*` to clear.
+    pub clear: u64,
+    /// `MS_PRIVATE` or nothing.
+    pub propagation: u64,
+}
+
+impl Attributes {
+    /// No writes.
+    pub const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+    /// No setuid programs.
+    pub const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
+    /// No device nodes.
+    pub const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
+    /// No programs.
+    pub const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+    /// No access times.
+    pub const NO_ATIME: u64 = libc::MOUNT_ATTR_NOATIME;
+    /// The field of `set` that says how access times are kept; it must be cleared before one is chosen.
+    pub const ATIME_FIELD: u64 = libc::MOUNT_ATTR__ATIME;
+    /// No access times of directories.
+    pub const NO_DIRATIME: u64 = libc::MOUNT_ATTR_NODIRATIME;
+    /// Cut off from what happens in other mount namespaces, and unseen there.
+    pub const PRIVATE: Self = Self { set: 0, clear: 0, propagation: libc::MS_PRIVATE };
+}
+
+/// A detached copy of the mount at the open directory or file.
+pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::mount::open_tree(source, "", flags)
+}
+
+/// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
+pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    rustix::mount::open_tree(source, "", flags)
+}
+
+/// Changes a mount that is held open.
+pub fn set_attributes(mount: impl AsFd, attributes: Attributes) -> Result<()> {
+    mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, attributes)
+}
+
+/// Cuts every mount of this namespace off from other namespaces.
+pub fn make_all_private() -> Result<()> {
+    mount_setattr(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, Attributes::PRIVATE)
+}
+
+fn mount_setattr(mount: i32, path: &std::ffi::CStr, flags: i32, attributes: Attributes) -> Result<()> {
+    let raw = libc::mount_attr {
+        attr_set: attributes.set,
+        attr_clr: attributes.clear,
+        propagation: attributes.propagation,
+        userns_fd: 0,
+    };
+    // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both live through the call.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount,
+            path.as_ptr(),
+            flags,
+            &raw const raw,
+            size_of::<libc::mount_attr>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Puts a detached mount on the open directory or file.
+pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", target, "", flags)
+}
+
+/// A detached, empty tmpfs that only root enters. Device nodes work in it.
+pub fn tmpfs(size: &str, inodes: &str) -> Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "size", size)?;
+    fsconfig_set_string(context.as_fd(), "nr_inodes", inodes)?;
+    fsconfig_set_string(context.as_fd(), "mode", "0700")?;
+    fsconfig_create(context.as_fd())?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
+}
+
+/// Makes the working directory, a mount, the root of this mount namespace and lets go of the old one.
+/// Nothing may be shared with another namespace any more: detaching a shared tree unmounts it there too.
+pub fn pivot_to_working_directory() -> Result<()> {
+    rustix::process::pivot_root(".", ".")?;
+    rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")
+}
+
+/// Takes a private mount away from this namespace, whatever still uses it.
+pub fn detach_private(path: &str) -> Result<()> {
+    rustix::mount::unmount(path, UnmountFlags::DETACH)
+}
+
+/// Unmounts the entry `name` of `parent`. The calling thread must have a working directory of its own
+/// ([`super::process::own_working_directory`]): umount2(2) knows no directory descriptors, and the jail has no /proc.
+pub fn unmount_entry(parent: BorrowedFd<'_>, name: &str) -> Result<()> {
+    in_directory(parent, || rustix::mount::unmount(name, UnmountFlags::NOFOLLOW))
+}
+
+/// Runs `call` with `directory` as the thread's working directory, and leaves it again, so that nothing below it is
+/// held busy.
+pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    rustix::process::fchdir(directory)?;
+    let result = call();
+    rustix::process::chdir("/")?;
+    result
+}
+
+/// The host's mount table, as mountinfo in proc(5) has it. Only readable before the jail.
+pub fn table() -> Result<Vec<u8>> {
+    let file = rustix::fs::openat(
+        CWD,
+        "/proc/self/mountinfo",
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    super::file::read_up_to(file, 256 << 20)
+}

@@ -1,0 +1,48 @@
+//! Processes, threads and namespaces.
+
+use nix::libc;
+use nix::sched::CloneFlags;
+use nix::unistd::ForkResult;
+
+use super::{Errno, Result, checked};
+
+/// Enters a mount namespace and an empty network namespace of its own. Only with a single thread.
+pub fn own_namespaces() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
+}
+
+/// Enters a mount namespace of its own. Only with a single thread.
+pub fn own_mount_namespace() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)
+}
+
+/// Gives the calling thread a working directory of its own. Needs no capability.
+pub fn own_working_directory() -> Result<()> {
+    unshare(CloneFlags::CLONE_FS)
+}
+
+fn unshare(flags: CloneFlags) -> Result<()> {
+    nix::sched::unshare(flags).map_err(|errno| Errno::from_raw_os_error(errno as i32))
+}
+
+/// Splits the process in two; `true` in the child, which dies with its parent.
+pub fn fork() -> Result<bool> {
+    let parent = rustix::process::getpid();
+    // SAFETY: the process has a single thread, so the child's copy of memory holds no lock of another thread.
+    match unsafe { nix::unistd::fork() } {
+        Ok(ForkResult::Parent { .. }) => Ok(false),
+        Ok(ForkResult::Child) => {
+            rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+            // The parent may have died before the signal was asked for.
+            if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Errno::SRCH) }
+        }
+        Err(errno) => Err(Errno::from_raw_os_error(errno as i32)),
+    }
+}
+
+/// Closes the descriptors from `first` to `last`, both included (close_range(2), Linux 5.9). Only at start, before any
+/// of them has an owner in this program.
+pub fn close_range(first: u32, last: u32) -> Result<()> {
+    // SAFETY: called at start only, when no value of this program owns a descriptor in the range.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) }).map(drop)
+}

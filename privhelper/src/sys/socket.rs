@@ -1,0 +1,147 @@
+//! Unix sockets: packets in and out, who the peer is, and descriptors that are passed on.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+
+use super::{Errno, Result};
+
+/// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Process id, 0 if it is not visible from here.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+}
+
+/// A packet received into a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// So many bytes.
+    Packet(usize),
+    /// The packet was longer than the buffer.
+    Truncated,
+    /// The peer has closed the connection, or sent an empty packet, which nobody may.
+    Closed,
+}
+
+/// Makes an unbound socket.
+pub fn new(socket_type: SocketType) -> Result<OwnedFd> {
+    rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None)
+}
+
+/// A pair of connected packet sockets.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Gives a socket a name in the file system, relative to the working directory or absolute.
+pub fn bind(socket: impl AsFd, path: &str) -> Result<()> {
+    rustix::net::bind(socket, &SocketAddrUnix::new(path)?)
+}
+
+/// Connects a socket to a name in the file system, or to an abstract one if it begins with `@`.
+pub fn connect(socket: impl AsFd, path: &str) -> Result<()> {
+    let address = match path.strip_prefix('@') {
+        Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+        None => SocketAddrUnix::new(path)?,
+    };
+    rustix::net::connect(socket, &address)
+}
+
+/// Lets a bound socket accept connections.
+pub fn listen(socket: impl AsFd) -> Result<()> {
+    rustix::net::listen(socket, 128)
+}
+
+/// The next connection.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
+    rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
+}
+
+/// Whether the socket is a listening unix socket that keeps packets apart.
+pub fn is_packet_listener(socket: impl AsFd) -> bool {
+    use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
+    socket_type(&socket) == Ok(SocketType::SEQPACKET)
+        && socket_domain(&socket) == Ok(AddressFamily::UNIX)
+        && socket_acceptconn(&socket) == Ok(true)
+}
+
+/// Who is at the other end.
+pub fn peer(connection: impl AsFd) -> Result<Peer> {
+    let credentials = socket_peercred(connection)?;
+    Ok(Peer { pid: credentials.pid.as_raw_nonzero().get(), uid: credentials.uid.as_raw() })
+}
+
+/// How long a receive waits; `None` is for ever.
+pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
+    set_socket_timeout(socket, Timeout::Recv, limit)
+}
+
+/// How long a send waits.
+pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
+    set_socket_timeout(socket, Timeout::Send, Some(limit))
+}
+
+/// Receives one packet. There is no room for descriptors: the kernel closes those that come uninvited.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
+    let room = buffer.len();
+    let (_, length) = rustix::net::recv(socket, buffer, RecvFlags::TRUNC)?;
+    Ok(match length {
+        0 => Received::Closed,
+        length if length > room => Received::Truncated,
+        length => Received::Packet(length),
+    })
+}
+
+/// Sends one packet, and a descriptor with it if there is one.
+pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.map(|fd| [fd]);
+    if let Some(descriptors) = &descriptors
+        && !control.push(SendAncillaryMessage::ScmRights(descriptors))
+    {
+        return Err(Errno::NOBUFS);
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// The descriptor that systemd passes at start (sd_listen_fds(3)): always number 3.
+///
+/// Call once, before anything is opened, and only when `LISTEN_PID` names this process.
+pub fn passed_by_service_manager() -> Result<OwnedFd> {
+    let number = 3;
+    // SAFETY: nothing of this process has opened a file yet, so descriptor 3, if it is open, was passed and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(number) };
+    match rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC) {
+        Ok(()) => Ok(socket),
+        Err(errno) => {
+            // It is not open: there is nothing to close.
+            std::mem::forget(socket);
+            Err(errno)
+        }
+    }
+}
+
+/// Closes every descriptor from outside but the three standard ones and those in `keep`.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<()> {
+    let mut numbers: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    numbers.sort_unstable();
+    let mut first = 3;
+    for number in numbers {
+        if number > first {
+            super::process::close_range(first, number.saturating_sub(1))?;
+        }
+        first = first.max(number.saturating_add(1));
+    }
+    super::process::close_range(first, u32::MAX)
+}
