@@ -1,2 +1,157 @@
-//! Placeholder.
-fn main() {}
+//! `bulkhead-frontend`: serves CSI without any privilege, and asks the privileged helper for what needs some.
+
+mod options;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bulkhead_frontend::csi::Plugin;
+use bulkhead_frontend::endpoint::EndpointError;
+use bulkhead_frontend::helper::{CallError, Helper};
+use bulkhead_frontend::registration::{self, Registrar};
+use bulkhead_frontend::server::{self, Shutdown};
+use bulkhead_frontend::telemetry;
+use bulkhead_protocol::{Socket, Welcome};
+use clap::Parser;
+use std::os::unix::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+use tracing::{error, info, warn};
+
+use options::Options;
+
+/// How long calls that are under way may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(4);
+
+/// How long to wait before a socket is asked for again.
+const RETRY: Duration = Duration::from_secs(2);
+
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error(
+        "the privileged helper is configured without a CSI socket: give it --csi-socket, or this process --csi-endpoint"
+    )]
+    NoCsiSocket,
+    #[error("the privileged helper does not hand over the CSI socket: {0}")]
+    Listen(CallError),
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error("serving CSI failed: {0}")]
+    Serve(#[from] server::ServeError),
+    #[error("signals cannot be received: {0}")]
+    Signals(std::io::Error),
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Err(error) = telemetry::begin(options.log_format, &options.log_level) {
+        eprintln!("bulkhead-frontend: {error}");
+        return ExitCode::FAILURE;
+    }
+    warn_of_privilege();
+    // One thread: the work is waiting, and a call that stays on its thread is answered soonest.
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            error!("the runtime does not start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<(), StartError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
+    let shutdown = Shutdown::default();
+    let serving = serve(options, shutdown.clone());
+    tokio::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("asked to stop: ending the calls that are under way");
+    shutdown.begin();
+    match timeout(GRACE, serving).await {
+        Ok(ended) => ended,
+        Err(_) => {
+            warn!("some calls have not ended and are abandoned; their callers will repeat them");
+            Ok(())
+        }
+    }
+}
+
+async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
+    let helper = Helper::new(&options.helper_socket);
+    info!(socket = %options.helper_socket.display(), "connecting to the privileged helper");
+    let welcome = tokio::select! {
+        welcome = helper.wait() => welcome,
+        () = shutdown.begun() => return Ok(()),
+    };
+    let listener = match &options.csi_endpoint {
+        Some(endpoint) => endpoint.bind()?,
+        None => csi_socket(&helper, &welcome).await?,
+    };
+    let plugin = Plugin::new(welcome.driver.clone(), options.node_id, helper.clone());
+    info!(driver = %welcome.driver, "serving CSI");
+    // From here on the CSI socket is served, so the kubelet may be let know of it.
+    if welcome.registers && options.csi_endpoint.is_none() {
+        let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone());
+        tokio::spawn(register(helper, registrar, shutdown.clone()));
+    }
+    server::serve(listener, plugin.routes(), &shutdown).await?;
+    plugin.idle().await;
+    if let Some(endpoint) = &options.csi_endpoint {
+        endpoint.remove();
+    }
+    Ok(())
+}
+
+async fn csi_socket(helper: &Helper, welcome: &Welcome) -> Result<UnixListener, StartError> {
+    if welcome.csi_socket.as_str().is_empty() {
+        return Err(StartError::NoCsiSocket);
+    }
+    loop {
+        match helper.listen(Socket::Csi).await {
+            Ok(listener) => return Ok(listener),
+            Err(CallError::Away(why)) => warn!("waiting for the CSI socket: {why}"),
+            Err(error) => return Err(StartError::Listen(error)),
+        }
+        sleep(RETRY).await;
+    }
+}
+
+/// Serves the registration socket. A failure is no reason to take volumes from those who use them.
+async fn register(helper: Helper, registrar: Registrar, shutdown: Shutdown) {
+    let listener = loop {
+        match registration::socket(&helper).await {
+            Ok(listener) => break listener,
+            Err(error) => error!("no registration with the kubelet yet: {error}"),
+        }
+        tokio::select! {
+            () = sleep(RETRY) => {}
+            () = shutdown.begun() => return,
+        }
+    };
+    if let Err(error) = server::serve(listener, registrar.routes(), &shutdown).await {
+        error!("serving the kubelet's registration failed: {error}");
+    }
+}
+
+/// Nothing here needs a capability; one that is there would only be lost to whoever takes this process over.
+fn warn_of_privilege() {
+    match rustix::thread::capabilities(None) {
+        Ok(sets) if sets.permitted.is_empty() => {}
+        Ok(sets) => {
+            warn!(permitted = ?sets.permitted, "running with capabilities, of which none is needed: run as another user, or drop them")
+        }
+        Err(error) => warn!("the process's capabilities cannot be read: {error}"),
+    }
+}

@@ -1,0 +1,2 @@
+//! `bulkheadctl`: speaks CSI from the command line.
+fn main() {}

@@ -1,0 +1,69 @@
+//! Running one call: to its end, with one line in the log.
+
+use std::future::Future;
+use std::time::Instant;
+
+use tonic::{Response, Status};
+use tracing::{debug, info, warn};
+
+use super::codes::{Operation, status};
+use crate::volumes::Fault;
+
+/// The longest part of an id from outside that is logged. Ids of volumes are shorter.
+const LONGEST_LOGGED: usize = 130;
+
+/// A call, as far as the log tells of it: never its secrets, contexts or paths.
+pub(super) struct Call {
+    rpc: &'static str,
+    operation: Operation,
+    volume: String,
+}
+
+impl Call {
+    /// A call that concerns no single volume.
+    pub(super) fn new(rpc: &'static str, operation: Operation) -> Self {
+        Self { rpc, operation, volume: String::new() }
+    }
+
+    /// A call that concerns `volume`, which may be anything that a client sends.
+    pub(super) fn on(rpc: &'static str, operation: Operation, volume: &str) -> Self {
+        let shown = &volume[..volume.floor_char_boundary(LONGEST_LOGGED)];
+        Self { rpc, operation, volume: shown.to_owned() }
+    }
+
+    /// Does `work`, which changes something, to its end even if the client goes away.
+    pub(super) async fn complete<T: Send + 'static>(
+        self,
+        work: impl Future<Output = Result<T, Fault>> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let rpc = self.rpc;
+        let task = tokio::spawn(async move {
+            let begun = Instant::now();
+            let outcome = work.await;
+            self.report(&outcome, begun, true);
+            outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
+        });
+        task.await.unwrap_or_else(|error| Err(Status::internal(format!("{rpc} ended without a result: {error}"))))
+    }
+
+    /// Does `work`, which only looks, for as long as the client wants to know.
+    pub(super) async fn answer<T>(self, work: impl Future<Output = Result<T, Fault>>) -> Result<Response<T>, Status> {
+        let begun = Instant::now();
+        let outcome = work.await;
+        self.report(&outcome, begun, false);
+        outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
+    }
+
+    fn report<T>(&self, outcome: &Result<T, Fault>, begun: Instant, changes: bool) {
+        let (rpc, volume) = (self.rpc, self.volume.as_str());
+        let microseconds = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        match outcome {
+            Ok(_) if changes => info!(rpc, volume, code = "OK", microseconds),
+            Ok(_) => debug!(rpc, volume, code = "OK", microseconds),
+            Err(fault) => {
+                let code = super::code(self.operation, fault.kind);
+                warn!(rpc, volume, ?code, microseconds, "{fault}");
+            }
+        }
+    }
+}

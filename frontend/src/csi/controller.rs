@@ -1,0 +1,264 @@
+//! The Controller service. Every node is its own controller: it answers for the volumes it has.
+
+use std::collections::BTreeMap;
+
+use tonic::{Request, Response, Status, async_trait};
+
+use super::call::Call;
+use super::capability::{access, common_mode};
+use super::codes::Operation;
+use super::{Plugin, placement, required, signed, validation};
+use crate::proto::csi::controller_server::Controller;
+use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
+use crate::proto::csi::*;
+use crate::volumes::{Capacity, Fault, MINIMUM_BYTES, NewVolume, Parameters, SizeRange, existing, identify};
+
+/// The most volumes in one answer to `ListVolumes`, so that it stays well below the 4 MiB that gRPC clients accept.
+const LONGEST_PAGE: usize = 1000;
+
+#[async_trait]
+impl Controller for Plugin {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let plugin = self.clone();
+        let volume = identify(&request.name).map(|(volume, _)| volume.to_string()).unwrap_or_default();
+        Call::on("CreateVolume", Operation::Create, &volume)
+            .complete(async move {
+                required("name", &request.name)?;
+                let mode = common_mode(&request.volume_capabilities)?;
+                if request.volume_content_source.is_some() {
+                    return Err(Fault::invalid("volume_content_source is not supported: volumes begin empty"));
+                }
+                if !request.mutable_parameters.is_empty() {
+                    return Err(Fault::invalid("mutable_parameters are not supported: leave them empty"));
+                }
+                let new = NewVolume {
+                    name: request.name,
+                    mode,
+                    range: size_range(request.capacity_range)?.unwrap_or(SizeRange::ANY),
+                    parameters: parameters(&request.parameters)?,
+                };
+                placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
+                let provisioned = plugin.0.volumes.provision(new).await?;
+                let volume = plugin.volume(provisioned.volume.as_str(), provisioned.size.get());
+                Ok(CreateVolumeResponse { volume: Some(volume) })
+            })
+            .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<Response<DeleteVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let volumes = self.0.volumes.clone();
+        let call = Call::on("DeleteVolume", Operation::Delete, &request.volume_id);
+        call.complete(async move {
+            required("volume_id", &request.volume_id)?;
+            // What is no id was never created.
+            if let Ok(volume) = existing(&request.volume_id) {
+                volumes.reclaim(volume).await?;
+            }
+            Ok(DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<ValidateVolumeCapabilitiesRequest>,
+    ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::on("ValidateVolumeCapabilities", Operation::Inspect, &request.volume_id);
+        call.answer(async {
+            required("volume_id", &request.volume_id)?;
+            validation::check_complete(&request)?;
+            let measured = self.0.volumes.measure(&existing(&request.volume_id)?, None).await?;
+            Ok(validation::answer(request, &measured))
+        })
+        .await
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Result<Response<ListVolumesResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("ListVolumes", Operation::Inspect);
+        call.answer(async {
+            let entries = match usize::try_from(request.max_entries) {
+                Ok(0) => LONGEST_PAGE,
+                Ok(entries) => entries.min(LONGEST_PAGE),
+                Err(_) => return Err(Fault::invalid(format!("max_entries is negative: {}", request.max_entries))),
+            };
+            let page = self.0.volumes.list(entries, &request.starting_token).await?;
+            let entry = |volume: Volume| list_volumes_response::Entry { volume: Some(volume), status: None };
+            let volumes = page.volumes.iter().map(|listed| self.volume(listed.volume.as_str(), listed.size.get()));
+            Ok(ListVolumesResponse { entries: volumes.map(entry).collect(), next_token: page.next.unwrap_or_default() })
+        })
+        .await
+    }
+
+    async fn controller_get_volume(
+        &self,
+        request: Request<ControllerGetVolumeRequest>,
+    ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::on("ControllerGetVolume", Operation::Inspect, &request.volume_id);
+        call.answer(async {
+            let volume = existing(required("volume_id", &request.volume_id)?)?;
+            let measured = self.0.volumes.measure(&volume, None).await?;
+            let condition = measured.condition;
+            Ok(ControllerGetVolumeResponse {
+                volume: Some(self.volume(volume.as_str(), measured.usage.spec.size.get())),
+                status: Some(controller_get_volume_response::VolumeStatus {
+                    published_node_ids: Vec::new(),
+                    volume_condition: Some(VolumeCondition {
+                        abnormal: condition.abnormal,
+                        message: condition.message,
+                    }),
+                }),
+            })
+        })
+        .await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<GetCapacityRequest>,
+    ) -> Result<Response<GetCapacityResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("GetCapacity", Operation::Inspect);
+        call.answer(async {
+            let parameters = parameters(&request.parameters)?;
+            let capabilities = &request.volume_capabilities;
+            let here = request.accessible_topology.as_ref().is_none_or(|place| self.0.place.satisfies(&place.segments));
+            // For a volume that could not be created here, there is no room.
+            let possible = here && (capabilities.is_empty() || common_mode(capabilities).is_ok());
+            let room = if possible { self.0.volumes.capacity(&parameters).await? } else { Capacity::default() };
+            Ok(GetCapacityResponse {
+                available_capacity: signed(room.available),
+                maximum_volume_size: Some(signed(room.largest_volume)),
+                minimum_volume_size: Some(signed(MINIMUM_BYTES)),
+            })
+        })
+        .await
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<ControllerExpandVolumeRequest>,
+    ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let volumes = self.0.volumes.clone();
+        let call = Call::on("ControllerExpandVolume", Operation::Expand, &request.volume_id);
+        call.complete(async move {
+            required("volume_id", &request.volume_id)?;
+            let range = size_range(request.capacity_range)?;
+            let range = range.ok_or_else(|| Fault::invalid("capacity_range is missing"))?;
+            let mode = match &request.volume_capability {
+                Some(capability) => Some(access(Some(capability))?.mode()),
+                None => None,
+            };
+            let size = volumes.grow(existing(&request.volume_id)?, range, None, mode).await?;
+            Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(size.get()), node_expansion_required: false })
+        })
+        .await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _request: Request<ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
+        let capabilities = [
+            rpc::Type::CreateDeleteVolume,
+            rpc::Type::ListVolumes,
+            rpc::Type::GetCapacity,
+            rpc::Type::ExpandVolume,
+            rpc::Type::GetVolume,
+            rpc::Type::SingleNodeMultiWriter,
+        ];
+        let capability =
+            |rpc: rpc::Type| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
+        Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities: capabilities.map(capability).into() }))
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        _request: Request<ControllerPublishVolumeRequest>,
+    ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
+        Err(Status::unimplemented("volumes are local: there is nothing to attach to a node"))
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        _request: Request<ControllerUnpublishVolumeRequest>,
+    ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
+        Err(Status::unimplemented("volumes are local: there is nothing to detach from a node"))
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        _request: Request<ControllerModifyVolumeRequest>,
+    ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
+        Err(Status::unimplemented("volumes have no parameters that can be modified"))
+    }
+
+    async fn create_snapshot(
+        &self,
+        _request: Request<CreateSnapshotRequest>,
+    ) -> Result<Response<CreateSnapshotResponse>, Status> {
+        Err(no_snapshots())
+    }
+
+    async fn delete_snapshot(
+        &self,
+        _request: Request<DeleteSnapshotRequest>,
+    ) -> Result<Response<DeleteSnapshotResponse>, Status> {
+        Err(no_snapshots())
+    }
+
+    async fn list_snapshots(
+        &self,
+        _request: Request<ListSnapshotsRequest>,
+    ) -> Result<Response<ListSnapshotsResponse>, Status> {
+        Err(no_snapshots())
+    }
+
+    async fn get_snapshot(
+        &self,
+        _request: Request<GetSnapshotRequest>,
+    ) -> Result<Response<GetSnapshotResponse>, Status> {
+        Err(no_snapshots())
+    }
+}
+
+impl Plugin {
+    fn volume(&self, volume: &str, size: u64) -> Volume {
+        Volume {
+            capacity_bytes: signed(size),
+            volume_id: volume.to_owned(),
+            accessible_topology: vec![Topology { segments: self.0.place.segments() }],
+            ..Volume::default()
+        }
+    }
+}
+
+fn no_snapshots() -> Status {
+    Status::unimplemented("snapshots are not supported")
+}
+
+fn size_range(range: Option<CapacityRange>) -> Result<Option<SizeRange>, Fault> {
+    range.map(|range| SizeRange::new(range.required_bytes, range.limit_bytes)).transpose()
+}
+
+/// The parameters in a request.
+///
+/// # Errors
+/// See [`Parameters::parse`].
+pub(super) fn parameters(pairs: &BTreeMap<String, String>) -> Result<Parameters, Fault> {
+    Parameters::parse(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+}

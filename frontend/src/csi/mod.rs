@@ -1,0 +1,67 @@
+//! The CSI services: protobuf in, domain out, and one table of error codes.
+
+mod call;
+mod capability;
+mod codes;
+mod controller;
+mod identity;
+mod node;
+mod placement;
+mod validation;
+
+use std::sync::Arc;
+
+use bulkhead_protocol::DriverName;
+use tonic::service::Routes;
+
+use crate::helper::Helper;
+use crate::proto::csi::controller_server::ControllerServer;
+use crate::proto::csi::identity_server::IdentityServer;
+use crate::proto::csi::node_server::NodeServer;
+use crate::volumes::{Fault, Place, Volumes};
+
+pub use codes::{Operation, code};
+
+/// The longest node id (CSI, NodeGetInfo).
+pub const LONGEST_NODE_ID: usize = 256;
+
+/// The plugin: all three services over the volumes of one node.
+#[derive(Clone)]
+pub struct Plugin(Arc<Parts>);
+
+struct Parts {
+    driver: DriverName,
+    node: String,
+    place: Place,
+    volumes: Volumes,
+}
+
+impl Plugin {
+    /// The plugin `driver` on the node with that id. Neither changes while it runs.
+    pub fn new(driver: DriverName, node: String, helper: Helper) -> Self {
+        let place = Place::new(&driver, &node);
+        Self(Arc::new(Parts { driver, node, place, volumes: Volumes::new(helper) }))
+    }
+
+    /// The services, for one socket.
+    pub fn routes(&self) -> Routes {
+        Routes::new(IdentityServer::new(self.clone()))
+            .add_service(ControllerServer::new(self.clone()))
+            .add_service(NodeServer::new(self.clone()))
+    }
+
+    /// Waits until no volume is being changed.
+    pub async fn idle(&self) {
+        self.0.volumes.idle().await;
+    }
+}
+
+/// A field that must not be empty.
+fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Fault> {
+    if text.is_empty() { Err(Fault::invalid(format!("{field} is missing"))) } else { Ok(text) }
+}
+
+/// A number of bytes as CSI counts them.
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,59 @@
+//! `ValidateVolumeCapabilities`: whether a volume is what somebody takes it for.
+
+use super::capability::{access, complete};
+use super::controller::parameters;
+use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
+use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
+use crate::volumes::{Fault, Measured};
+
+/// Whether the request is complete.
+///
+/// # Errors
+/// When something is missing.
+pub(super) fn check_complete(request: &ValidateVolumeCapabilitiesRequest) -> Result<(), Fault> {
+    if request.volume_capabilities.is_empty() {
+        return Err(Fault::invalid("volume_capabilities is missing"));
+    }
+    request.volume_capabilities.iter().try_for_each(|capability| complete(Some(capability)).map(drop))
+}
+
+/// Everything that was asked, confirmed; or why not all of it is.
+pub(super) fn answer(
+    request: ValidateVolumeCapabilitiesRequest,
+    volume: &Measured,
+) -> ValidateVolumeCapabilitiesResponse {
+    match confirm(&request, volume) {
+        Ok(()) => ValidateVolumeCapabilitiesResponse {
+            confirmed: Some(Confirmed {
+                volume_context: request.volume_context,
+                volume_capabilities: request.volume_capabilities,
+                parameters: request.parameters,
+                mutable_parameters: request.mutable_parameters,
+            }),
+            message: String::new(),
+        },
+        Err(fault) => ValidateVolumeCapabilitiesResponse { confirmed: None, message: fault.to_string() },
+    }
+}
+
+fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Result<(), Fault> {
+    let is = volume.mode();
+    for capability in &request.volume_capabilities {
+        if access(Some(capability))?.mode() != is {
+            return Err(Fault::unsupported(format!("the volume is a {} volume", is.as_str())));
+        }
+    }
+    if !request.mutable_parameters.is_empty() {
+        return Err(Fault::unsupported("mutable_parameters are not supported"));
+    }
+    if request.parameters.is_empty() {
+        return Ok(());
+    }
+    let asked = parameters(&request.parameters)?;
+    let spec = &volume.usage.spec;
+    if asked.allows_pool(&volume.usage.pool) && asked.kind(is, spec.size) == spec.kind {
+        Ok(())
+    } else {
+        Err(Fault::unsupported("the volume was made with other parameters"))
+    }
+}

@@ -1,0 +1,182 @@
+//! The way to the privileged helper: a few connections, each with one request at a time.
+//!
+//! A helper that restarts goes unnoticed by callers as far as that can be: a request waits a while for it to come
+//! back, and one that was under way is sent once more, since every request of the protocol may be repeated.
+
+mod calls;
+mod connection;
+mod error;
+mod link;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bulkhead_protocol::{Request, Response, Welcome};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+
+use connection::Connection;
+use link::Link;
+
+pub use error::{CallError, Unreachable};
+
+/// How many connections there are at most. The helper serves eight in all, whoever opens them.
+const CONNECTIONS: usize = 4;
+
+/// How many of them may be taken by requests that allocate space, which can be slow: one is always left for the rest.
+const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
+
+/// How long a request waits for a helper that is away before it fails.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The privileged helper, as seen from here.
+#[derive(Clone)]
+pub struct Helper(Arc<Shared>);
+
+struct Shared {
+    socket: PathBuf,
+    any: Semaphore,
+    slow: Semaphore,
+    idle: Mutex<Vec<Connection>>,
+    link: watch::Sender<Link>,
+}
+
+impl Helper {
+    /// The helper that listens at `socket`. A task of the current runtime goes on connecting to it from now on.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        let helper = Self(Arc::new(Shared {
+            socket: socket.into(),
+            any: Semaphore::new(CONNECTIONS),
+            slow: Semaphore::new(FOR_SLOW_REQUESTS),
+            idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
+            link: watch::Sender::new(Link::away()),
+        }));
+        tokio::spawn(link::keep(Arc::downgrade(&helper.0)));
+        helper
+    }
+
+    /// What the helper said of itself, waiting as long as it takes for it to come up.
+    pub async fn wait(&self) -> Arc<Welcome> {
+        loop {
+            if let Ok(welcome) = self.welcome().await {
+                return welcome;
+            }
+        }
+    }
+
+    /// What the helper that runs now said of itself.
+    ///
+    /// # Errors
+    /// When there is none and none comes up soon.
+    pub async fn welcome(&self) -> Result<Arc<Welcome>, Unreachable> {
+        self.0.discard_if_hung_up();
+        self.0.up().await.map(|(welcome, _)| welcome)
+    }
+
+    /// The answer to `request`, and the file descriptor that came with it.
+    async fn exchange(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
+        let shared = &*self.0;
+        shared.up().await?;
+        let _slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
+        let _any = shared.any.acquire().await.ok();
+        match shared.attempt(request).await {
+            // Every request may be repeated, so whether the helper has seen this one does not matter.
+            Err(broken) if broken.is_worth_repeating() => shared.attempt(request).await,
+            answer => answer,
+        }
+    }
+}
+
+impl Shared {
+    async fn attempt(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
+        let mut connection = self.take().await?;
+        match connection.exchange(request).await {
+            Ok(answer) => {
+                self.give_back(connection);
+                Ok(answer)
+            }
+            Err(CallError::Away(why)) => {
+                self.lost(connection.generation, &why);
+                Err(CallError::Away(why))
+            }
+            Err(refused) => {
+                self.give_back(connection);
+                Err(refused)
+            }
+        }
+    }
+
+    /// A connection nobody uses, or a new one.
+    async fn take(&self) -> Result<Connection, Unreachable> {
+        let (_, generation) = self.up().await?;
+        if let Some(connection) = self.idle().pop() {
+            return Ok(connection);
+        }
+        match Connection::open(&self.socket, generation).await {
+            Ok((connection, welcome)) => {
+                self.refresh(generation, welcome);
+                Ok(connection)
+            }
+            Err(why) => {
+                self.lost(generation, &why);
+                Err(why)
+            }
+        }
+    }
+
+    fn give_back(&self, connection: Connection) {
+        let current = self.link.borrow().generation == connection.generation;
+        let mut idle = self.idle();
+        if current && idle.len() < CONNECTIONS {
+            idle.push(connection);
+        }
+    }
+
+    /// Waits for the helper; what it said of itself, and which run of it this is.
+    async fn up(&self) -> Result<(Arc<Welcome>, u64), Unreachable> {
+        if let Some(up) = self.link.borrow().up() {
+            return Ok(up);
+        }
+        let mut link = self.link.subscribe();
+        let waited = timeout(PATIENCE, link.wait_for(|link| link.up().is_some())).await;
+        if let Ok(Ok(link)) = waited
+            && let Some(up) = link.up()
+        {
+            return Ok(up);
+        }
+        Err(self.link.borrow().reason())
+    }
+
+    /// A helper that ended while nothing was asked of it has closed its connections; what it said of itself is then
+    /// out of date.
+    fn discard_if_hung_up(&self) {
+        let dead = self.idle().last().filter(|connection| connection.is_hung_up()).map(|dead| dead.generation);
+        if let Some(generation) = dead {
+            self.lost(generation, &Unreachable::Closed);
+        }
+    }
+
+    /// Connections of that run of the helper are of no use any more.
+    fn lost(&self, generation: u64, why: &Unreachable) {
+        let was_up = self.link.send_if_modified(|link| link.lose(generation, why));
+        if was_up {
+            self.idle().clear();
+        }
+    }
+
+    /// Notes what a new connection was welcomed with.
+    fn refresh(&self, generation: u64, welcome: Welcome) {
+        self.link.send_if_modified(|link| link.refresh(generation, welcome));
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a request allocates space in a pool.
+fn is_slow(request: &Request) -> bool {
+    matches!(request, Request::Create { .. } | Request::GrowImage { .. })
+}

@@ -1,0 +1,14 @@
+//! The unprivileged half of Bulkhead.
+//!
+//! A call comes in at [`csi`], becomes a use case in [`volumes`] and leaves for the privileged helper through
+//! [`helper`]; nothing here touches a mount, a device or a pool itself.
+
+pub mod csi;
+pub mod endpoint;
+pub mod helper;
+pub mod proto;
+pub mod quantity;
+pub mod registration;
+pub mod server;
+pub mod telemetry;
+pub mod volumes;

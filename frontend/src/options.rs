@@ -1,0 +1,44 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use bulkhead_frontend::csi::LONGEST_NODE_ID;
+use bulkhead_frontend::endpoint::Endpoint;
+use bulkhead_frontend::telemetry::LogFormat;
+use clap::Parser;
+
+/// Serves the Container Storage Interface for local volumes, with no privilege at all.
+///
+/// Driver name, publish directories and pools come from the privileged helper. Without --csi-endpoint the helper makes
+/// the CSI socket too, and the socket by which the kubelet finds the plugin.
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead-frontend", version)]
+pub struct Options {
+    /// Socket of bulkhead-privhelper.
+    #[arg(long, value_name = "PATH", env = "BULKHEAD_HELPER_SOCKET")]
+    pub helper_socket: PathBuf,
+
+    /// Name of this node, as the orchestrator calls it.
+    #[arg(long, value_name = "NAME", env = "BULKHEAD_NODE_ID", value_parser = node_id)]
+    pub node_id: String,
+
+    /// Socket to make and serve, instead of the helper's: unix:///PATH.
+    #[arg(long, value_name = "ENDPOINT", env = "CSI_ENDPOINT")]
+    pub csi_endpoint: Option<Endpoint>,
+
+    /// How the log on standard error looks: text or json.
+    #[arg(long, value_name = "FORMAT", env = "BULKHEAD_LOG_FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// What is logged: error, warn, info, debug or trace.
+    #[arg(long, value_name = "LEVEL", env = "BULKHEAD_LOG_LEVEL", default_value = "info")]
+    pub log_level: String,
+}
+
+fn node_id(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > LONGEST_NODE_ID {
+        Err(format!("a node's name has 1 to {LONGEST_NODE_ID} bytes"))
+    } else {
+        Ok(text.to_owned())
+    }
+}

@@ -1,0 +1,13 @@
+//! Rust types of the services in `proto/`.
+
+/// The Container Storage Interface.
+pub mod csi {
+    #![allow(missing_docs, unused_qualifications, clippy::all)]
+    tonic::include_proto!("csi.v1");
+}
+
+/// The kubelet's plugin registration.
+pub mod registration {
+    #![allow(missing_docs, unused_qualifications, clippy::all)]
+    tonic::include_proto!("pluginregistration");
+}

@@ -1,0 +1,57 @@
+//! The log: structured, on standard error.
+
+use std::io;
+use std::str::FromStr;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+/// The text names no format, or no level.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// Formats are `text` and `json`.
+    #[error("log format {0:?}: text or json is wanted")]
+    Format(String),
+    /// Levels are those of tracing's filters.
+    #[error("log level {0:?}: error, warn, info, debug or trace is wanted")]
+    Level(String),
+    /// It can be begun once.
+    #[error("the log was begun already")]
+    Begun,
+}
+
+impl FromStr for LogFormat {
+    type Err = TelemetryError;
+
+    fn from_str(text: &str) -> Result<Self, TelemetryError> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            other => Err(TelemetryError::Format(other.to_owned())),
+        }
+    }
+}
+
+/// Begins the log at `level`, which may also be a filter such as `info,bulkhead_frontend=debug`.
+///
+/// # Errors
+/// See [`TelemetryError`].
+pub fn begin(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(level).map_err(|_| TelemetryError::Level(level.to_owned()))?;
+    let log = fmt().with_env_filter(filter).with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
+    }
+    .map_err(|_| TelemetryError::Begun)
+}

@@ -1,0 +1,171 @@
+//! How a volume is to be used.
+
+use bulkhead_protocol::{MountFlags, VolumeKind};
+
+use super::Fault;
+
+const MOUNT_FLAGS: [&str; 7] = ["ro", "noexec", "nosuid", "nodev", "noatime", "nodiratime", "relatime"];
+
+/// Filesystems that may be asked for: those that pools have.
+const FILESYSTEMS: [&str; 2] = ["xfs", "ext4"];
+
+/// What a volume is to its user. The two are kinds of volumes: one that was made as the one is never used as the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A mounted directory.
+    Directory,
+    /// A block device.
+    Block,
+}
+
+/// Who may use it at the same time, as far as one node can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One target at most.
+    OneTarget,
+    /// Any number of targets.
+    ManyTargets,
+    /// Any number of targets, none of which is written through.
+    ReadersOnly,
+}
+
+/// A way to use a volume that Bulkhead knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As a directory, mounted with these flags.
+    Directory {
+        /// Who else.
+        sharing: Sharing,
+        /// How.
+        flags: MountFlags,
+    },
+    /// As a block device.
+    Block {
+        /// Who else.
+        sharing: Sharing,
+        /// Whether writes are refused.
+        read_only: bool,
+    },
+}
+
+impl Mode {
+    /// The mode in which volumes of that kind are used.
+    pub fn of(kind: &VolumeKind) -> Self {
+        match kind {
+            VolumeKind::Directory { .. } => Self::Directory,
+            VolumeKind::Image { .. } => Self::Block,
+        }
+    }
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl Access {
+    /// As what.
+    pub fn mode(&self) -> Mode {
+        match self {
+            Self::Directory { .. } => Mode::Directory,
+            Self::Block { .. } => Mode::Block,
+        }
+    }
+
+    /// The same, read-only if the caller says so or nobody may write.
+    #[must_use]
+    pub fn restricted(self, read_only: bool) -> Self {
+        match self {
+            Self::Directory { sharing, flags } => {
+                let read_only = flags.read_only || read_only || sharing == Sharing::ReadersOnly;
+                Self::Directory { sharing, flags: MountFlags { read_only, ..flags } }
+            }
+            Self::Block { sharing, read_only: already } => {
+                Self::Block { sharing, read_only: already || read_only || sharing == Sharing::ReadersOnly }
+            }
+        }
+    }
+}
+
+/// The mount flags that `words` name.
+///
+/// # Errors
+/// On any word that is not among those that are accepted; the message lists them.
+pub fn mount_flags<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<MountFlags, Fault> {
+    let mut flags = MountFlags::default();
+    for word in words {
+        match word {
+            "ro" => flags.read_only = true,
+            "noexec" => flags.no_exec = true,
+            "noatime" => flags.no_atime = true,
+            "nodiratime" => flags.no_diratime = true,
+            // The first two are always on, and the third is what a mount is without further flags.
+            "nosuid" | "nodev" | "relatime" => {}
+            // The word is not repeated: mount flags may be confidential.
+            _ => {
+                let accepted = MOUNT_FLAGS.join(", ");
+                return Err(Fault::invalid(format!("a mount flag is not accepted; accepted are {accepted}")));
+            }
+        }
+    }
+    Ok(flags)
+}
+
+/// Whether a filesystem of that type can be had: a directory volume has the filesystem of its pool.
+///
+/// # Errors
+/// When it cannot.
+pub fn check_filesystem(name: &str) -> Result<(), Fault> {
+    if name.is_empty() || FILESYSTEMS.contains(&name) {
+        return Ok(());
+    }
+    let known = FILESYSTEMS.join(" or ");
+    Err(Fault::unsupported(format!("filesystem type {name:?} is not available: leave it empty, or use {known}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn accepted_flags_are_understood() {
+        let flags = mount_flags(MOUNT_FLAGS).unwrap();
+        assert_eq!(flags, MountFlags { read_only: true, no_exec: true, no_atime: true, no_diratime: true });
+        assert_eq!(mount_flags(["nosuid", "nodev", "relatime"]).unwrap(), MountFlags::default());
+    }
+
+    #[test]
+    fn other_flags_are_refused_with_the_list_and_without_their_text() {
+        for word in ["suid", "dev", "", "RO", "secret=hunter2"] {
+            let fault = mount_flags([word]).unwrap_err();
+            assert!(fault.is(ErrorKind::Invalid));
+            assert!(fault.to_string().contains("ro, noexec, nosuid"));
+            assert!(!fault.to_string().contains("hunter2"));
+        }
+    }
+
+    #[test]
+    fn filesystems() {
+        for name in ["", "xfs", "ext4"] {
+            check_filesystem(name).unwrap();
+        }
+        for name in ["btrfs", "XFS", "ext3"] {
+            assert!(check_filesystem(name).unwrap_err().is(ErrorKind::Unsupported));
+        }
+    }
+
+    #[test]
+    fn readers_never_write() {
+        let flags = MountFlags::default();
+        let readers = Access::Directory { sharing: Sharing::ReadersOnly, flags };
+        assert!(matches!(readers.restricted(false), Access::Directory { flags, .. } if flags.read_only));
+        let block = Access::Block { sharing: Sharing::OneTarget, read_only: false };
+        assert_eq!(block.restricted(false), block);
+        assert!(matches!(block.restricted(true), Access::Block { read_only: true, .. }));
+    }
+}

@@ -1,0 +1,71 @@
+//! Growing a volume, wholly and at once: no part of it is left for later.
+
+use bulkhead_protocol::{Bytes, Inodes, Request, VolumeId, VolumeKind};
+
+use super::access::Mode;
+use super::size::default_inodes;
+use super::{Fault, SizeRange, Volumes};
+
+impl Volumes {
+    /// Grows `volume` into `range` and tells its size. One that is large enough already stays as it is.
+    ///
+    /// `path` is where it must be published, `mode` what it must be; both only if given.
+    ///
+    /// # Errors
+    /// `NoSpace` when the pool cannot hold it, `OutOfRange` when no size is in the range.
+    pub async fn grow(
+        &self,
+        volume: VolumeId,
+        range: SizeRange,
+        path: Option<&str>,
+        mode: Option<Mode>,
+    ) -> Result<Bytes, Fault> {
+        let _guard = self.in_flight.enter(&volume)?;
+        let target = match path {
+            Some(path) => Some(self.published_at(path).await?),
+            None => None,
+        };
+        let spec = self.helper.usage(&volume, target).await?.spec;
+        let is = Mode::of(&spec.kind);
+        if mode.is_some_and(|asked| asked != is) {
+            return Err(Fault::invalid(format!("volume {volume} is a {} volume", is.as_str())));
+        }
+        let wanted = range.grow(spec.size)?;
+        match spec.kind {
+            VolumeKind::Directory { .. } if wanted == spec.size => Ok(wanted),
+            VolumeKind::Directory { inodes, .. } => {
+                let inodes = grown_inodes(inodes, spec.size, wanted);
+                Ok(self.helper.size(Request::SetQuota { volume, size: wanted, inodes }).await?)
+            }
+            VolumeKind::Image { .. } => {
+                let size = if wanted == spec.size {
+                    wanted
+                } else {
+                    self.helper.size(Request::GrowImage { volume: volume.clone(), size: wanted }).await?
+                };
+                // Also when the image had the size already: an earlier call may have ended in between.
+                self.helper.done(Request::LoopResize { volume }).await?;
+                Ok(size)
+            }
+        }
+    }
+}
+
+/// A number of inodes that was asked for stays; one that came from the size follows it.
+fn grown_inodes(inodes: Inodes, size: Bytes, grown: Bytes) -> Inodes {
+    if inodes == default_inodes(size) { default_inodes(grown) } else { inodes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_default_inodes_follow_the_size() {
+        let bytes = |size| Bytes::try_from(size).unwrap();
+        let inodes = |number| Inodes::try_from(number).unwrap();
+        let (one, two) = (bytes(1 << 30), bytes(2 << 30));
+        assert_eq!(grown_inodes(inodes(65536), one, two), inodes(131_072));
+        assert_eq!(grown_inodes(inodes(5000), one, two), inodes(5000));
+    }
+}

@@ -1,0 +1,93 @@
+//! What can be done with volumes, whoever asks: one use case a file.
+//!
+//! A use case takes checked values, asks the helper, undoes what it began when a later step fails, and says what
+//! became of it. Each may be repeated. None may be abandoned half-way: callers run them to their end.
+
+mod access;
+mod capacity;
+mod fault;
+mod grow;
+mod in_flight;
+mod list;
+mod name;
+mod parameters;
+mod provision;
+mod publish;
+mod reclaim;
+mod size;
+mod target;
+mod topology;
+mod usage;
+
+use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
+
+use crate::helper::Helper;
+use in_flight::InFlight;
+
+pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
+pub use capacity::Capacity;
+pub use fault::{Fault, FaultKind};
+pub use list::Page;
+pub use name::identify;
+pub use parameters::Parameters;
+pub use provision::{NewVolume, Provisioned};
+pub use size::{MINIMUM_BYTES, SizeRange};
+pub use topology::Place;
+pub use usage::{Condition, Measured};
+
+/// The volumes of this node.
+#[derive(Clone)]
+pub struct Volumes {
+    helper: Helper,
+    in_flight: InFlight,
+}
+
+impl Volumes {
+    /// The volumes that `helper` keeps.
+    pub fn new(helper: Helper) -> Self {
+        Self { helper, in_flight: InFlight::default() }
+    }
+
+    /// Waits until no volume is being changed.
+    pub async fn idle(&self) {
+        self.in_flight.idle().await;
+    }
+
+    /// Whether the helper answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn probe(&self) -> Result<(), Fault> {
+        Ok(self.helper.probe().await?)
+    }
+
+    /// The target at `path`. A path that is ours nowhere is the request's fault only if the volume exists: the id is
+    /// judged before the path.
+    async fn target(&self, volume: &VolumeId, path: &str) -> Result<TargetPath, Fault> {
+        let welcome = self.helper.welcome().await?;
+        match target::resolve(path, welcome.publish_directories.as_slice()) {
+            Ok(target) => Ok(target),
+            Err(foreign) => {
+                self.helper.usage(volume, None).await?;
+                Err(foreign)
+            }
+        }
+    }
+
+    /// The target at which a volume is said to be published; at a foreign path none is.
+    async fn published_at(&self, path: &str) -> Result<TargetPath, Fault> {
+        let welcome = self.helper.welcome().await?;
+        target::resolve(path, welcome.publish_directories.as_slice())
+            .map_err(|fault| Fault::not_found(format!("no volume is published at the path: {fault}")))
+    }
+}
+
+/// The volume with that id. Text that is no id names no volume.
+///
+/// # Errors
+/// When it is no id.
+pub fn existing(volume: &str) -> Result<VolumeId, Fault> {
+    volume
+        .parse()
+        .map_err(|error| Fault::new(FaultKind::Typed(ErrorKind::NotFound), format!("no such volume: {error}")))
+}

@@ -1,0 +1,209 @@
+//! Parameters of a storage class: a closed set of keys.
+
+use bulkhead_protocol::{BlockSize, DirectoryMode, Inodes, Pool, PoolName, VolumeKind};
+use bulkhead_protocol::{Bytes, ErrorKind};
+
+use super::access::{Mode, check_filesystem};
+use super::size::default_inodes;
+use super::{Fault, FaultKind};
+
+const ACCEPTED: &str = "pool, sparse, dirMode, inodes, blockSize, csi.storage.k8s.io/fstype";
+
+/// The pool that is meant when none is named and there are several.
+const DEFAULT_POOL: &str = "default";
+
+/// The permission bits of a directory volume when none are asked for.
+const DEFAULT_DIRECTORY_MODE: u16 = 0o755;
+
+/// What a storage class says. Since one class serves volumes of both kinds, what concerns only the other kind is
+/// accepted and has no effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parameters {
+    pool: Option<PoolName>,
+    sparse: bool,
+    directory_mode: Option<DirectoryMode>,
+    inodes: Option<Inodes>,
+    block_size: Option<BlockSize>,
+}
+
+impl Parameters {
+    /// The parameters with these keys and values.
+    ///
+    /// # Errors
+    /// On an unknown key, with the list of those accepted, and on a value that is none.
+    pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Fault> {
+        let mut parameters = Self::default();
+        for (key, value) in pairs {
+            let wrong = |wanted: &str| Fault::invalid(format!("parameter {key}={value:?}: {wanted}"));
+            match key {
+                "pool" => parameters.pool = Some(value.parse().map_err(|_| wrong("the name of a pool is wanted"))?),
+                "sparse" => parameters.sparse = value.parse().map_err(|_| wrong("true or false is wanted"))?,
+                "dirMode" => {
+                    let mode = octal(value).and_then(|bits| DirectoryMode::try_from(bits).ok());
+                    let wanted = "an octal number from 0000 to 1777 is wanted";
+                    parameters.directory_mode = Some(mode.ok_or_else(|| wrong(wanted))?);
+                }
+                "inodes" => {
+                    let number = value.parse::<u64>().ok().and_then(|number| Inodes::try_from(number).ok());
+                    parameters.inodes = Some(number.ok_or_else(|| wrong("a number from 1 to 4294967295 is wanted"))?);
+                }
+                "blockSize" => {
+                    parameters.block_size = Some(match value {
+                        "512" => BlockSize::B512,
+                        "4096" => BlockSize::B4096,
+                        _ => return Err(wrong("512 or 4096 is wanted")),
+                    });
+                }
+                "csi.storage.k8s.io/fstype" => check_filesystem(value)?,
+                // Who asks, as the provisioner may be told to add: of no concern to the volume.
+                "csi.storage.k8s.io/pvc/name" | "csi.storage.k8s.io/pvc/namespace" | "csi.storage.k8s.io/pv/name" => {}
+                _ => return Err(Fault::invalid(format!("unknown parameter {key:?}; accepted are {ACCEPTED}"))),
+            }
+        }
+        Ok(parameters)
+    }
+
+    /// The kind of volume they ask for.
+    pub fn kind(&self, mode: Mode, size: Bytes) -> VolumeKind {
+        match mode {
+            Mode::Directory => VolumeKind::Directory {
+                inodes: self.inodes.unwrap_or_else(|| default_inodes(size)),
+                mode: self.directory_mode.unwrap_or_else(default_mode),
+            },
+            Mode::Block => {
+                VolumeKind::Image { sparse: self.sparse, block_size: self.block_size.unwrap_or(BlockSize::B512) }
+            }
+        }
+    }
+
+    /// The pool they name: by default the only one, or the one called `default`.
+    ///
+    /// # Errors
+    /// When there is no such pool, or none is named and the choice is open.
+    pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
+        if pools.is_empty() {
+            let kind = FaultKind::Typed(ErrorKind::PoolBroken);
+            return Err(Fault::new(kind, "the privileged helper serves no pool: start it with --pool NAME=DIRECTORY"));
+        }
+        let names = || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
+        match &self.pool {
+            Some(wanted) => pools.iter().map(|pool| &pool.name).find(|name| *name == wanted).ok_or_else(|| {
+                Fault::invalid(format!("pool {wanted} is not served on this node; served are {}", names()))
+            }),
+            None => default_pool(pools).ok_or_else(|| {
+                Fault::invalid(format!(
+                    "there are several pools and none is called default: set parameter pool to one of {}",
+                    names()
+                ))
+            }),
+        }
+    }
+
+    /// Whether they leave the choice of the pool open.
+    pub fn names_no_pool(&self) -> bool {
+        self.pool.is_none()
+    }
+
+    /// Whether a volume in that pool is what they ask for.
+    pub fn allows_pool(&self, pool: &PoolName) -> bool {
+        self.pool.as_ref().is_none_or(|wanted| wanted == pool)
+    }
+}
+
+fn default_pool(pools: &[Pool]) -> Option<&PoolName> {
+    match pools {
+        [only] => Some(&only.name),
+        several => several.iter().map(|pool| &pool.name).find(|name| name.as_str() == DEFAULT_POOL),
+    }
+}
+
+fn default_mode() -> DirectoryMode {
+    match DirectoryMode::try_from(DEFAULT_DIRECTORY_MODE) {
+        Ok(mode) => mode,
+        Err(_) => unreachable!("{DEFAULT_DIRECTORY_MODE:o} is a directory mode"),
+    }
+}
+
+fn octal(text: &str) -> Option<u16> {
+    let digits = !text.is_empty() && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    if digits { u16::from_str_radix(text, 8).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::QuotaMode;
+
+    use super::*;
+
+    fn pools(names: &[&str]) -> Vec<Pool> {
+        names.iter().map(|name| Pool { name: name.parse().unwrap(), quota: QuotaMode::Enforced }).collect()
+    }
+
+    #[test]
+    fn everything_at_once() {
+        let parameters = Parameters::parse([
+            ("pool", "fast"),
+            ("sparse", "true"),
+            ("dirMode", "1770"),
+            ("inodes", "5000"),
+            ("blockSize", "4096"),
+            ("csi.storage.k8s.io/fstype", "xfs"),
+            ("csi.storage.k8s.io/pvc/name", "claim"),
+            ("csi.storage.k8s.io/pvc/namespace", "default"),
+            ("csi.storage.k8s.io/pv/name", "pvc-1"),
+        ])
+        .unwrap();
+        let size = Bytes::try_from(1 << 30).unwrap();
+        assert_eq!(
+            parameters.kind(Mode::Directory, size),
+            VolumeKind::Directory {
+                inodes: Inodes::try_from(5000).unwrap(),
+                mode: DirectoryMode::try_from(0o1770).unwrap()
+            }
+        );
+        assert_eq!(
+            parameters.kind(Mode::Block, size),
+            VolumeKind::Image { sparse: true, block_size: BlockSize::B4096 }
+        );
+        assert_eq!(parameters.pool(&pools(&["default", "fast"])).unwrap().as_str(), "fast");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_those_accepted() {
+        let message = Parameters::parse([("Pool", "fast")]).unwrap_err().to_string();
+        assert!(message.contains("\"Pool\"") && message.contains(ACCEPTED), "{message}");
+    }
+
+    #[test]
+    fn values_are_judged() {
+        for (key, value) in [
+            ("pool", ""),
+            ("pool", "../x"),
+            ("sparse", "yes"),
+            ("dirMode", "7777"),
+            ("dirMode", "+755"),
+            ("dirMode", "rwx"),
+            ("dirMode", ""),
+            ("inodes", "0"),
+            ("inodes", "-1"),
+            ("inodes", "4294967296"),
+            ("blockSize", "1024"),
+        ] {
+            let fault = Parameters::parse([(key, value)]).unwrap_err();
+            assert!(fault.is(ErrorKind::Invalid) && fault.to_string().contains(key), "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let parameters = Parameters::default();
+        let size = Bytes::try_from(1 << 20).unwrap();
+        let VolumeKind::Directory { inodes, mode } = parameters.kind(Mode::Directory, size) else { panic!() };
+        assert_eq!((inodes.get(), mode.get()), (1024, 0o755));
+        assert_eq!(parameters.pool(&pools(&["fast"])).unwrap().as_str(), "fast");
+        assert_eq!(parameters.pool(&pools(&["fast", "default"])).unwrap().as_str(), "default");
+        let open = parameters.pool(&pools(&["fast", "slow"])).unwrap_err();
+        assert!(open.is(ErrorKind::Invalid) && open.to_string().contains("fast, slow"));
+        assert!(parameters.pool(&[]).unwrap_err().is(ErrorKind::PoolBroken));
+    }
+}

@@ -1,0 +1,103 @@
+//! Bringing a volume to a target, and taking it away again.
+
+use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
+
+use super::access::{Access, Mode, Sharing};
+use super::{Fault, Volumes};
+
+impl Volumes {
+    /// Publishes `volume` at `path`. Repeated with the same arguments, it does nothing.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when it is there in another way, `InUse` when another target stands against it.
+    pub async fn publish(&self, volume: VolumeId, path: &str, access: Access) -> Result<(), Fault> {
+        let _guard = self.in_flight.enter(&volume)?;
+        let target = self.target(&volume, path).await?;
+        match access {
+            Access::Directory { sharing, flags } => self.bind(volume, target, flags, sharing).await,
+            Access::Block { sharing, read_only } => self.attach(volume, target, read_only, sharing).await,
+        }
+    }
+
+    async fn bind(
+        &self,
+        volume: VolumeId,
+        target: TargetPath,
+        flags: MountFlags,
+        sharing: Sharing,
+    ) -> Result<(), Fault> {
+        let exclusive = sharing == Sharing::OneTarget;
+        Ok(self.helper.done(Request::BindMount { volume, target, flags, exclusive }).await?)
+    }
+
+    async fn attach(
+        &self,
+        volume: VolumeId,
+        target: TargetPath,
+        read_only: bool,
+        sharing: Sharing,
+    ) -> Result<(), Fault> {
+        self.helper.done(Request::LoopAttach { volume: volume.clone(), read_only }).await?;
+        let exclusive = sharing == Sharing::OneTarget;
+        let make = Request::MakeDevice { volume: volume.clone(), target, exclusive };
+        let Err(failure) = self.helper.done(make).await else { return Ok(()) };
+        if let Err(left) = self.detach(volume.clone()).await {
+            tracing::warn!(%volume, "the loop device of a failed publish is left behind: {left}");
+        }
+        Err(failure.into())
+    }
+
+    /// Takes `volume` away from `path`. What is not there is as good as taken away, even if nobody knows the volume.
+    ///
+    /// # Errors
+    /// `Busy` when it is still open, `Invalid` when the volume is known and the path is below no publish directory.
+    pub async fn unpublish(&self, volume: VolumeId, path: &str) -> Result<(), Fault> {
+        let _guard = self.in_flight.enter(&volume)?;
+        let target = match self.target(&volume, path).await {
+            Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(()),
+            target => target?,
+        };
+        // The kind is not known here, and the volume may be unknown altogether: the path is a good guess, and the
+        // helper refuses a wrong one.
+        let guess = guess_mode(&target);
+        match self.unpublish_as(guess, &volume, &target).await {
+            Err(fault) if fault.is(ErrorKind::Incompatible) => {
+                let other = if guess == Mode::Block { Mode::Directory } else { Mode::Block };
+                self.unpublish_as(other, &volume, &target).await
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn unpublish_as(&self, mode: Mode, volume: &VolumeId, target: &TargetPath) -> Result<(), Fault> {
+        let (volume, target) = (volume.clone(), target.clone());
+        match mode {
+            Mode::Directory => self.gone(Request::Unmount { volume, target }).await,
+            Mode::Block => {
+                self.gone(Request::RemoveDevice { volume: volume.clone(), target }).await?;
+                self.detach(volume).await
+            }
+        }
+    }
+
+    /// Gives the loop device back, unless other targets use it.
+    async fn detach(&self, volume: VolumeId) -> Result<(), Fault> {
+        match self.gone(Request::LoopDetach { volume }).await {
+            Err(fault) if fault.is(ErrorKind::InUse) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Asks for the end of something, which need not have been there.
+    async fn gone(&self, request: Request) -> Result<(), Fault> {
+        match self.helper.done(request).await.map_err(Fault::from) {
+            Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
+            outcome => outcome,
+        }
+    }
+}
+
+/// The kubelet publishes devices below a directory of that name.
+fn guess_mode(target: &TargetPath) -> Mode {
+    if target.path.components().any(|part| part == "volumeDevices") { Mode::Block } else { Mode::Directory }
+}

@@ -1,0 +1,19 @@
+//! Deleting a volume.
+
+use bulkhead_protocol::{ErrorKind, Request, VolumeId};
+
+use super::{Fault, Volumes};
+
+impl Volumes {
+    /// Deletes `volume`. One that is not there is as good as deleted.
+    ///
+    /// # Errors
+    /// `InUse` while it is published.
+    pub async fn reclaim(&self, volume: VolumeId) -> Result<(), Fault> {
+        let _guard = self.in_flight.enter(&volume)?;
+        match self.helper.done(Request::Delete { volume }).await.map_err(Fault::from) {
+            Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
+            outcome => outcome,
+        }
+    }
+}

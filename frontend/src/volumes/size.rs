@@ -1,0 +1,172 @@
+//! Ranges of sizes that a caller accepts, and the size that is chosen.
+
+use bulkhead_protocol::{Bytes, Inodes, SIZE_STEP};
+
+use super::Fault;
+
+/// The least a volume can have: below it no filesystem on a block volume would be of use.
+pub const MINIMUM_BYTES: u64 = 1 << 20;
+
+/// What a volume has when nobody says how much.
+const DEFAULT_BYTES: u64 = 1 << 30;
+
+/// Space for which a directory volume is given one inode, unless the caller asks for a number.
+const BYTES_PER_INODE: u64 = 16 << 10;
+
+/// The fewest inodes given so.
+const MINIMUM_INODES: u64 = 1024;
+
+/// The sizes that a caller accepts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SizeRange {
+    required: Option<u64>,
+    limit: Option<u64>,
+}
+
+impl SizeRange {
+    /// Any size.
+    pub const ANY: Self = Self { required: None, limit: None };
+
+    /// `required` bytes or more, up to `limit`; zero means unset, and one of the two must be set.
+    ///
+    /// # Errors
+    /// When one is negative, none is set, or they exclude each other.
+    pub fn new(required: i64, limit: i64) -> Result<Self, Fault> {
+        let unsigned = |field, bytes: i64| match u64::try_from(bytes) {
+            Ok(0) => Ok(None),
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => Err(Fault::invalid(format!("capacity_range.{field} is negative: {bytes}"))),
+        };
+        let range = Self { required: unsigned("required_bytes", required)?, limit: unsigned("limit_bytes", limit)? };
+        match (range.required, range.limit) {
+            (None, None) => Err(Fault::invalid("capacity_range is empty: set required_bytes or limit_bytes")),
+            (Some(required), Some(limit)) if required > limit => Err(Fault::invalid(format!(
+                "capacity_range: required_bytes {required} is more than limit_bytes {limit}"
+            ))),
+            _ => Ok(range),
+        }
+    }
+
+    /// The size that a new volume gets.
+    ///
+    /// # Errors
+    /// When rounding up leads beyond the limit, or beyond all sizes.
+    pub fn choose(&self) -> Result<Bytes, Fault> {
+        let default = || DEFAULT_BYTES.min(self.limit.unwrap_or(u64::MAX)) / SIZE_STEP * SIZE_STEP;
+        let wanted = self.required.unwrap_or_else(default);
+        let size = Bytes::round_up(wanted.max(MINIMUM_BYTES))
+            .ok_or_else(|| Fault::out_of_range(format!("{wanted} bytes: no volume can be that large")))?;
+        match self.limit {
+            Some(limit) if size.get() > limit => Err(Fault::out_of_range(format!(
+                "no volume has at most {limit} bytes and at least {wanted}: sizes are multiples of {SIZE_STEP} and at least {MINIMUM_BYTES}"
+            ))),
+            _ => Ok(size),
+        }
+    }
+
+    /// Whether a volume of that size is one that was asked for.
+    pub fn admits(&self, size: Bytes) -> bool {
+        size.get() >= self.required.unwrap_or(0) && size.get() <= self.limit.unwrap_or(u64::MAX)
+    }
+
+    /// The size to which a volume of size `current` has to grow; `current` when it is large enough.
+    ///
+    /// # Errors
+    /// When it cannot have a size in the range, because volumes never shrink or by rounding.
+    pub fn grow(&self, current: Bytes) -> Result<Bytes, Fault> {
+        match (self.required, self.limit) {
+            (Some(required), _) if required > current.get() => self.choose(),
+            (None, Some(limit)) if limit < current.get() => Err(Fault::out_of_range(format!(
+                "the volume has {current} bytes, more than limit_bytes {limit}, and volumes do not shrink"
+            ))),
+            _ => Ok(current),
+        }
+    }
+}
+
+/// The number of inodes that a directory volume of that size is given.
+pub fn default_inodes(size: Bytes) -> Inodes {
+    let most = u64::from(u32::MAX);
+    let number = (size.get() / BYTES_PER_INODE).clamp(MINIMUM_INODES, most);
+    match Inodes::try_from(number) {
+        Ok(inodes) => inodes,
+        Err(_) => unreachable!("a number between {MINIMUM_INODES} and {most}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::ErrorKind;
+
+    use super::super::FaultKind;
+    use super::*;
+
+    const MIB: i64 = 1 << 20;
+
+    fn chosen(required: i64, limit: i64) -> Result<u64, FaultKind> {
+        let range = SizeRange::new(required, limit).map_err(|fault| fault.kind)?;
+        range.choose().map(Bytes::get).map_err(|fault| fault.kind)
+    }
+
+    fn bytes(size: u64) -> Bytes {
+        Bytes::try_from(size).unwrap()
+    }
+
+    #[test]
+    fn sizes_are_rounded_up() {
+        assert_eq!(chosen(1, 0), Ok(1 << 20));
+        assert_eq!(chosen(MIB + 1, 0), Ok((1 << 20) + 4096));
+        assert_eq!(chosen(64 * MIB, 64 * MIB), Ok(64 << 20));
+    }
+
+    #[test]
+    fn rounding_never_passes_the_limit() {
+        assert_eq!(chosen(MIB + 1, MIB + 2), Err(FaultKind::OutOfRange));
+        assert_eq!(chosen(1, MIB - 1), Err(FaultKind::OutOfRange));
+        assert_eq!(chosen(0, 4095), Err(FaultKind::OutOfRange));
+        assert_eq!(chosen(i64::MAX, 0), Err(FaultKind::OutOfRange));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let invalid = Err(FaultKind::Typed(ErrorKind::Invalid));
+        for (required, limit) in [(-1, 0), (0, -1), (0, 0), (2 * MIB, MIB), (i64::MIN, i64::MAX)] {
+            assert_eq!(chosen(required, limit), invalid, "{required} {limit}");
+        }
+    }
+
+    #[test]
+    fn without_a_requirement_there_is_a_default() {
+        assert_eq!(SizeRange::ANY.choose().unwrap().get(), 1 << 30);
+        assert_eq!(chosen(0, 10 * MIB + 1), Ok(10 << 20));
+        assert_eq!(chosen(0, i64::MAX), Ok(1 << 30));
+    }
+
+    #[test]
+    fn a_volume_fits_if_its_size_lies_in_the_range() {
+        let range = SizeRange::new(2 * MIB, 4 * MIB).unwrap();
+        assert!(!range.admits(bytes(1 << 20)));
+        assert!(range.admits(bytes(2 << 20)) && range.admits(bytes(4 << 20)));
+        assert!(!range.admits(bytes(5 << 20)));
+        assert!(SizeRange::ANY.admits(bytes(4096)));
+    }
+
+    #[test]
+    fn growing_ends_at_what_is_required() {
+        let current = bytes(8 << 20);
+        let grown = |required, limit| SizeRange::new(required, limit).unwrap().grow(current).map(Bytes::get);
+        assert_eq!(grown(16 * MIB + 1, 0), Ok((16 << 20) + 4096));
+        assert_eq!(grown(4 * MIB, 0), Ok(8 << 20));
+        assert_eq!(grown(4 * MIB, 5 * MIB), Ok(8 << 20));
+        assert_eq!(grown(0, 16 * MIB), Ok(8 << 20));
+        assert_eq!(grown(0, 4 * MIB).unwrap_err().kind, FaultKind::OutOfRange);
+        assert_eq!(SizeRange::ANY.grow(current), Ok(current));
+    }
+
+    #[test]
+    fn inodes_follow_the_size() {
+        assert_eq!(default_inodes(bytes(1 << 20)).get(), 1024);
+        assert_eq!(default_inodes(bytes(1 << 30)).get(), 65536);
+        assert_eq!(default_inodes(Bytes::MAX).get(), u64::from(u32::MAX));
+    }
+}

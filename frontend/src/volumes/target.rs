@@ -1,0 +1,92 @@
+//! From a path on the host to a target below a publish directory.
+
+use bulkhead_protocol::{PublishDirectory, RelativePath, TargetPath};
+
+use super::Fault;
+
+/// The target that `path` names: below the publish directory that is nearest to it.
+///
+/// The path is cleaned as text, never looked up. Empty components and `.` mean nothing; `..` is refused, since what
+/// it means depends on links.
+///
+/// # Errors
+/// When the path is none, or below no publish directory; the message names those there are.
+pub fn resolve(path: &str, directories: &[PublishDirectory]) -> Result<TargetPath, Fault> {
+    let path = components(path)?;
+    let nearest = directories
+        .iter()
+        .filter_map(|directory| {
+            let base = components(directory.host_path.as_str()).ok()?;
+            // The directory itself is no target.
+            let below = path.strip_prefix(base.as_slice()).filter(|below| !below.is_empty())?;
+            Some((directory, below))
+        })
+        .min_by_key(|(_, below)| below.len());
+    let Some((directory, below)) = nearest else {
+        let known: Vec<_> = directories.iter().map(|directory| directory.host_path.as_str()).collect();
+        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
+        return Err(Fault::invalid(format!("the path is below no publish directory: {known}")));
+    };
+    let below = RelativePath::try_from(below.join("/")).map_err(|error| Fault::invalid(error.to_string()))?;
+    Ok(TargetPath { directory: directory.name.clone(), path: below })
+}
+
+fn components(path: &str) -> Result<Vec<&str>, Fault> {
+    let Some(path) = path.strip_prefix('/') else {
+        return Err(Fault::invalid("the path is not absolute"));
+    };
+    let parts: Vec<_> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    if parts.contains(&"..") { Err(Fault::invalid("the path contains \"..\"")) } else { Ok(parts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::Text;
+
+    use super::*;
+
+    fn resolved(path: &str) -> Result<String, String> {
+        let directory =
+            |name: &str, path: &str| PublishDirectory { name: name.parse().unwrap(), host_path: Text::new(path) };
+        let known = [
+            directory("kubelet", "/var/lib/kubelet"),
+            directory("csi", "/var/lib/kubelet/plugins/"),
+            directory("other", "/srv//volumes"),
+        ];
+        resolve(path, &known).map(|target| target.to_string()).map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn the_nearest_directory_counts() {
+        assert_eq!(resolved("/var/lib/kubelet/pods/x/mount").unwrap(), "kubelet:pods/x/mount");
+        assert_eq!(resolved("/var/lib/kubelet/plugins/x").unwrap(), "csi:x");
+        assert_eq!(resolved("/srv/volumes/a").unwrap(), "other:a");
+    }
+
+    #[test]
+    fn spelling_does_not_matter() {
+        assert_eq!(resolved("//srv/./volumes//a/").unwrap(), "other:a");
+    }
+
+    #[test]
+    fn paths_elsewhere_are_refused_with_the_list() {
+        for path in ["/srv/volumes", "/srv/volumes/", "/srv/volumesx/a", "/etc/passwd", "/"] {
+            assert!(resolved(path).unwrap_err().contains("/var/lib/kubelet, "), "{path}");
+        }
+    }
+
+    #[test]
+    fn doubtful_paths_are_refused() {
+        for path in ["", "srv/volumes/a", "/srv/volumes/../../etc", "/srv/volumes/a\0b", "/srv/volumes/.."] {
+            assert!(resolved(path).is_err(), "{path}");
+        }
+        assert!(resolved(&format!("/srv/volumes/{}", "x".repeat(256))).is_err());
+        assert!(resolved(&format!("/srv/volumes/{}", "x/".repeat(4000))).is_err());
+    }
+
+    #[test]
+    fn long_paths_are_served() {
+        let path = format!("/srv/volumes/{}", vec!["component"; 300].join("/"));
+        assert!(path.len() > 3000 && resolved(&path).is_ok());
+    }
+}

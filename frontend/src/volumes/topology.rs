@@ -1,0 +1,91 @@
+//! Where volumes are: on one node.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use bulkhead_protocol::DriverName;
+use sha2::{Digest, Sha256};
+
+use super::name::hexadecimal;
+
+/// The longest value of a topology segment (CSI, NodeGetInfo), which is also that of a Kubernetes label.
+const LONGEST_VALUE: usize = 63;
+
+/// The one place at which volumes of this node can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    key: String,
+    value: String,
+}
+
+impl Place {
+    /// The place of the node with that id.
+    pub fn new(driver: &DriverName, node: &str) -> Self {
+        let value = if is_label_value(node) { node.to_owned() } else { hexadecimal(&Sha256::digest(node)[..16]) };
+        Self { key: format!("{driver}/node"), value }
+    }
+
+    /// The place as topology segments.
+    pub fn segments(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([(self.key.clone(), self.value.clone())])
+    }
+
+    /// Whether `segments` hold here: they name nothing but this place. Keys are compared without regard to case.
+    pub fn satisfies(&self, segments: &BTreeMap<String, String>) -> bool {
+        segments.iter().all(|(key, value)| key.eq_ignore_ascii_case(&self.key) && *value == self.value)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}={}", self.key, self.value)
+    }
+}
+
+/// Whether `text` can be a label's value as it is.
+fn is_label_value(text: &str) -> bool {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= LONGEST_VALUE
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(node: &str) -> Place {
+        Place::new(&"bulkhead.csi.local".parse().unwrap(), node)
+    }
+
+    fn segments(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_node_is_called_by_its_id() {
+        assert_eq!(place("node-1").segments(), segments(&[("bulkhead.csi.local/node", "node-1")]));
+    }
+
+    #[test]
+    fn an_id_that_is_no_label_value_becomes_a_hash() {
+        for node in ["n".repeat(64).as_str(), "node/1", "-node", "größe"] {
+            let value = place(node).value;
+            assert!(value.len() == 32 && is_label_value(&value), "{value}");
+        }
+        assert_ne!(place(&"n".repeat(64)), place(&"n".repeat(65)));
+        assert_eq!(place(&"n".repeat(63)).value.len(), 63);
+    }
+
+    #[test]
+    fn places() {
+        let here = place("node-1");
+        assert!(here.satisfies(&here.segments()));
+        assert!(here.satisfies(&segments(&[("Bulkhead.CSI.local/Node", "node-1")])));
+        assert!(here.satisfies(&segments(&[])));
+        assert!(!here.satisfies(&segments(&[("bulkhead.csi.local/node", "node-2")])));
+        assert!(!here.satisfies(&segments(&[("bulkhead.csi.local/node", "node-1"), ("zone", "a")])));
+    }
+}

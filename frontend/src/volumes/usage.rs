@@ -1,0 +1,70 @@
+//! How much of a volume is used, and whether it is well.
+
+use bulkhead_protocol::{QuotaMode, Usage, VolumeId, VolumeKind};
+
+use super::access::Mode;
+use super::{Fault, Volumes};
+
+/// Whether a volume is well, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Whether somebody should look after it.
+    pub abnormal: bool,
+    /// What is the matter. Never empty.
+    pub message: String,
+}
+
+/// What is known of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// As the helper tells it.
+    pub usage: Usage,
+    /// Whether it is well.
+    pub condition: Condition,
+}
+
+impl Volumes {
+    /// What is known of `volume`, which must be published at `path` if one is given.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such volume, or it is not there.
+    pub async fn measure(&self, volume: &VolumeId, path: Option<&str>) -> Result<Measured, Fault> {
+        let target = match path {
+            Some(path) => Some(self.published_at(path).await?),
+            None => None,
+        };
+        let usage = self.helper.usage(volume, target).await?;
+        let welcome = self.helper.welcome().await?;
+        let enforced =
+            welcome.pools.as_slice().iter().any(|pool| pool.name == usage.pool && pool.quota == QuotaMode::Enforced);
+        let condition = condition(&usage, enforced);
+        Ok(Measured { usage, condition })
+    }
+}
+
+impl Measured {
+    /// Directory or device.
+    pub fn mode(&self) -> Mode {
+        Mode::of(&self.usage.spec.kind)
+    }
+
+    /// The limit on its inodes; none for a device.
+    pub fn inodes(&self) -> Option<u64> {
+        match self.usage.spec.kind {
+            VolumeKind::Directory { inodes, .. } => Some(inodes.get()),
+            VolumeKind::Image { .. } => None,
+        }
+    }
+}
+
+fn condition(usage: &Usage, enforced: bool) -> Condition {
+    let told = usage.condition.as_str();
+    let message = if !told.is_empty() {
+        told.to_owned()
+    } else if enforced {
+        "the volume is well".to_owned()
+    } else {
+        format!("pool {} has no quotas: the volume's size is not enforced", usage.pool)
+    };
+    Condition { abnormal: !told.is_empty(), message }
+}
