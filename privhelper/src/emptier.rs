@@ -44,10 +44,10 @@ pub struct Report {
 /// The life of the process, in a jail that holds only the pools. Returns when the server is gone.
 pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>], on_violation: OnViolation) -> Result<(), String> {
     drop_all_but(&KEPT).map_err(|errno| format!("the emptier cannot drop its privileges: {errno}"))?;
-    seccomp::install(Process::Emptier, on_violation)
-        .map_err(|error| format!("the emptier's seccomp filter: {error}"))?;
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
     verify_dropped(&KEPT).map_err(|what| format!("the emptier still has more than it needs: {what}"))?;
+    seccomp::install(Process::Emptier, on_violation)
+        .map_err(|error| format!("the emptier's seccomp filter: {error}"))?;
     loop {
         let length = match socket::receive(server, &mut buffer) {
             Ok(Received::Packet(length)) => length,

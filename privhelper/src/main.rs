@@ -63,7 +63,6 @@ fn serve(config: &Config) -> Result<(), String> {
     let threads = server::start(&service, startup::verify)?;
     seccomp::install(Process::Server, config.on_violation)
         .map_err(|error| format!("cannot install the seccomp filter: {error}"))?;
-    startup::verify()?;
     outside.ready();
     server::serve(&service, &threads, &outside.listener).map_err(|errno| format!("cannot accept connections: {errno}"))
 }

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bulkhead_protocol::PoolName;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
@@ -47,15 +46,11 @@ pub fn lock(directory: &OwnedFd, pool: &PoolConfig, status: &Status, changes: bo
     let marker = marker.map_err(|errno| fail("open", errno))?;
     let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
     check(&String::from_utf8_lossy(&content), pool)?;
-    // The emptier of a helper that was just killed may hold the lock for a moment.
-    for _ in 0..20 {
-        match file::try_lock(&marker) {
-            Ok(()) => return Ok(marker),
-            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(100)),
-            Err(errno) => return Err(fail("lock", errno)),
-        }
+    match file::lock(&marker) {
+        Ok(()) => Ok(marker),
+        Err(Errno::AGAIN) => Err(format!("{shown} is served by another helper; stop it first")),
+        Err(errno) => Err(fail("lock", errno)),
     }
-    Err(format!("{shown} is served by another helper; stop it first"))
 }
 
 /// Marks directories as pools.

@@ -106,7 +106,7 @@ fn serve(
     // A descriptor from outside would keep the host from unmounting the pool: take the lock again from inside.
     let marker = file::open(&directory, MARKER, OFlags::RDONLY).map_err(fail)?;
     drop(host_marker);
-    file::try_lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
+    file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
     Ok(Served { config: config.clone(), directory, filesystem, warnings, _marker: marker })
 }
 

@@ -142,9 +142,16 @@ pub fn touch_and_sync(directory: impl AsFd) -> Result<()> {
     sync(directory)
 }
 
-/// Takes the lock of an open file (flock(2)) if nobody else holds it.
-pub fn try_lock(file: impl AsFd) -> Result<()> {
-    rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+/// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else holds it for two seconds more. A copy of the
+/// descriptor in a process that is about to close it, or was just killed, holds the lock for a moment.
+pub fn lock(file: impl AsFd) -> Result<()> {
+    for _ in 0..100 {
+        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_millis(20)),
+            result => return result,
+        }
+    }
+    Err(Errno::AGAIN)
 }
 
 /// Reads at most `limit` bytes of an open file; `EFBIG` if there are more.

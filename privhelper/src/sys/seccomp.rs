@@ -31,9 +31,15 @@ pub enum Process {
     Emptier,
 }
 
-/// Puts the filter on every thread of the calling process, for ever. Needs no_new_privs.
-pub fn install(process: Process, on_violation: OnViolation) -> Result<(), seccompiler::Error> {
-    seccompiler::apply_filter_all_threads(&program(process, on_violation)?)
+/// Puts the filter on every thread of the calling process, for ever, and asks the kernel whether it is there. Needs
+/// no_new_privs.
+pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String> {
+    let program = program(process, on_violation).map_err(|error| error.to_string())?;
+    seccompiler::apply_filter_all_threads(&program).map_err(|error| error.to_string())?;
+    match rustix::thread::secure_computing_mode() {
+        Ok(rustix::thread::SecureComputingMode::Filter) => Ok(()),
+        _ => Err("the kernel says that no filter is installed".to_owned()),
+    }
 }
 
 fn program(process: Process, on_violation: OnViolation) -> Result<BpfProgram, seccompiler::Error> {
@@ -129,6 +135,8 @@ const EVERYWHERE: &[libc::c_long] = &[
 ];
 
 const COMMON: &[Filtered] = &[
+    // Reading back that the filter is there.
+    Filtered { call: libc::SYS_prctl, argument: 0, allowed: &[Exactly(libc::PR_GET_SECCOMP as u64)], and: None },
     Filtered { call: libc::SYS_mmap, argument: 2, allowed: NOT_EXECUTABLE, and: None },
     Filtered { call: libc::SYS_mprotect, argument: 2, allowed: NOT_EXECUTABLE, and: None },
     Filtered {
