@@ -28,6 +28,14 @@ impl Architecture {
         if cfg!(target_arch = "aarch64") { Architecture::Arm64 } else { Architecture::Amd64 }
     }
 
+    /// The kernel's and QEMU's name for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Architecture::Amd64 => "x86_64",
+            Architecture::Arm64 => "aarch64",
+        }
+    }
+
     /// Debian's name for it.
     pub fn debian(self) -> &'static str {
         match self {

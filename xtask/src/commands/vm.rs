@@ -15,8 +15,11 @@ use crate::workspace::{Architecture, Profile, Workspace};
 #[derive(Args)]
 pub struct VmArguments {
     /// The whole Debian, with systemd as PID 1.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "arch")]
     systemd: bool,
+    /// The machine's processor; another one than this host's is emulated.
+    #[arg(long, value_enum, default_value_t = Architecture::host())]
+    arch: Architecture,
     /// Memory of the machine in MiB.
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     memory: u32,
@@ -45,12 +48,13 @@ pub struct VmArguments {
 
 /// Boots a machine, runs the command and returns the exit status of what ran last.
 pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
-    let architecture = Architecture::host();
+    let architecture = arguments.arch;
     let programs = match arguments.no_build {
         true => workspace.built(architecture, Profile::Dev)?,
         false => timed("building", || workspace.build(architecture, Profile::Dev))?,
     };
     let options = Options {
+        architecture,
         userland: if arguments.systemd { Userland::Debian } else { Userland::Small },
         memory: arguments.memory,
         disk: arguments.disk,

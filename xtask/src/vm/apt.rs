@@ -1,23 +1,31 @@
 //! Packages that go into the machine and never onto this host.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::packages;
 use crate::process::{command, run_quietly};
+use crate::progress::timed;
 use crate::workspace::Architecture;
 
 /// A view of the configured package sources.
 pub struct Apt {
     architecture: Architecture,
+    /// Lists and archives of another architecture than the host's, which the host's own apt must not see.
+    private: Option<PathBuf>,
 }
 
 impl Apt {
-    /// The sources as this host knows them.
-    pub fn new(architecture: Architecture) -> Self {
-        Apt { architecture }
+    /// The sources as this host knows them; for another architecture with lists of our own in the cache.
+    pub fn new(cache: &Path, architecture: Architecture) -> Result<Self> {
+        if architecture == Architecture::host() {
+            return Ok(Apt { architecture, private: None });
+        }
+        let directory = cache.join(format!("apt-{}", architecture.debian()));
+        Ok(Apt { architecture, private: Some(directory) })
     }
 
     /// Debian's name of the architecture whose packages these are.
@@ -28,35 +36,93 @@ impl Apt {
     /// The package with the kernel itself: the one that a metapackage depends on, or the given one. None when no
     /// source has it.
     pub fn resolve_image(&self, package: &str) -> Result<Option<String>> {
-        let Some(record) = self.show(package)? else {
+        self.prepare()?;
+        let output = self.command("apt-cache").args(["show", "--no-all-versions", package]).output()?;
+        if !output.status.success() {
             return Ok(None);
-        };
+        }
+        let record = String::from_utf8_lossy(&output.stdout).into_owned();
         let depends = record.lines().find_map(|line| line.strip_prefix("Depends: ")).unwrap_or_default();
         let mut names = depends.split(", ").filter_map(|item| item.split_whitespace().next());
         let image = names.find(|name| name.starts_with("linux-image-"));
         Ok(Some(image.unwrap_or(package).to_owned()))
     }
 
-    fn show(&self, package: &str) -> Result<Option<String>> {
-        let output = command("apt-cache").args(["show", "--no-all-versions", package]).output()?;
-        Ok(output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned()))
-    }
-
     /// Downloads one package's archive into a directory and returns its path.
     pub fn download(&self, package: &str, directory: &Path) -> Result<PathBuf> {
-        let attempt = || run_quietly(command("apt-get").args(["download", "-qq", package]).current_dir(directory));
+        self.prepare()?;
+        let attempt = || run_quietly(self.command("apt-get").args(["download", "-qq", package]).current_dir(directory));
         if let Err(error) = attempt() {
-            if !rustix::process::geteuid().is_root() {
-                return Err(error).context("the package lists may be old: run `sudo apt-get update` and try again");
-            }
-            packages::refresh()?;
+            // Old lists name versions that a mirror no longer has.
+            self.refresh().context(error)?;
             attempt()?;
         }
-        let archives = fs::read_dir(directory)?.filter_map(|entry| entry.ok().map(|entry| entry.path()));
-        let Some(archive) = archives.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb"))
-        else {
-            bail!("apt-get download left no archive of {package} in {}", directory.display());
-        };
-        Ok(archive)
+        match archives(directory)?.pop() {
+            Some(archive) => Ok(archive),
+            None => bail!("apt-get download left no archive of {package} in {}", directory.display()),
+        }
     }
+
+    /// Downloads packages and all that they depend on, and returns the archives' paths.
+    pub fn download_with_dependencies(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
+        self.prepare()?;
+        let directory = self.private.as_ref().context("the host's own packages are not downloaded but installed")?;
+        let arguments = ["install", "--download-only", "--yes", "-qq", "--no-install-recommends"];
+        let attempt = || run_quietly(self.command("apt-get").args(arguments).args(packages));
+        if let Err(error) = attempt() {
+            self.refresh().context(error)?;
+            attempt()?;
+        }
+        archives(&directory.join("archives"))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = command(program);
+        if let Some(directory) = &self.private {
+            for (name, path) in [("State", ""), ("State::status", "status"), ("Cache", "")] {
+                command.arg("-o").arg(format!("Dir::{name}={}", directory.join(path).display()));
+            }
+            for name in ["Architecture", "Architectures"] {
+                command.arg("-o").arg(format!("APT::{name}={}", self.architecture()));
+            }
+        }
+        command
+    }
+
+    /// Makes the lists of another architecture when there are none yet.
+    fn prepare(&self) -> Result<()> {
+        match &self.private {
+            Some(directory) if !directory.join("status").exists() => {
+                fs::create_dir_all(directory.join("lists/partial"))?;
+                fs::create_dir_all(directory.join("archives/partial"))?;
+                timed(format_args!("fetching the package lists for {}", self.architecture()), || {
+                    // An empty list of what is installed; its presence also says that the lists are complete.
+                    File::create(directory.join("status"))?;
+                    self.refresh().inspect_err(|_| drop(fs::remove_file(directory.join("status"))))
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refresh(&self) -> Result<()> {
+        if self.private.is_some() {
+            return run_quietly(self.command("apt-get").args(["update", "-qq"]));
+        }
+        if !rustix::process::geteuid().is_root() {
+            bail!("the package lists may be old: run `sudo apt-get update` and try again");
+        }
+        packages::refresh()
+    }
+}
+
+fn archives(directory: &Path) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "deb") {
+            paths.push(path);
+        }
+    }
+    Ok(paths)
 }

@@ -9,11 +9,13 @@ mod cpio;
 mod debian;
 mod directory;
 mod disks;
+mod elf;
 mod kernel;
 mod parts;
 mod qemu;
 mod root;
 mod session;
+mod tools;
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -10,8 +10,10 @@ use super::directory::{self, RunDirectory};
 use super::disks::{Disk, POOLS, STATE};
 use super::kernel::Kernel;
 use super::qemu::{Accelerator, Guest};
+use super::root::{self, Content};
 use super::session::Session;
-use super::{BOOT_PATIENCE, Options, Userland, debian, root};
+use super::tools::{self, Tools};
+use super::{BOOT_PATIENCE, Options, Userland, debian};
 use crate::packages;
 use crate::process::{command, run_quietly};
 use crate::progress::say;
@@ -33,12 +35,17 @@ pub struct Parts {
 impl Parts {
     /// Installs, downloads, formats and packs what is needed.
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
-        let packages: Vec<&str> = ["qemu-system-x86", "kmod"].into_iter().chain(root::packages()).collect();
-        packages::require(&packages)?;
+        let qemu = match options.architecture {
+            Architecture::Amd64 => "qemu-system-x86",
+            Architecture::Arm64 => "qemu-system-arm",
+        };
+        packages::require(&[qemu, "kmod"].into_iter().chain(tools::packages()).collect::<Vec<_>>())?;
         let cache = workspace.machine_cache();
-        let kernel = {
-            let _lock = directory::lock(&cache, "kernel")?;
-            Kernel::provide(&cache, &Apt::new(options.architecture), options.kernel.as_deref())?
+        let (kernel, tools) = {
+            let _lock = directory::lock(&cache, "packages")?;
+            let apt = Apt::new(&cache, options.architecture)?;
+            let kernel = Kernel::provide(&cache, &apt, options.kernel.as_deref())?;
+            (kernel, Tools::provide(&cache, options.architecture, &apt)?)
         };
         let directory = RunDirectory::new(&cache)?;
         let mut disks = options.more_disks.clone();
@@ -67,7 +74,8 @@ impl Parts {
             Userland::Small => root::write_node,
             Userland::Debian => root::write_debian,
         };
-        write(&directory.path().join("initrd"), &kernel, &options.programs, &fstab)?;
+        let content = Content { kernel: &kernel, tools: &tools, programs: &options.programs, fstab: &fstab };
+        write(&directory.path().join("initrd"), &content)?;
         Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, disks, directory })
     }
 

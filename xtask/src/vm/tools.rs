@@ -1,0 +1,105 @@
+//! Programs of Debian's packages for the small node: busybox, and what it lacks or does differently.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::apt::Apt;
+use super::elf;
+use crate::process::{command, run_quietly};
+use crate::progress::timed;
+use crate::workspace::Architecture;
+
+/// By the package that has them.
+const TOOLS: [(&str, &str); 6] = [
+    ("busybox-static", "busybox"),
+    ("dash", "dash"),
+    ("e2fsprogs", "chattr debugfs e2fsck lsattr mkfs.ext4 resize2fs tune2fs"),
+    ("mount", "losetup mount umount"),
+    ("util-linux", "blockdev fallocate findmnt flock lsblk nsenter prlimit setpriv unshare"),
+    ("xfsprogs", "mkfs.xfs xfs_growfs xfs_io xfs_quota xfs_repair"),
+];
+
+/// The packages. They are installed on every host, which formats the disks and reads busybox's list with them.
+pub fn packages() -> impl Iterator<Item = &'static str> {
+    TOOLS.iter().map(|(package, _)| *package)
+}
+
+/// A tree that has the packages' files: the host's own, or one unpacked for another processor.
+pub struct Tools {
+    tree: PathBuf,
+    architecture: Architecture,
+}
+
+/// A file for the node: where it is now, and where it belongs.
+pub struct ToolFile {
+    /// On this host.
+    pub source: PathBuf,
+    /// In the node, relative to its root.
+    pub path: String,
+}
+
+impl Tools {
+    /// Takes the host's files, or downloads packages of the other architecture and unpacks them in the cache.
+    pub fn provide(cache: &Path, architecture: Architecture, apt: &Apt) -> Result<Self> {
+        if architecture == Architecture::host() {
+            return Ok(Tools { tree: PathBuf::from("/"), architecture });
+        }
+        let tree = cache.join(format!("tools-{}", architecture.debian()));
+        if !tree.exists() {
+            timed(format_args!("downloading tools for {}", architecture.debian()), || unpack(&tree, apt))?;
+        }
+        Ok(Tools { tree, architecture })
+    }
+
+    /// Every file that the tools need, libraries and loader included.
+    pub fn files(&self) -> Result<Vec<ToolFile>> {
+        let mut wanted: Vec<String> = TOOLS.iter().flat_map(|(_, names)| names.split(' ')).map(String::from).collect();
+        let mut files = Vec::new();
+        let mut next = 0;
+        while let Some(name) = wanted.get(next).cloned() {
+            let (source, path) = self.find(&name)?;
+            let content = fs::read(&source).with_context(|| format!("read {}", source.display()))?;
+            for library in elf::needed(&content) {
+                if !wanted.contains(&library) {
+                    wanted.push(library);
+                }
+            }
+            files.push(ToolFile { source, path });
+            next += 1;
+        }
+        Ok(files)
+    }
+
+    /// A program or library by its name, or by its absolute path. The node has all of them below /usr.
+    fn find(&self, name: &str) -> Result<(PathBuf, String)> {
+        let (directories, name) = match name.strip_prefix('/') {
+            Some(path) => (vec![String::new()], path.trim_start_matches("usr/")),
+            None => {
+                let libraries = format!("lib/{}-linux-gnu/", self.architecture.name());
+                (["sbin/", "bin/"].map(String::from).into_iter().chain([libraries]).collect(), name)
+            }
+        };
+        for directory in directories {
+            for prefix in ["usr/", ""] {
+                let source = self.tree.join(format!("{prefix}{directory}{name}"));
+                if source.is_file() {
+                    return Ok((source, format!("usr/{directory}{name}")));
+                }
+            }
+        }
+        Err(anyhow::anyhow!("{name} is nowhere below {}", self.tree.display()))
+    }
+}
+
+fn unpack(tree: &Path, apt: &Apt) -> Result<()> {
+    let partial = tree.with_extension("partial");
+    let _ = fs::remove_dir_all(&partial);
+    fs::create_dir_all(&partial)?;
+    for archive in apt.download_with_dependencies(&packages().collect::<Vec<_>>())? {
+        run_quietly(command("dpkg").arg("--extract").args([&archive, &partial]))?;
+        fs::remove_file(&archive)?;
+    }
+    fs::rename(&partial, tree).with_context(|| format!("put {} in place", tree.display()))
+}
