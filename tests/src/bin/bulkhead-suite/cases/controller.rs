@@ -1,0 +1,245 @@
+//! The rest of the Controller service: deleting, listing, validating, capacity, and what is not offered.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    deleting_what_is_not_there_is_done,
+    deleting_without_an_id_is_refused,
+    deleting_a_published_volume_is_refused,
+    deleting_a_published_volume_is_refused_after_a_restart,
+    validating_says_what_is_supported,
+    validating_an_unknown_volume_is_not_found,
+    validating_without_fields_is_refused,
+    lists_come_in_pages,
+    lists_refuse_bad_tokens_and_negative_numbers,
+    capacity_falls_with_each_promise,
+    capacity_elsewhere_is_none,
+    what_is_not_offered_is_unimplemented,
+    secrets_are_in_no_log,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn deleting_what_is_not_there_is_done(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for id in ["vol-a", "reallyfakevolumeid", "../default", "", "Größe", ".bulkhead", "lost+found"]
+        .into_iter()
+        .filter(|id| !id.is_empty())
+    {
+        csi.delete_volume(delete(id))?;
+    }
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    for _ in 0..5 {
+        csi.delete_volume(delete("vol-a"))?;
+    }
+    Ok(())
+}
+
+fn deleting_without_an_id_is_refused(stand: &mut Stand) -> Result<()> {
+    refused(stand.csi()?.delete_volume(delete("")), Code::InvalidArgument, "volume_id")
+}
+
+fn deleting_a_published_volume_is_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let target = stand.target(id);
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
+        csi.node_unpublish_volume(unpublish(id, &target))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn deleting_a_published_volume_is_refused_after_a_restart(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_publish_volume(publish(id, &stand.target(id), capability))?;
+    }
+    stand.restart_helper()?;
+    stand.restart_frontend()?;
+    let csi = stand.csi()?;
+    for id in ["vol-a", "vol-b"] {
+        refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
+        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn validating_says_what_is_supported(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let good = vec![mount(), mount_in(Mode::SingleNodeWriter), mount_in(Mode::MultiNodeReaderOnly)];
+    let answer = csi.validate_volume_capabilities(validate("vol-a", good.clone()))?;
+    let confirmed = answer.confirmed.with_context(|| format!("not confirmed: {}", answer.message))?;
+    ensure!(confirmed.volume_capabilities == good, "{confirmed:?}");
+    for bad in [block(), mount_in(Mode::MultiNodeMultiWriter), mount_with_filesystem("btrfs")] {
+        let answer = csi.validate_volume_capabilities(validate("vol-a", vec![mount(), bad.clone()]))?;
+        ensure!(answer.confirmed.is_none() && !answer.message.is_empty(), "{bad:?}: {answer:?}");
+    }
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn validating_an_unknown_volume_is_not_found(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for id in ["vol-z", "No Id"] {
+        refused(csi.validate_volume_capabilities(validate(id, vec![mount()])), Code::NotFound, "volume")?;
+    }
+    Ok(())
+}
+
+fn validating_without_fields_is_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    for (request, part) in [
+        (validate("", vec![mount()]), "volume_id"),
+        (validate("vol-a", vec![]), "volume_capabilities"),
+        (validate("vol-a", vec![VolumeCapability::default()]), "access_type"),
+    ] {
+        refused(csi.validate_volume_capabilities(request), Code::InvalidArgument, part)?;
+    }
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn lists_come_in_pages(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    ensure!(csi.list_volumes(ListVolumesRequest::default())?.entries.is_empty());
+    let ids: BTreeSet<String> = (0..23).map(|number| format!("vol-{number:02}")).collect();
+    for id in &ids {
+        csi.create_volume(create(id, MIB, mount()))?;
+    }
+    for max_entries in [0, 1, 7, 22, 23, 24, 1000] {
+        let mut found = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = csi.list_volumes(ListVolumesRequest { max_entries, starting_token: token })?;
+            ensure!(
+                max_entries == 0 || page.entries.len() <= usize::try_from(max_entries)?,
+                "{max_entries}: {}",
+                page.entries.len()
+            );
+            for entry in page.entries {
+                let volume = entry.volume.context("entry without a volume")?;
+                ensure!(volume.capacity_bytes == MIB && volume.accessible_topology.len() == 1, "{volume:?}");
+                found.push(volume.volume_id);
+            }
+            token = page.next_token;
+            ensure!(token.len() <= 128 && found.len() <= ids.len(), "{token:?} {found:?}");
+            if token.is_empty() {
+                break;
+            }
+        }
+        ensure!(found.len() == ids.len() && found.iter().cloned().collect::<BTreeSet<_>>() == ids, "{found:?}");
+    }
+    for id in &ids {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn lists_refuse_bad_tokens_and_negative_numbers(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for token in ["invalid-token", "17", "../x", "ÄB"] {
+        let request = ListVolumesRequest { max_entries: 0, starting_token: token.to_owned() };
+        refused(csi.list_volumes(request), Code::Aborted, "starting_token")?;
+    }
+    let request = ListVolumesRequest { max_entries: -1, starting_token: String::new() };
+    refused(csi.list_volumes(request), Code::InvalidArgument, "max_entries")
+}
+
+fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let before = csi.get_capacity(GetCapacityRequest::default())?;
+    ensure!(before.available_capacity > 0, "{before:?}");
+    ensure!(before.maximum_volume_size.is_some_and(|size| size > 0 && size <= before.available_capacity), "{before:?}");
+    for capability in [mount(), block()] {
+        csi.create_volume(create("vol-a", 64 * MIB, capability))?;
+        let during = csi.get_capacity(GetCapacityRequest::default())?;
+        // The filesystem's own use moves a little.
+        let fallen = before.available_capacity - during.available_capacity;
+        ensure!((63 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
+        csi.delete_volume(delete("vol-a"))?;
+        bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+            let after = csi.get_capacity(GetCapacityRequest::default())?;
+            let missing = before.available_capacity - after.available_capacity;
+            ensure!(missing.abs() < 2 * MIB, "{missing} are missing");
+            Ok(())
+        })?;
+    }
+    let unknown = GetCapacityRequest { parameters: parameters(&[("what", "1")]), ..GetCapacityRequest::default() };
+    refused(csi.get_capacity(unknown), Code::InvalidArgument, "what")
+}
+
+fn capacity_elsewhere_is_none(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let here = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
+    let mut elsewhere = here.clone();
+    elsewhere.segments.values_mut().for_each(|value| *value = "elsewhere".to_owned());
+    let at = |place| GetCapacityRequest { accessible_topology: Some(place), ..GetCapacityRequest::default() };
+    ensure!(csi.get_capacity(at(here))?.available_capacity > 0);
+    ensure!(csi.get_capacity(at(elsewhere))?.available_capacity == 0);
+    let capabilities = vec![mount_in(Mode::MultiNodeMultiWriter)];
+    let impossible = GetCapacityRequest { volume_capabilities: capabilities, ..GetCapacityRequest::default() };
+    ensure!(csi.get_capacity(impossible)?.available_capacity == 0);
+    Ok(())
+}
+
+fn what_is_not_offered_is_unimplemented(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let code = Code::Unimplemented;
+    refused(csi.controller_publish_volume(ControllerPublishVolumeRequest::default()), code, "")?;
+    refused(csi.controller_unpublish_volume(ControllerUnpublishVolumeRequest::default()), code, "")?;
+    refused(csi.create_snapshot(CreateSnapshotRequest::default()), code, "")?;
+    refused(csi.delete_snapshot(DeleteSnapshotRequest::default()), code, "")?;
+    refused(csi.list_snapshots(ListSnapshotsRequest::default()), code, "")?;
+    refused(csi.get_snapshot(GetSnapshotRequest::default()), code, "")?;
+    refused(csi.controller_modify_volume(ControllerModifyVolumeRequest::default()), code, "")?;
+    refused(csi.node_stage_volume(NodeStageVolumeRequest::default()), code, "")?;
+    refused(csi.node_unstage_volume(NodeUnstageVolumeRequest::default()), code, "")
+}
+
+fn secrets_are_in_no_log(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let secrets = parameters(&[("password", "hunter2-secret")]);
+    let target = stand.target("a");
+    csi.create_volume(CreateVolumeRequest { secrets: secrets.clone(), ..create("vol-a", SIZE, mount()) })?;
+    csi.node_publish_volume(NodePublishVolumeRequest {
+        secrets: secrets.clone(),
+        ..publish("vol-a", &target, mount())
+    })?;
+    csi.node_expand_volume(NodeExpandVolumeRequest {
+        secrets: secrets.clone(),
+        ..node_expand("vol-a", &target, SIZE)
+    })?;
+    csi.controller_expand_volume(ControllerExpandVolumeRequest {
+        secrets: secrets.clone(),
+        ..controller_expand("vol-a", SIZE)
+    })?;
+    csi.validate_volume_capabilities(ValidateVolumeCapabilitiesRequest {
+        secrets: secrets.clone(),
+        ..validate("vol-a", vec![mount()])
+    })?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    // Mount flags may be confidential too.
+    let flags = mount_with_flags(&["password=hunter2-secret"]);
+    refused(csi.node_publish_volume(publish("vol-a", &target, flags)), Code::InvalidArgument, "noexec")?;
+    csi.delete_volume(DeleteVolumeRequest { secrets, ..delete("vol-a") })?;
+    for log in [stand.running_helper()?.log()?, stand.running_frontend()?.log()?] {
+        ensure!(!log.contains("hunter2"), "{log}");
+    }
+    Ok(())
+}

@@ -1,0 +1,328 @@
+//! Making volumes through the Controller service.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::controller_client::ControllerClient;
+use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    the_same_name_gives_the_same_volume,
+    the_same_name_gives_the_same_volume_after_both_restart,
+    concurrent_calls_make_one_volume,
+    the_same_name_with_other_wishes_already_exists,
+    the_answer_has_the_real_size_and_place,
+    a_range_of_sizes_is_honoured,
+    impossible_ranges_are_refused,
+    any_unicode_name_becomes_a_safe_id,
+    two_names_never_share_a_volume,
+    missing_fields_are_refused,
+    unknown_parameters_and_values_are_refused,
+    parameters_choose_pool_mode_and_inodes: Bare,
+    access_modes_are_those_of_a_local_volume,
+    a_volume_is_a_directory_or_a_device,
+    a_place_elsewhere_is_refused,
+    a_source_of_content_is_refused,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn the_same_name_gives_the_same_volume(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (name, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let first = csi.create_volume(create(name, SIZE, capability.clone()))?;
+        for _ in 0..4 {
+            let again = csi.create_volume(create(name, SIZE, capability.clone()))?;
+            ensure!(first == again, "{first:?} became {again:?}");
+        }
+    }
+    ensure!(stand.pool().entries()? == ["vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
+    for id in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn the_same_name_gives_the_same_volume_after_both_restart(stand: &mut Stand) -> Result<()> {
+    for (name, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let first = stand.csi()?.create_volume(create(name, SIZE, capability.clone()))?;
+        stand.restart_helper()?;
+        stand.restart_frontend()?;
+        let again = stand.csi()?.create_volume(create(name, SIZE, capability))?;
+        ensure!(first == again, "{first:?} became {again:?}");
+        stand.csi()?.delete_volume(delete(name))?;
+    }
+    Ok(())
+}
+
+fn concurrent_calls_make_one_volume(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let statuses = csi.run(async {
+        let mut calls = Vec::new();
+        for _ in 0..8 {
+            let mut client = ControllerClient::new(csi.channel());
+            calls.push(tokio::spawn(async move { client.create_volume(create("vol-a", SIZE, mount())).await }));
+        }
+        let mut statuses = Vec::new();
+        for call in calls {
+            statuses.push(call.await?);
+        }
+        anyhow::Ok(statuses)
+    })?;
+    ensure!(statuses.iter().any(Result::is_ok), "none succeeded: {statuses:?}");
+    for refusal in statuses.into_iter().filter(Result::is_err) {
+        refused(refusal, Code::Aborted, "vol-a")?;
+    }
+    let again = csi.create_volume(create("vol-a", SIZE, mount()))?;
+    ensure!(again.volume.context("no volume")?.volume_id == "vol-a");
+    ensure!(stand.pool().entries()? == ["vol-a"], "{:?}", stand.pool().entries()?);
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn the_same_name_with_other_wishes_already_exists(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let with = |change: fn(&mut CreateVolumeRequest)| {
+        let mut request = create("vol-a", SIZE, mount());
+        change(&mut request);
+        request
+    };
+    for request in [
+        with(|request| request.capacity_range = at_least(SIZE + MIB)),
+        with(|request| request.capacity_range = between(0, SIZE - MIB)),
+        with(|request| request.volume_capabilities = vec![block()]),
+        with(|request| request.parameters = parameters(&[("dirMode", "0700")])),
+        with(|request| request.parameters = parameters(&[("inodes", "5000")])),
+    ] {
+        refused(csi.create_volume(request), Code::AlreadyExists, "vol-a")?;
+    }
+    // A range that holds the size it has is no other wish.
+    let request = with(|request| request.capacity_range = between(SIZE - MIB, SIZE + MIB));
+    let volume = csi.create_volume(request)?.volume.context("no volume")?;
+    ensure!(volume.capacity_bytes == SIZE, "{volume:?}");
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn the_answer_has_the_real_size_and_place(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let place = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
+    let volume = csi.create_volume(create("vol-a", SIZE + 1, mount()))?.volume.context("no volume")?;
+    ensure!(volume.capacity_bytes == SIZE + 4096, "{volume:?}");
+    ensure!(volume.accessible_topology == [place.clone()], "{volume:?}");
+    csi.delete_volume(delete("vol-a"))?;
+    // The keys of places are compared without regard to case.
+    let capitals: std::collections::BTreeMap<_, _> =
+        place.segments.iter().map(|(key, value)| (key.to_uppercase(), value.clone())).collect();
+    for requirement in [
+        TopologyRequirement { requisite: vec![place.clone()], preferred: vec![] },
+        TopologyRequirement { requisite: vec![Topology { segments: capitals }], preferred: vec![place.clone()] },
+        TopologyRequirement { requisite: vec![], preferred: vec![place.clone()] },
+    ] {
+        let request =
+            CreateVolumeRequest { accessibility_requirements: Some(requirement), ..create("vol-b", SIZE, mount()) };
+        let volume = csi.create_volume(request)?.volume.context("no volume")?;
+        ensure!(volume.accessible_topology == [place.clone()], "{volume:?}");
+    }
+    csi.delete_volume(delete("vol-b"))?;
+    Ok(())
+}
+
+fn a_range_of_sizes_is_honoured(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (range, wanted) in [
+        (between(SIZE, SIZE), SIZE),
+        (between(SIZE + 1, SIZE + 4096), SIZE + 4096),
+        (between(0, SIZE + 1), SIZE),
+        (at_least(1), MIB),
+    ] {
+        let request = CreateVolumeRequest { capacity_range: range, ..create("vol-a", SIZE, mount()) };
+        let volume = csi.create_volume(request)?.volume.context("no volume")?;
+        ensure!(volume.capacity_bytes == wanted, "{range:?} gave {volume:?}");
+        csi.delete_volume(delete("vol-a"))?;
+    }
+    Ok(())
+}
+
+fn impossible_ranges_are_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (range, code, part) in [
+        (between(0, 0), Code::InvalidArgument, "capacity_range"),
+        (between(-1, 0), Code::InvalidArgument, "negative"),
+        (between(SIZE, -1), Code::InvalidArgument, "negative"),
+        (between(i64::MIN, i64::MIN), Code::InvalidArgument, "negative"),
+        (between(2 * SIZE, SIZE), Code::InvalidArgument, "more than limit_bytes"),
+        (between(SIZE + 1, SIZE + 1), Code::OutOfRange, "4096"),
+        (between(0, 1000), Code::OutOfRange, "1048576"),
+        (at_least(i64::MAX), Code::OutOfRange, "9223372036854775807"),
+    ] {
+        for capability in [mount(), block()] {
+            let request = CreateVolumeRequest { capacity_range: range, ..create("vol-a", SIZE, capability) };
+            refused(csi.create_volume(request), code, part).with_context(|| format!("{range:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn any_unicode_name_becomes_a_safe_id(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let long = "x".repeat(129);
+    let longest = "x".repeat(128);
+    let names = [
+        "../../etc/passwd",
+        ".",
+        "..",
+        "/",
+        ".bulkhead",
+        "-x",
+        "Größe",
+        "卷",
+        "🚢 hull",
+        "a b",
+        "A",
+        &long,
+        &longest,
+        "pvc-0d6f",
+    ];
+    for name in names {
+        let id = stand.create(&csi, name, MIB, mount())?;
+        let safe = id.len() <= 128 && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
+        ensure!(safe && id.starts_with(|first: char| first.is_ascii_lowercase()), "{name:?} became {id:?}");
+        ensure!(stand.pool().entries()? == [id.clone()], "{name:?}: {:?}", stand.pool().entries()?);
+        csi.delete_volume(delete(&id))?;
+        bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(5)), || {
+            ensure!(stand.pool().entries()?.is_empty());
+            Ok(())
+        })?;
+    }
+    ensure!(stand.create(&csi, "pvc-0d6f", MIB, mount())? == "pvc-0d6f", "a name that is an id becomes another");
+    csi.delete_volume(delete("pvc-0d6f"))?;
+    Ok(())
+}
+
+fn two_names_never_share_a_volume(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let hashed = stand.create(&csi, "Größe", MIB, mount())?;
+    // The id that one name was given, used as another name.
+    refused(csi.create_volume(create(&hashed, MIB, mount())), Code::AlreadyExists, &hashed)?;
+    csi.delete_volume(delete(&hashed))?;
+    Ok(())
+}
+
+fn missing_fields_are_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let without_type = VolumeCapability { access_type: None, ..mount() };
+    let without_mode = VolumeCapability { access_mode: None, ..mount() };
+    for (request, part) in [
+        (create("", SIZE, mount()), "name"),
+        (CreateVolumeRequest { volume_capabilities: vec![], ..create("vol-a", SIZE, mount()) }, "volume_capabilities"),
+        (create("vol-a", SIZE, VolumeCapability::default()), "access_type"),
+        (create("vol-a", SIZE, without_type), "access_type"),
+        (create("vol-a", SIZE, without_mode), "access_mode"),
+        (create("vol-a", SIZE, mount_in(Mode::Unknown)), "access_mode"),
+    ] {
+        refused(csi.create_volume(request), Code::InvalidArgument, part)?;
+    }
+    Ok(())
+}
+
+fn unknown_parameters_and_values_are_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (pair, part) in [
+        (("fsType", "xfs"), "fsType"),
+        (("path", "/etc"), "path"),
+        (("pool", "../default"), "pool"),
+        (("pool", "other"), "other"),
+        (("dirMode", "4755"), "dirMode"),
+        (("dirMode", "rwx"), "dirMode"),
+        (("inodes", "0"), "inodes"),
+        (("inodes", "-1"), "inodes"),
+        (("sparse", "perhaps"), "sparse"),
+        (("blockSize", "1"), "blockSize"),
+        (("csi.storage.k8s.io/fstype", "btrfs"), "btrfs"),
+    ] {
+        let request = CreateVolumeRequest { parameters: parameters(&[pair]), ..create("vol-a", SIZE, mount()) };
+        refused(csi.create_volume(request), Code::InvalidArgument, part).with_context(|| format!("{pair:?}"))?;
+    }
+    let request = CreateVolumeRequest { parameters: parameters(&[("what", "1")]), ..create("vol-a", SIZE, mount()) };
+    refused(csi.create_volume(request), Code::InvalidArgument, "dirMode")
+}
+
+fn parameters_choose_pool_mode_and_inodes(stand: &mut Stand) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    for name in ["default", "fast"] {
+        stand.add_pool(name)?;
+    }
+    stand.start()?;
+    let csi = stand.csi()?;
+    let pairs = parameters(&[("pool", "fast"), ("dirMode", "1777"), ("inodes", "2000")]);
+    csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, mount()) })?;
+    csi.create_volume(create("vol-b", SIZE, mount()))?;
+    ensure!(stand.pools[0].entries()? == ["vol-b"] && stand.pools[1].entries()? == ["vol-a"]);
+    let (a, b) = (stand.target("a"), stand.target("b"));
+    csi.node_publish_volume(publish("vol-a", &a, mount()))?;
+    csi.node_publish_volume(publish("vol-b", &b, mount()))?;
+    ensure!(a.metadata()?.mode() & 0o7777 == 0o1777, "{:o}", a.metadata()?.mode());
+    ensure!(b.metadata()?.mode() & 0o7777 == 0o755, "{:o}", b.metadata()?.mode());
+    let usage = csi.node_get_volume_stats(stats("vol-a", &a))?.usage;
+    let inodes = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
+    ensure!(inodes.total == 2000, "{inodes:?}");
+    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
+        csi.node_unpublish_volume(unpublish(id, target))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn access_modes_are_those_of_a_local_volume(stand: &mut Stand) -> Result<()> {
+    use Mode::*;
+    let csi = stand.csi()?;
+    for mode in
+        [SingleNodeWriter, SingleNodeReaderOnly, MultiNodeReaderOnly, SingleNodeSingleWriter, SingleNodeMultiWriter]
+    {
+        csi.create_volume(create("vol-a", SIZE, mount_in(mode)))?;
+        csi.create_volume(create("vol-b", SIZE, block_in(mode)))?;
+    }
+    for mode in [MultiNodeSingleWriter, MultiNodeMultiWriter] {
+        for (name, capability) in [("vol-a", mount_in(mode)), ("vol-c", block_in(mode))] {
+            refused(csi.create_volume(create(name, SIZE, capability)), Code::InvalidArgument, mode.as_str_name())?;
+        }
+    }
+    for id in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_volume_is_a_directory_or_a_device(stand: &mut Stand) -> Result<()> {
+    let request = CreateVolumeRequest { volume_capabilities: vec![mount(), block()], ..create("vol-a", SIZE, mount()) };
+    refused(stand.csi()?.create_volume(request), Code::InvalidArgument, "either")
+}
+
+fn a_place_elsewhere_is_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let mut place = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?;
+    place.segments.values_mut().for_each(|value| *value = "elsewhere".to_owned());
+    let requirement = TopologyRequirement { requisite: vec![place.clone()], preferred: vec![place] };
+    let request =
+        CreateVolumeRequest { accessibility_requirements: Some(requirement), ..create("vol-a", SIZE, mount()) };
+    refused(csi.create_volume(request), Code::ResourceExhausted, "node")
+}
+
+fn a_source_of_content_is_refused(stand: &mut Stand) -> Result<()> {
+    use volume_content_source::{SnapshotSource, Type, VolumeSource};
+    let csi = stand.csi()?;
+    let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "snap-1".to_owned() });
+    let volume = Type::Volume(VolumeSource { volume_id: "vol-z".to_owned() });
+    for source in [Some(snapshot), Some(volume), None] {
+        let source = Some(VolumeContentSource { r#type: source });
+        let request = CreateVolumeRequest { volume_content_source: source, ..create("vol-a", SIZE, mount()) };
+        refused(csi.create_volume(request), Code::InvalidArgument, "source")?;
+    }
+    Ok(())
+}

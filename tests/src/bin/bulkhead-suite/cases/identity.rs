@@ -1,0 +1,203 @@
+//! Who the plugin is, whether it works, and what it is allowed to do.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::v1::plugin_capability::{Type, service, volume_expansion};
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    plugin_info_names_the_driver_and_its_release,
+    the_driver_is_called_as_the_helper_is_configured: Bare,
+    plugin_has_a_controller_places_and_online_expansion,
+    node_service_tells_what_it_can_do,
+    controller_service_tells_what_it_can_do,
+    node_info_is_the_same_after_restarts,
+    probe_says_not_ready_without_the_helper_and_does_not_block,
+    all_services_are_on_one_socket_with_nothing_beside_it,
+    the_frontend_has_no_privilege,
+    the_helper_has_two_capabilities_and_the_emptier_three,
+    the_kubelets_keys_are_out_of_the_helpers_sight,
+}
+
+fn plugin_info_names_the_driver_and_its_release(stand: &mut Stand) -> Result<()> {
+    let info = stand.csi()?.get_plugin_info(GetPluginInfoRequest {})?;
+    ensure!(info.name == "bulkhead.csi.local", "name {:?}", info.name);
+    ensure!(!info.vendor_version.is_empty() && info.vendor_version.len() <= 128, "{:?}", info.vendor_version);
+    Ok(())
+}
+
+fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result<()> {
+    let socket = stand.kubelet.csi_socket().display().to_string();
+    stand.helper_flags = ["--driver-name", "other.example", "--csi-socket", &socket].map(str::to_owned).to_vec();
+    // The socket's directory follows the driver's name, so the one of this test is not made by the helper.
+    fs::create_dir_all(stand.kubelet.root().join("plugins/other.example"))?;
+    let own = stand.kubelet.root().join("plugins/other.example/csi.sock");
+    stand.helper_flags[3] = own.display().to_string();
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    stand.launch_frontend()?;
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        let csi = bulkhead_tests::csi::CsiClient::connect(&own)?;
+        let name = csi.get_plugin_info(GetPluginInfoRequest {})?.name;
+        ensure!(name == "other.example", "name {name:?}");
+        let segments = csi.node_get_info(NodeGetInfoRequest {})?.accessible_topology.context("no topology")?.segments;
+        ensure!(segments.keys().all(|key| key.starts_with("other.example/")), "{segments:?}");
+        Ok(())
+    })?;
+    stand.stop()?;
+    // Its sockets have names of their own; whoever asks for another name takes them away.
+    for path in [own, stand.kubelet.root().join("plugins_registry/other.example-reg.sock")] {
+        if path.exists() {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn plugin_has_a_controller_places_and_online_expansion(stand: &mut Stand) -> Result<()> {
+    let answer = stand.csi()?.get_plugin_capabilities(GetPluginCapabilitiesRequest {})?;
+    let kinds: Vec<Type> = answer.capabilities.into_iter().filter_map(|capability| capability.r#type).collect();
+    for wanted in [service::Type::ControllerService, service::Type::VolumeAccessibilityConstraints] {
+        let found = kinds.iter().any(|kind| matches!(kind, Type::Service(own) if own.r#type() == wanted));
+        ensure!(found, "{wanted:?} is not in {kinds:?}");
+    }
+    let online = volume_expansion::Type::Online;
+    let found = kinds.iter().any(|kind| matches!(kind, Type::VolumeExpansion(own) if own.r#type() == online));
+    ensure!(found, "online expansion is not in {kinds:?}");
+    Ok(())
+}
+
+fn node_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
+    use node_service_capability::rpc::Type::*;
+    let answer = stand.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+    let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
+    let has = |wanted| calls.iter().any(|node_service_capability::Type::Rpc(own)| own.r#type() == wanted);
+    for wanted in [GetVolumeStats, ExpandVolume, VolumeCondition, SingleNodeMultiWriter] {
+        ensure!(has(wanted), "{wanted:?} is missing");
+    }
+    // A path to stage at would be required of every publish.
+    ensure!(!has(StageUnstageVolume), "volumes are staged");
+    Ok(())
+}
+
+fn controller_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
+    use controller_service_capability::rpc::Type::*;
+    let answer = stand.csi()?.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
+    let calls: Vec<_> = answer.capabilities.iter().filter_map(|own| own.r#type.as_ref()).collect();
+    let has = |wanted| calls.iter().any(|controller_service_capability::Type::Rpc(own)| own.r#type() == wanted);
+    for wanted in [CreateDeleteVolume, ListVolumes, GetCapacity, ExpandVolume, SingleNodeMultiWriter] {
+        ensure!(has(wanted), "{wanted:?} is missing");
+    }
+    for unwanted in [PublishUnpublishVolume, CreateDeleteSnapshot, ListSnapshots, CloneVolume] {
+        ensure!(!has(unwanted), "{unwanted:?} is not done");
+    }
+    Ok(())
+}
+
+fn node_info_is_the_same_after_restarts(stand: &mut Stand) -> Result<()> {
+    let before = stand.csi()?.node_get_info(NodeGetInfoRequest {})?;
+    ensure!(before.node_id == "node" && before.max_volumes_per_node >= 0, "{before:?}");
+    let place = before.accessible_topology.as_ref().context("no topology")?;
+    ensure!(place.segments.len() == 1 && place.segments.values().all(|value| value.len() <= 63), "{place:?}");
+    stand.restart_helper()?;
+    stand.restart_frontend()?;
+    let after = stand.csi()?.node_get_info(NodeGetInfoRequest {})?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    Ok(())
+}
+
+fn probe_says_not_ready_without_the_helper_and_does_not_block(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    ensure!(csi.probe(ProbeRequest {})?.ready == Some(true));
+    stand.kill_helper()?;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let ready = csi.probe(ProbeRequest {})?.ready;
+        ensure!(ready == Some(false), "ready: {ready:?}");
+        ensure!(start.elapsed() < stand.patience(Duration::from_secs(3)), "took {:?}", start.elapsed());
+    }
+    stand.start_helper()?;
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready again");
+        Ok(())
+    })
+}
+
+fn all_services_are_on_one_socket_with_nothing_beside_it(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.get_plugin_info(GetPluginInfoRequest {})?;
+    csi.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
+    csi.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+    let socket = stand.kubelet.csi_socket();
+    let directory = socket.parent().context("socket without a directory")?;
+    let names: Vec<_> =
+        fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    ensure!(names == ["csi.sock"], "{names:?}");
+    Ok(())
+}
+
+/// A value of a process's status file, as a number of that base.
+fn status(pid: u32, key: &str) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).context(key.to_owned())?;
+    let value = line.split_whitespace().next().context(key.to_owned())?;
+    Ok(u64::from_str_radix(value, if key.starts_with("Cap") { 16 } else { 10 })?)
+}
+
+fn the_frontend_has_no_privilege(stand: &mut Stand) -> Result<()> {
+    let pid = stand.running_frontend()?.pid();
+    ensure!(status(pid, "Uid")? == 901);
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        ensure!(status(pid, set)? == 0, "{set} {:x}", status(pid, set)?);
+    }
+    Ok(())
+}
+
+fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> Result<()> {
+    // linux/capability.h
+    const DAC_OVERRIDE: u64 = 1 << 1;
+    const FOWNER: u64 = 1 << 3;
+    const LINUX_IMMUTABLE: u64 = 1 << 9;
+    const SYS_ADMIN: u64 = 1 << 21;
+    const MKNOD: u64 = 1 << 27;
+    let server = stand.running_helper()?.pid();
+    let children = processes::descendants(i32::try_from(server)?)?;
+    ensure!(children.len() == 1, "{children:?}");
+    let emptier = u32::try_from(children[0].pid)?;
+    for (pid, permitted) in [(server, SYS_ADMIN | MKNOD), (emptier, DAC_OVERRIDE | FOWNER | LINUX_IMMUTABLE)] {
+        ensure!(status(pid, "CapPrm")? == permitted, "CapPrm {:x}, not {permitted:x}", status(pid, "CapPrm")?);
+        for set in ["CapInh", "CapEff", "CapBnd", "CapAmb"] {
+            ensure!(status(pid, set)? == 0, "{set} {:x}", status(pid, set)?);
+        }
+        ensure!(status(pid, "NoNewPrivs")? == 1 && status(pid, "Seccomp")? == 2);
+    }
+    Ok(())
+}
+
+fn the_kubelets_keys_are_out_of_the_helpers_sight(stand: &mut Stand) -> Result<()> {
+    let pid = stand.running_helper()?.pid();
+    let emptier = processes::descendants(i32::try_from(pid)?)?[0].pid;
+    // What the helper has for a root, seen through its entry in /proc.
+    let helper_sees = names(&format!("/proc/{pid}/root"))?;
+    for hidden in ["proc", "sys", "etc", "usr", "dev", "pki"] {
+        ensure!(!helper_sees.iter().any(|name| name == hidden) || hidden == "dev", "{helper_sees:?}");
+    }
+    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    ensure!(!text.contains("pki"), "{text}");
+    let emptier_mounts = fs::read_to_string(format!("/proc/{emptier}/mountinfo"))?;
+    for hidden in ["kubelet", "publish"] {
+        ensure!(!emptier_mounts.contains(hidden), "the emptier sees {hidden}: {emptier_mounts}");
+    }
+    Ok(())
+}
+
+fn names(directory: &str) -> Result<Vec<String>> {
+    let entries = fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
+    Ok(entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+}

@@ -1,0 +1,299 @@
+//! Publishing block volumes.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::CsiClient;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::volume_capability::access_mode::Mode;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    publish_puts_a_device_at_the_target,
+    publish_again_makes_no_second_mount_or_loop_device,
+    publish_again_after_restarts_leaves_the_device_alone,
+    two_targets_share_one_device,
+    read_only_beside_read_write_is_refused,
+    a_device_for_readers_refuses_writes,
+    the_last_target_releases_the_device_once,
+    one_writer_means_one_target,
+    the_kubelets_lock_over_the_device_harms_nothing,
+    a_dying_device_is_never_doubled,
+    numbers_are_taken_in_rotation,
+    a_new_volume_reads_zeros,
+    parameters_choose_block_size_and_sparseness,
+    a_filesystem_on_the_device_can_be_used,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn only_device(stand: &Stand) -> Result<loops::Loop> {
+    let mut found = loops::backed_by(&stand.pool().device()?)?;
+    ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
+    found.pop().context("no loop device")
+}
+
+fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &CsiClient, &Path) -> Result<()>) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    let target = stand.target("a");
+    test(stand, &csi, &target)?;
+    let csi = stand.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "a loop device is left");
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn publish_puts_a_device_at_the_target(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        ensure!(target.metadata()?.file_type().is_block_device(), "{:?}", target.metadata()?);
+        let mounted = mounts::at(target)?;
+        ensure!(mounted.len() == 1 && mounted[0].has("nosuid") && !mounted[0].has("nodev"), "{mounted:?}");
+        let device = only_device(stand)?;
+        ensure!(device.size()? == u64::try_from(SIZE)? && !device.read_only && !device.autoclear, "{device:?}");
+        let file = File::options().read(true).write(true).open(target)?;
+        file.write_all_at(b"content", 1 << 20)?;
+        file.sync_all()?;
+        drop(file);
+        let mut found = [0; 7];
+        File::open(stand.pool().volume("vol-a").join("image"))?.read_exact_at(&mut found, 1 << 20)?;
+        ensure!(&found == b"content", "{found:?}");
+        Ok(())
+    })
+}
+
+fn publish_again_makes_no_second_mount_or_loop_device(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let (mount, device) = (mounts::at(target)?, only_device(stand)?);
+        for _ in 0..4 {
+            csi.node_publish_volume(publish("vol-a", target, block()))?;
+        }
+        ensure!(mounts::at(target)? == mount && only_device(stand)? == device);
+        Ok(())
+    })
+}
+
+fn publish_again_after_restarts_leaves_the_device_alone(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let (mount, device) = (mounts::at(target)?, only_device(stand)?);
+        stand.restart_helper()?;
+        stand.restart_frontend()?;
+        stand.csi()?.node_publish_volume(publish("vol-a", target, block()))?;
+        ensure!(mounts::at(target)? == mount);
+        let after = only_device(stand)?;
+        ensure!((after.path, after.backing_inode) == (device.path, device.backing_inode));
+        Ok(())
+    })
+}
+
+fn two_targets_share_one_device(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        let other = stand.target("b");
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        csi.node_publish_volume(publish("vol-a", &other, block()))?;
+        let device = only_device(stand)?;
+        File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
+        let mut found = [0; 7];
+        File::open(&other)?.read_exact_at(&mut found, 0)?;
+        ensure!(&found == b"content", "{found:?}");
+        csi.node_unpublish_volume(unpublish("vol-a", &other))?;
+        ensure!(only_device(stand)? == device && target.metadata()?.file_type().is_block_device());
+        Ok(())
+    })
+}
+
+fn read_only_beside_read_write_is_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        let other = stand.target("b");
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let beside = csi.node_publish_volume(publish_read_only("vol-a", &other, block()));
+        refused(beside, Code::FailedPrecondition, "vol-a")?;
+        ensure!(!other.exists());
+        let here = csi.node_publish_volume(publish_read_only("vol-a", target, block()));
+        ensure!(here.is_err());
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        csi.node_publish_volume(publish_read_only("vol-a", &other, block()))?;
+        refused(csi.node_publish_volume(publish("vol-a", target, block())), Code::FailedPrecondition, "vol-a")?;
+        ensure!(only_device(stand)?.read_only);
+        csi.node_unpublish_volume(unpublish("vol-a", &other))?;
+        Ok(())
+    })
+}
+
+fn a_device_for_readers_refuses_writes(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        for request in [
+            publish_read_only("vol-a", target, block()),
+            publish("vol-a", target, block_in(Mode::MultiNodeReaderOnly)),
+            publish("vol-a", target, block_in(Mode::SingleNodeReaderOnly)),
+        ] {
+            csi.node_publish_volume(request)?;
+            ensure!(only_device(stand)?.read_only);
+            let written = File::options().write(true).open(target).and_then(|file| file.write_all_at(b"x", 0));
+            ensure!(written.is_err(), "a reader has written");
+            csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        }
+        Ok(())
+    })
+}
+
+fn the_last_target_releases_the_device_once(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.create_volume(create("vol-b", SIZE, block()))?;
+        let other = stand.target("b");
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        csi.node_publish_volume(publish("vol-b", &other, block()))?;
+        let device = only_device(stand)?;
+        // Repeated, the first volume's unpublish must not take a device that serves another volume now.
+        csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        ensure!(only_device(stand)? == device);
+        csi.node_unpublish_volume(unpublish("vol-b", &other))?;
+        csi.delete_volume(delete("vol-b"))?;
+        Ok(())
+    })
+}
+
+fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        for mode in [Mode::SingleNodeWriter, Mode::SingleNodeSingleWriter] {
+            csi.node_publish_volume(publish("vol-a", target, block_in(mode)))?;
+            let second = csi.node_publish_volume(publish("vol-a", &stand.target("b"), block_in(mode)));
+            refused(second, Code::FailedPrecondition, "vol-a")?;
+            ensure!(!stand.target("b").exists());
+            only_device(stand)?;
+            csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        }
+        Ok(())
+    })
+}
+
+/// What a kubelet does around a block volume: it binds the device to its own path, and puts a loop device over it.
+fn the_kubelets_lock_over_the_device_harms_nothing(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, _| {
+        let target = stand.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;
+        csi.node_publish_volume(publish("vol-a", &target, block()))?;
+        let global = stand.kubelet.map_globally(&target, "pv-a", "pod-1")?;
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lock = String::from_utf8(output.stdout)?.trim().to_owned();
+        // Publishing again finds the device by what it backs, not by its place among others.
+        csi.node_publish_volume(publish("vol-a", &target, block()))?;
+        only_device(stand)?;
+        ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
+        csi.node_expand_volume(node_expand("vol-a", &target, 2 * SIZE))?;
+        ensure!(only_device(stand)?.size()? == u64::try_from(2 * SIZE)?);
+        stand.restart_helper()?;
+        stand.csi()?.node_publish_volume(publish("vol-a", &target, block()))?;
+        only_device(stand)?;
+        run(Command::new("losetup").arg("--detach").arg(&lock))?;
+        stand.kubelet.unmap_globally(&global)?;
+        stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+        Ok(())
+    })
+}
+
+fn a_dying_device_is_never_doubled(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let device = only_device(stand)?;
+        let open = File::options().read(true).write(true).open(&device.path)?;
+        refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
+        // It is published again while somebody has it open: one device, which lives on.
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        let revived = only_device(stand)?;
+        ensure!(revived.path == device.path, "{revived:?} beside {device:?}");
+        drop(open);
+        let revived = only_device(stand)?;
+        ensure!(!revived.autoclear, "{revived:?}");
+        File::options().write(true).open(target)?.write_all_at(b"content", 0)?;
+        Ok(())
+    })
+}
+
+fn numbers_are_taken_in_rotation(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        let mut last = None;
+        for _ in 0..3 {
+            csi.node_publish_volume(publish("vol-a", target, block()))?;
+            let number = only_device(stand)?.number();
+            ensure!(number != last, "number {number:?} was just given back");
+            last = number;
+            csi.node_unpublish_volume(unpublish("vol-a", target))?;
+        }
+        Ok(())
+    })
+}
+
+fn a_new_volume_reads_zeros(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    for round in 0..2 {
+        csi.create_volume(create("vol-a", SIZE, block()))?;
+        csi.node_publish_volume(publish("vol-a", &target, block()))?;
+        let mut device = File::options().read(true).write(true).open(&target)?;
+        let mut content = Vec::new();
+        device.read_to_end(&mut content)?;
+        ensure!(content.len() == usize::try_from(SIZE)?, "{} bytes", content.len());
+        ensure!(content.iter().all(|byte| *byte == 0), "round {round} finds what an earlier volume held");
+        device.seek(SeekFrom::Start(0))?;
+        device.write_all(&vec![0x5a; usize::try_from(SIZE)?])?;
+        device.sync_all()?;
+        drop(device);
+        csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+        csi.delete_volume(delete("vol-a"))?;
+    }
+    Ok(())
+}
+
+fn parameters_choose_block_size_and_sparseness(stand: &mut Stand) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    for (pairs, block_size, sparse) in
+        [(parameters(&[]), 512, false), (parameters(&[("blockSize", "4096"), ("sparse", "true")]), 4096, true)]
+    {
+        csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, block()) })?;
+        csi.node_publish_volume(publish("vol-a", &target, block()))?;
+        ensure!(only_device(stand)?.block_size == block_size, "{:?}", only_device(stand)?);
+        let image = fs::metadata(stand.pool().volume("vol-a").join("image"))?;
+        ensure!(
+            (image.blocks() * 512 < image.len()) == sparse,
+            "{} of {} allocated",
+            image.blocks() * 512,
+            image.len()
+        );
+        csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+        csi.delete_volume(delete("vol-a"))?;
+    }
+    Ok(())
+}
+
+fn a_filesystem_on_the_device_can_be_used(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, csi, target| {
+        csi.node_publish_volume(publish("vol-a", target, block()))?;
+        run(Command::new("mkfs.ext4").arg("-q").arg(target))?;
+        let inside = stand.work().join("inside");
+        fs::create_dir(&inside)?;
+        run(Command::new("mount").args(["-t", "ext4"]).arg(target).arg(&inside))?;
+        fs::write(inside.join("file"), "content")?;
+        refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "")?;
+        ensure!(fs::read(inside.join("file"))? == b"content");
+        rustix::mount::unmount(&inside, rustix::mount::UnmountFlags::NOFOLLOW)?;
+        Ok(())
+    })
+}

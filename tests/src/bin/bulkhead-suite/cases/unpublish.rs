@@ -1,0 +1,211 @@
+//! Taking volumes away from their targets.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::stand::Stand;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use tonic::Code;
+
+cases! {
+    the_target_is_gone_and_repeating_is_done,
+    what_was_unmounted_by_hand_is_unpublished,
+    what_was_removed_by_hand_is_unpublished,
+    stacked_mounts_of_the_volume_are_all_undone,
+    a_foreign_mount_at_the_target_stays,
+    a_directory_with_content_at_the_target_stays,
+    a_mount_inside_the_volume_keeps_it_busy,
+    an_open_file_inside_the_volume_keeps_it_busy,
+    an_open_device_is_released_when_it_is_closed,
+    another_volumes_device_is_never_touched,
+    an_unknown_volume_or_target_is_done,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn the_target_is_gone_and_repeating_is_done(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let target = stand.target(id);
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_unpublish_volume(unpublish(id, &target))?;
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        for _ in 0..5 {
+            csi.node_unpublish_volume(unpublish(id, &target))?;
+            ensure!(fs::symlink_metadata(&target).is_err());
+        }
+        csi.delete_volume(delete(id))?;
+        csi.node_unpublish_volume(unpublish(id, &target))?;
+    }
+    Ok(())
+}
+
+fn what_was_unmounted_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let target = stand.target(id);
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_publish_volume(publish(id, &target, capability.clone()))?;
+        unmount(&target, UnmountFlags::NOFOLLOW)?;
+        // Published again after that, it is mounted again.
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        ensure!(mounts::at(&target)?.len() == 1);
+        unmount(&target, UnmountFlags::NOFOLLOW)?;
+        csi.node_unpublish_volume(unpublish(id, &target))?;
+        ensure!(!target.exists());
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn what_was_removed_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let parent = stand.target(id);
+        let target = parent.join("t");
+        fs::create_dir(&parent)?;
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        unmount(&target, UnmountFlags::NOFOLLOW)?;
+        fs::remove_dir_all(&parent)?;
+        csi.node_unpublish_volume(unpublish(id, &target))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn stacked_mounts_of_the_volume_are_all_undone(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    mount_bind(stand.pool().volume("vol-a").join("data"), &target)?;
+    ensure!(mounts::at(&target)?.len() == 2);
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    ensure!(mounts::at(&target)?.is_empty() && !target.exists());
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_foreign_mount_at_the_target_stays(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    fs::create_dir(&target)?;
+    mount_bind(stand.logs(), &target)?;
+    refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::AlreadyExists, "mounted")?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "mounted")?;
+    ensure!(mounts::at(&target)?.len() == 1);
+    unmount(&target, UnmountFlags::NOFOLLOW)?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_directory_with_content_at_the_target_stays(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    fs::create_dir(&target)?;
+    fs::write(target.join("precious"), "content")?;
+    refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::FailedPrecondition, "something in it")?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "something in it")?;
+    ensure!(fs::read(target.join("precious"))? == b"content");
+    fs::remove_dir_all(&target)?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_mount_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    fs::create_dir(target.join("inner"))?;
+    mount_bind(stand.logs(), target.join("inner"))?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
+    ensure!(mounts::at(&target)?.len() == 1 && mounts::at(&target.join("inner"))?.len() == 1);
+    refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "vol-a")?;
+    unmount(target.join("inner"), UnmountFlags::NOFOLLOW)?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn an_open_file_inside_the_volume_keeps_it_busy(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let open = fs::File::create(target.join("file"))?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
+    drop(open);
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    // As a container has it open: by a node of its own, not through the target.
+    let device = loops::backed_by(&stand.pool().device()?)?;
+    let open = fs::File::open(&device[0].path)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "open")?;
+    refused(csi.delete_volume(delete("vol-a")), Code::Aborted, "open")?;
+    drop(open);
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty());
+    // Through the target itself.
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let open = fs::File::open(&target)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
+    drop(open);
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn another_volumes_device_is_never_touched(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let (a, b) = (stand.target("a"), stand.target("b"));
+    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
+        csi.create_volume(create(id, SIZE, block()))?;
+        csi.node_publish_volume(publish(id, target, block()))?;
+    }
+    let before = loops::backed_by(&stand.pool().device()?)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &b)), Code::FailedPrecondition, "vol-b")?;
+    // Somebody puts the one volume's device on the other's target.
+    unmount(&a, UnmountFlags::NOFOLLOW)?;
+    mount_bind(&b, &a)?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &a)), Code::FailedPrecondition, "mounted")?;
+    ensure!(loops::backed_by(&stand.pool().device()?)? == before && mounts::at(&b)?.len() == 1);
+    unmount(&a, UnmountFlags::NOFOLLOW)?;
+    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
+        csi.node_unpublish_volume(unpublish(id, target))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn an_unknown_volume_or_target_is_done(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for id in ["vol-z", "No Id"] {
+        for target in [stand.target("a"), stand.target("a/b/c"), "/etc/x".into()] {
+            csi.node_unpublish_volume(unpublish(id, &target))?;
+        }
+    }
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a/b/c")))?;
+    let foreign = csi.node_unpublish_volume(unpublish("vol-a", Path::new("/etc/x")));
+    refused(foreign, Code::InvalidArgument, "publish directory")?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
