@@ -45,7 +45,7 @@ impl Sockets {
         };
         let mut listening = lock(&self.listening);
         if let Some(held) = listening.get(&which) {
-            return held.try_clone().map_err(|_| failed("duplicate the socket", &place.name, Errno::MFILE));
+            return copy(held).map_err(|errno| failed("duplicate the socket", &place.name, errno));
         }
         let status = file::status_at(&place.directory, &place.name);
         if status.is_ok_and(|status| status.file_type != FileType::Socket) {
@@ -53,10 +53,14 @@ impl Sockets {
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
         let made = make(place).map_err(|errno| failed("make the socket", &place.name, errno))?;
-        let copy = made.try_clone().map_err(|_| failed("duplicate the socket", &place.name, Errno::MFILE))?;
+        let passed = copy(&made).map_err(|errno| failed("duplicate the socket", &place.name, errno))?;
         listening.insert(which, made);
-        Ok(copy)
+        Ok(passed)
     }
+}
+
+fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(socket, 0)
 }
 
 /// Makes it under a dot-name, which the kubelet does not look at, and renames it into place when it listens.

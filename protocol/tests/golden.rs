@@ -1,0 +1,188 @@
+//! The bytes of every variant. A change here is a change of the wire: a released variant never changes, so only lines
+//! for new ones are ever added.
+
+use bulkhead_protocol::*;
+
+fn id(text: &str) -> VolumeId {
+    text.parse().expect("a volume id")
+}
+
+fn size(bytes: u64) -> Bytes {
+    Bytes::try_from(bytes).expect("a size")
+}
+
+fn inodes(number: u64) -> Inodes {
+    Inodes::try_from(number).expect("a number of inodes")
+}
+
+fn target() -> TargetPath {
+    TargetPath { directory: "kubelet-pods".parse().expect("a name"), path: "u/m".parse().expect("a path") }
+}
+
+fn directory() -> VolumeSpec {
+    let mode = DirectoryMode::try_from(0o755).expect("a mode");
+    VolumeSpec {
+        size: size(1 << 20),
+        kind: VolumeKind::Directory { inodes: inodes(1024), mode },
+        name_hash: NameHash([7; 32]),
+    }
+}
+
+fn image() -> VolumeSpec {
+    let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B4096 };
+    VolumeSpec { size: size(4096), kind, name_hash: NameHash([9; 32]) }
+}
+
+fn requests() -> Vec<(&'static str, Request)> {
+    let volume = id("pvc-1");
+    let flags = MountFlags { read_only: true, no_exec: false, no_atime: true, no_diratime: false };
+    let pool: PoolName = "fast".parse().expect("a name");
+    vec![
+        ("create-directory", Request::Create { volume: volume.clone(), pool: pool.clone(), spec: directory() }),
+        ("create-image", Request::Create { volume: volume.clone(), pool: pool.clone(), spec: image() }),
+        ("set-quota", Request::SetQuota { volume: volume.clone(), size: size(8192), inodes: inodes(2048) }),
+        ("grow-image", Request::GrowImage { volume: volume.clone(), size: size(8192) }),
+        ("bind-mount", Request::BindMount { volume: volume.clone(), target: target(), flags, exclusive: true }),
+        ("unmount", Request::Unmount { volume: volume.clone(), target: target() }),
+        ("loop-attach", Request::LoopAttach { volume: volume.clone(), read_only: true }),
+        ("loop-detach", Request::LoopDetach { volume: volume.clone() }),
+        ("loop-resize", Request::LoopResize { volume: volume.clone() }),
+        ("make-device", Request::MakeDevice { volume: volume.clone(), target: target(), exclusive: false }),
+        ("remove-device", Request::RemoveDevice { volume: volume.clone(), target: target() }),
+        ("usage", Request::Usage { volume: volume.clone(), target: None }),
+        ("usage-at", Request::Usage { volume: volume.clone(), target: Some(target()) }),
+        ("list", Request::List { after: None, limit: 16 }),
+        ("list-after", Request::List { after: Some(volume.clone()), limit: 1 }),
+        ("delete", Request::Delete { volume }),
+        ("pool-status", Request::PoolStatus { pool }),
+        ("listen-csi", Request::Listen { socket: Socket::Csi }),
+        ("listen-registration", Request::Listen { socket: Socket::Registration }),
+    ]
+}
+
+fn responses() -> Vec<(&'static str, Response)> {
+    let pool: PoolName = "fast".parse().expect("a name");
+    let usage = Usage {
+        pool: pool.clone(),
+        spec: directory(),
+        used_bytes: Some(4096),
+        available_bytes: Some(1),
+        used_inodes: None,
+        targets: 2,
+        condition: Text::default(),
+    };
+    let listed = Listed { volume: id("pvc-1"), pool, size: size(4096), block: true, targets: 1 };
+    let status = PoolStatus {
+        quota: QuotaMode::None,
+        total: 5,
+        available: 4,
+        largest_volume: 3,
+        promised: 2,
+        volumes: 1,
+        emptying: 0,
+        conditions: UpTo::try_from(vec![Text::new("worn")]).expect("one text"),
+    };
+    let mut all = vec![
+        ("done", Ok(Reply::Done)),
+        ("size", Ok(Reply::Size(size(4096)))),
+        ("usage-reply", Ok(Reply::Usage(usage))),
+        ("volumes", Ok(Reply::Volumes(UpTo::try_from(vec![listed]).expect("one volume")))),
+        ("pool", Ok(Reply::Pool(status))),
+        ("listening", Ok(Reply::Listening)),
+    ];
+    let kinds = [
+        ("not-found", ErrorKind::NotFound),
+        ("already-exists", ErrorKind::AlreadyExists),
+        ("incompatible", ErrorKind::Incompatible),
+        ("in-use", ErrorKind::InUse),
+        ("busy", ErrorKind::Busy),
+        ("no-space", ErrorKind::NoSpace),
+        ("unsupported", ErrorKind::Unsupported),
+        ("invalid", ErrorKind::Invalid),
+        ("refused", ErrorKind::Refused),
+        ("pool-broken", ErrorKind::PoolBroken),
+        ("io", ErrorKind::Io(5)),
+    ];
+    all.extend(kinds.map(|(name, kind)| (name, Err(Error::new(kind, "no")))));
+    all
+}
+
+fn welcome() -> Result<Welcome, Error> {
+    let pool = Pool { name: "fast".parse().expect("a name"), quota: QuotaMode::Enforced };
+    let publish = PublishDirectory { name: "t".parse().expect("a name"), host_path: Text::new("/t") };
+    Ok(Welcome {
+        version: 1,
+        release: Text::new("0.1.0"),
+        driver: "bulkhead.csi.local".parse().expect("a name"),
+        csi_socket: Text::new("/run/csi.sock"),
+        registers: true,
+        publish_directories: UpTo::try_from(vec![publish]).expect("one directory"),
+        pools: UpTo::try_from(vec![pool]).expect("one pool"),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal")).collect()
+}
+
+fn encoded() -> Vec<(String, Vec<u8>)> {
+    let mut all = vec![("hello".to_owned(), encode(&Hello::new(1)).expect("it fits"))];
+    all.push(("welcome".to_owned(), encode(&welcome()).expect("it fits")));
+    all.extend(requests().into_iter().map(|(name, value)| (name.to_owned(), encode(&value).expect("it fits"))));
+    all.extend(responses().into_iter().map(|(name, value)| (name.to_owned(), encode(&value).expect("it fits"))));
+    all
+}
+
+#[test]
+fn the_bytes_of_every_variant_are_as_they_were_released() {
+    let now: String = encoded().iter().map(|(name, bytes)| format!("{name} {}\n", hex(bytes))).collect();
+    assert_eq!(now, include_str!("golden.txt"), "the wire has changed; what is printed on the left is new");
+}
+
+#[test]
+fn released_bytes_decode_to_their_values() {
+    let golden: std::collections::HashMap<_, _> =
+        include_str!("golden.txt").lines().filter_map(|line| line.split_once(' ')).collect();
+    for (name, value) in requests() {
+        assert_eq!(decode::<Request>(&unhex(golden[name])), Ok(value), "{name}");
+    }
+    for (name, value) in responses() {
+        assert_eq!(decode::<Response>(&unhex(golden[name])), Ok(value), "{name}");
+    }
+    assert_eq!(decode::<Hello>(&unhex(golden["hello"])), Ok(Hello::new(1)));
+    assert_eq!(decode(&unhex(golden["welcome"])), Ok(welcome()));
+}
+
+#[test]
+fn one_byte_less_and_one_byte_more_are_refused() {
+    for (name, value) in requests() {
+        let mut packet = encode(&value).expect("it fits");
+        for length in 0..packet.len() {
+            assert_eq!(decode::<Request>(&packet[..length]), Err(CodecError::Malformed), "{name} cut to {length}");
+        }
+        packet.push(0);
+        assert_eq!(decode::<Request>(&packet), Err(CodecError::TrailingBytes), "{name} and a byte");
+    }
+}
+
+#[test]
+fn an_unknown_variant_is_refused() {
+    for number in [15_u32, 16, 255, u32::MAX] {
+        let mut packet = number.to_le_bytes().to_vec();
+        packet.extend([0; 64]);
+        assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");
+    }
+}
+
+#[test]
+fn the_version_in_use_is_the_lower_of_the_two() {
+    assert_eq!(negotiate(Hello::new(HIGHEST_VERSION)), Ok(HIGHEST_VERSION));
+    assert_eq!(negotiate(Hello::new(u16::MAX)), Ok(HIGHEST_VERSION));
+    assert_eq!(negotiate(Hello::new(0)).map_err(|error| error.kind), Err(ErrorKind::Invalid));
+    let other: Hello = decode(b"BULKHEAT\x01\x00").expect("the form of a hello");
+    assert_eq!(negotiate(other).map_err(|error| error.kind), Err(ErrorKind::Invalid));
+}
