@@ -1,2 +1,77 @@
-//! `bulkheadctl`: speaks CSI from the command line.
-fn main() {}
+//! `bulkheadctl`: a CSI client for people and scripts.
+
+mod client;
+mod options;
+mod output;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use serde_json::json;
+
+use bulkhead_frontend::proto::csi::{GetCapacityRequest, NodeGetInfoRequest, ProbeRequest};
+use bulkhead_frontend::quantity::Quantity;
+
+use client::{Client, Failure};
+use options::{Command, NodeCommand, Options};
+use output::{Report, Table};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let json = options.json;
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)
+        .and_then(|runtime| runtime.block_on(run(options)));
+    match outcome.and_then(|report| report.print(json)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bulkheadctl: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<Report, Failure> {
+    let client = Client::connect(&options.endpoint).await?;
+    match options.command {
+        Command::Volume(command) => volume::run(client, command).await,
+        Command::Node(NodeCommand::Info) => node_info(client).await,
+        Command::Capacity { pool } => capacity(client, pool).await,
+    }
+}
+
+async fn node_info(mut client: Client) -> Result<Report, Failure> {
+    let ready = client.identity.probe(ProbeRequest {}).await?.into_inner().ready.unwrap_or(true);
+    let node = client.node.node_get_info(NodeGetInfoRequest {}).await?.into_inner();
+    let topology = node.accessible_topology.unwrap_or_default().segments;
+    let places: Vec<_> = topology.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let ready_word = if ready { "yes" } else { "no: the privileged helper does not answer" };
+    let table = Table::facts([
+        ("node", node.node_id.clone()),
+        ("topology", places.join(", ")),
+        ("ready", ready_word.to_owned()),
+    ]);
+    Ok(Report::new(json!({ "node": node.node_id, "topology": topology, "ready": ready }), table))
+}
+
+async fn capacity(mut client: Client, pool: Option<String>) -> Result<Report, Failure> {
+    let parameters = pool.into_iter().map(|pool| ("pool".to_owned(), pool)).collect();
+    let request = GetCapacityRequest { parameters, ..GetCapacityRequest::default() };
+    let room = client.controller.get_capacity(request).await?.into_inner();
+    let largest = room.maximum_volume_size.unwrap_or(room.available_capacity);
+    let smallest = room.minimum_volume_size.unwrap_or(0);
+    let table = Table::facts([
+        ("available", Quantity(room.available_capacity).to_string()),
+        ("largest volume", Quantity(largest).to_string()),
+        ("smallest volume", Quantity(smallest).to_string()),
+    ]);
+    let json = json!({
+        "availableBytes": room.available_capacity,
+        "largestVolumeBytes": largest,
+        "smallestVolumeBytes": smallest,
+    });
+    Ok(Report::new(json, table))
+}

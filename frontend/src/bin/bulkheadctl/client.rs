@@ -1,0 +1,111 @@
+//! The connection to a CSI endpoint.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_frontend::endpoint::Endpoint;
+use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
+use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
+use bulkhead_frontend::proto::csi::node_client::NodeClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tonic::transport::{Channel, Endpoint as Transport};
+use tonic::{Code, Status};
+use tower::service_fn;
+
+/// As long as the kubelet waits.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Clients of the three services, over one connection.
+pub struct Client {
+    pub identity: IdentityClient<Channel>,
+    pub controller: ControllerClient<Channel>,
+    pub node: NodeClient<Channel>,
+}
+
+/// Why a command has not done what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("the runtime does not start: {0}")]
+    Runtime(io::Error),
+    #[error("cannot connect to {}: {error}; is bulkhead-frontend serving there, and may you connect to it?", path.display())]
+    Connect { path: PathBuf, error: io::Error },
+    #[error("{} is no CSI endpoint: {error}", path.display())]
+    Transport { path: PathBuf, error: tonic::transport::Error },
+    #[error("{}", explain(.0))]
+    Call(#[from] Box<Status>),
+    #[error("the answer is incomplete: {0} is missing")]
+    Incomplete(&'static str),
+    #[error("the output cannot be written: {0}")]
+    Output(#[from] io::Error),
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Call(Box::new(status))
+    }
+}
+
+impl Client {
+    /// Connects to `endpoint`.
+    pub async fn connect(endpoint: &Endpoint) -> Result<Self, Failure> {
+        let path = endpoint.path().to_owned();
+        // Tried first by itself, because the transport would hide why it fails.
+        connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
+        let connector = {
+            let path = path.clone();
+            service_fn(move |_| {
+                let path = path.clone();
+                async move { connect(&path).await.map(TokioIo::new) }
+            })
+        };
+        // The address is only the name that HTTP/2 wants to have.
+        let transport = Transport::from_static("http://localhost").timeout(DEADLINE);
+        let channel = transport
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| Failure::Transport { path: path.clone(), error })?;
+        Ok(Self {
+            identity: IdentityClient::new(channel.clone()),
+            controller: ControllerClient::new(channel.clone()),
+            node: NodeClient::new(channel),
+        })
+    }
+}
+
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(path).await
+}
+
+fn explain(status: &Status) -> String {
+    let advice = match status.code() {
+        Code::Unavailable | Code::Aborted => " (try again)",
+        Code::Unimplemented => " (this plugin does not offer it)",
+        _ => "",
+    };
+    format!("{}: {}{advice}", name(status.code()), status.message())
+}
+
+/// A code as the gRPC documentation writes it.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
+}

@@ -1,0 +1,84 @@
+//! What a command prints.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use crate::client::Failure;
+
+/// An outcome, for machines and for people.
+pub struct Report {
+    json: Value,
+    text: Table,
+}
+
+/// Rows of cells, printed in aligned columns.
+pub struct Table(Vec<Vec<String>>);
+
+impl Report {
+    pub fn new(json: Value, text: Table) -> Self {
+        Self { json, text }
+    }
+
+    /// Prints one of the two on standard output.
+    pub fn print(&self, json: bool) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        let written = if json { writeln!(out, "{:#}", self.json) } else { write!(out, "{}", self.text) };
+        match written.and_then(|()| out.flush()) {
+            // Whoever reads has seen enough.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            outcome => Ok(outcome?),
+        }
+    }
+}
+
+impl Table {
+    /// A table below a line of headings.
+    pub fn headed<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Self {
+        let mut table = vec![headings.map(str::to_uppercase).to_vec()];
+        table.extend(rows.into_iter().map(Vec::from));
+        Self(table)
+    }
+
+    /// One fact a line.
+    pub fn facts(facts: impl IntoIterator<Item = (&'static str, String)>) -> Self {
+        Self(facts.into_iter().map(|(name, value)| vec![format!("{name}:"), value]).collect())
+    }
+
+    /// A single sentence.
+    pub fn line(text: String) -> Self {
+        Self(vec![vec![text]])
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.0.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.0.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &self.0 {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(&format!("{cell:width$}  "));
+            }
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_lines_end_with_text() {
+        let table = Table::headed(["id", "size"], [["pvc-1".to_owned(), "1Gi".to_owned()]]);
+        assert_eq!(table.to_string(), "ID     SIZE\npvc-1  1Gi\n");
+        let facts = Table::facts([("node", "a".to_owned()), ("topology", String::new())]);
+        assert_eq!(facts.to_string(), "node:      a\ntopology:\n");
+    }
+}
