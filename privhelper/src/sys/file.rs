@@ -58,7 +58,9 @@ pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
 
 /// Opens the file or directory `path` below `parent`, staying on its mount. A fifo does not block.
 pub fn open(parent: impl AsFd, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
-    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // openat2(2) refuses the flags of an open file where only a path is wanted.
+    let careful = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
+    let flags = flags | careful | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
 }
 
