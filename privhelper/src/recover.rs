@@ -16,7 +16,7 @@ use crate::mountinfo::Mount;
 use crate::ops;
 use crate::state::{
     Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PublishDirectory,
-    Published, Served, Sockets, State, Volume, Volumes, read_spec, write_spec,
+    Published, Purpose, Served, Sockets, State, Volume, Volumes, read_spec, write_spec,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;
@@ -273,11 +273,13 @@ fn owner_of(
     let (parent, name) = target.path.split_last();
     let parent = file::open_below(directory.root.as_fd(), parent).ok()?;
     let status = file::status_at(parent, name).ok().filter(|status| status.mount_root)?;
-    let id = match status.file_type {
-        FileType::Directory => owners.get(&status.id),
-        FileType::BlockDevice if status.device.0 == MAJOR => devices.get(&status.device.1),
-        _ => None,
+    let (id, purpose) = match status.file_type {
+        FileType::Directory => (owners.get(&status.id), Purpose::Directory),
+        FileType::BlockDevice if status.device.0 == MAJOR => (devices.get(&status.device.1), Purpose::Device),
+        _ => return None,
     };
+    // The kubelet binds what we published once more, at paths of its own.
+    directory.check_shape(target, purpose).ok()?;
     Some((id?.clone(), status.id))
 }
 
