@@ -38,13 +38,13 @@ pub fn code(operation: Operation, kind: FaultKind) -> Code {
 }
 
 fn typed(operation: Operation, kind: ErrorKind) -> Code {
-    use Operation::{Create, Expand, Publish, Unpublish};
+    use Operation::{Create, Expand, Inspect, Publish, Unpublish};
     match (kind, operation) {
         (ErrorKind::NotFound, _) => Code::NotFound,
         (ErrorKind::AlreadyExists, _) => Code::AlreadyExists,
-        (ErrorKind::Incompatible, Create) => Code::AlreadyExists,
-        (ErrorKind::Incompatible, Publish | Unpublish) => Code::FailedPrecondition,
-        (ErrorKind::Incompatible, _) => Code::InvalidArgument,
+        (ErrorKind::Incompatible | ErrorKind::WrongKind, Create) => Code::AlreadyExists,
+        (ErrorKind::Incompatible | ErrorKind::WrongKind, Publish | Unpublish) => Code::FailedPrecondition,
+        (ErrorKind::Incompatible | ErrorKind::WrongKind, _) => Code::InvalidArgument,
         (ErrorKind::InUse, _) => Code::FailedPrecondition,
         (ErrorKind::Busy, _) => Code::Aborted,
         (ErrorKind::NoSpace, Expand) => Code::OutOfRange,
@@ -52,6 +52,8 @@ fn typed(operation: Operation, kind: ErrorKind) -> Code {
         (ErrorKind::Unsupported, Create) => Code::InvalidArgument,
         (ErrorKind::Unsupported, _) => Code::FailedPrecondition,
         (ErrorKind::Invalid, _) => Code::InvalidArgument,
+        // Nothing is ever published at a path that is refused.
+        (ErrorKind::Refused, Expand | Inspect) => Code::NotFound,
         (ErrorKind::Refused, _) => Code::PermissionDenied,
         (ErrorKind::PoolBroken, Create) => Code::ResourceExhausted,
         (ErrorKind::PoolBroken, _) => Code::FailedPrecondition,
@@ -81,6 +83,7 @@ mod tests {
         ErrorKind::NotFound,
         ErrorKind::AlreadyExists,
         ErrorKind::Incompatible,
+        ErrorKind::WrongKind,
         ErrorKind::InUse,
         ErrorKind::Busy,
         ErrorKind::NoSpace,

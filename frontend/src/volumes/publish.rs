@@ -61,7 +61,7 @@ impl Volumes {
         // helper refuses a wrong one.
         let guess = guess_mode(&target);
         match self.unpublish_as(guess, &volume, &target).await {
-            Err(fault) if fault.is(ErrorKind::Incompatible) => {
+            Err(fault) if fault.is(ErrorKind::WrongKind) => {
                 let other = if guess == Mode::Block { Mode::Directory } else { Mode::Block };
                 self.unpublish_as(other, &volume, &target).await
             }
