@@ -21,7 +21,7 @@ cases! {
     validating_without_fields_is_refused,
     lists_come_in_pages,
     lists_refuse_bad_tokens_and_negative_numbers,
-    capacity_falls_with_each_promise,
+    capacity_falls_with_each_promise: Quota,
     capacity_elsewhere_is_none,
     what_is_not_offered_is_unimplemented,
     secrets_are_in_no_log,
