@@ -2,6 +2,7 @@
 
 mod commands;
 mod count;
+mod go;
 mod packages;
 mod process;
 mod progress;

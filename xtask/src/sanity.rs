@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::process::{command, run};
+use crate::go::go;
+use crate::process::run;
 use crate::workspace::Workspace;
 
 /// Runs it in the machine.
@@ -15,8 +16,8 @@ pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let source = workspace.root.join("tests/sanity");
     ensure!(source.join("go.mod").exists(), "{} holds no Go module", source.display());
     let program = workspace.target.join("sanity").join(COMMAND);
-    let mut build = command("go");
-    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(".");
-    run(build.current_dir(&source).env("CGO_ENABLED", "0"))?;
+    let mut build = go(&workspace.target)?;
+    build.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(&program).arg(".");
+    run(build.current_dir(&source))?;
     Ok(program)
 }
