@@ -52,6 +52,7 @@ fn gather(suite: &str, archive: &Path) -> Result<()> {
     gather.args(["--quiet", "--variant=minbase", &format!("--include={PACKAGES}")]);
     gather.args(["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]);
     run_quietly(gather.arg(suite).arg(archive))
+        .context("gather Debian's packages: this needs root, or a user with subordinate ids (/etc/subuid)")
 }
 
 fn unpack(workspace: &Workspace, agent: &Path, archive: &Path, image: &Path) -> Result<()> {
