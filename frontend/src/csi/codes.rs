@@ -79,7 +79,7 @@ mod tests {
         Operation::Inspect,
     ];
 
-    const KINDS: [ErrorKind; 11] = [
+    const KINDS: [ErrorKind; 12] = [
         ErrorKind::NotFound,
         ErrorKind::AlreadyExists,
         ErrorKind::Incompatible,

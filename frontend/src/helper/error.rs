@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bulkhead_protocol::{CodecError, Error};
 
-/// Why there is no helper to talk to. It passes when the helper comes back.
+/// Why there is no helper to talk to.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unreachable {
     /// Nothing listens at the socket, or it must not be used.
@@ -38,6 +38,16 @@ pub enum Unreachable {
     /// The first connection is still being made.
     #[error("the privileged helper has not answered yet; try again")]
     NotYet,
+}
+
+impl Unreachable {
+    /// Whether it passes by itself when the helper comes back.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Closed | Self::Broken(_) | Self::Silent | Self::NotYet => true,
+            Self::Malformed(_) | Self::Refused(_) | Self::Version(_) => false,
+        }
+    }
 }
 
 /// Why a request has not led to what it asks for.

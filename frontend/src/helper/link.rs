@@ -37,11 +37,12 @@ impl Link {
         self.state.as_ref().err().cloned().unwrap_or(Unreachable::NotYet)
     }
 
-    /// That run of the helper is gone. Whether that is news.
-    pub(super) fn lose(&mut self, generation: u64, why: &Unreachable) -> bool {
+    /// That run of the helper is of no use any more. Whether that is news. Whatever was wrong with it says nothing of
+    /// the next one.
+    pub(super) fn lose(&mut self, generation: u64) -> bool {
         let news = self.generation == generation && self.state.is_ok();
         if news {
-            self.state = Err(why.clone());
+            self.state = Err(Unreachable::Closed);
         }
         news
     }
@@ -89,9 +90,12 @@ pub(super) async fn keep(shared: Weak<Shared>) {
                     shared.link.send_modify(|link| link.state = Err(why));
                 }
             }
-            drop(shared);
-            sleep(jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(FIRST_PAUSE).await;
+            tokio::select! {
+                () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
+                // Somebody waits, and not for long.
+                () = shared.wanted.notified() => pause = FIRST_PAUSE,
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{Request, Response, Welcome};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use connection::Connection;
@@ -41,6 +41,7 @@ struct Shared {
     slow: Semaphore,
     idle: Mutex<Vec<Connection>>,
     link: watch::Sender<Link>,
+    wanted: Notify,
 }
 
 impl Helper {
@@ -52,6 +53,7 @@ impl Helper {
             slow: Semaphore::new(FOR_SLOW_REQUESTS),
             idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
             link: watch::Sender::new(Link::away()),
+            wanted: Notify::new(),
         }));
         tokio::spawn(link::keep(Arc::downgrade(&helper.0)));
         helper
@@ -59,8 +61,12 @@ impl Helper {
 
     /// What the helper said of itself, waiting as long as it takes for it to come up.
     pub async fn wait(&self) -> Arc<Welcome> {
+        let mut link = self.0.link.subscribe();
         loop {
-            if let Ok(welcome) = self.welcome().await {
+            // It cannot fail: the sender is held here.
+            if let Ok(link) = link.wait_for(|link| link.up().is_some()).await
+                && let Some((welcome, _)) = link.up()
+            {
                 return welcome;
             }
         }
@@ -98,7 +104,7 @@ impl Shared {
                 Ok(answer)
             }
             Err(CallError::Away(why)) => {
-                self.lost(connection.generation, &why);
+                self.lost(connection.generation);
                 Err(CallError::Away(why))
             }
             Err(refused) => {
@@ -120,7 +126,7 @@ impl Shared {
                 Ok(connection)
             }
             Err(why) => {
-                self.lost(generation, &why);
+                self.lost(generation);
                 Err(why)
             }
         }
@@ -140,13 +146,12 @@ impl Shared {
             return Ok(up);
         }
         let mut link = self.link.subscribe();
-        let waited = timeout(PATIENCE, link.wait_for(|link| link.up().is_some())).await;
-        if let Ok(Ok(link)) = waited
-            && let Some(up) = link.up()
-        {
-            return Ok(up);
-        }
-        Err(self.link.borrow().reason())
+        self.wanted.notify_one();
+        let settled = |link: &Link| link.up().is_some() || !link.reason().is_passing();
+        // Whether the time is over or there is an answer, the link tells.
+        let _ = timeout(PATIENCE, link.wait_for(settled)).await;
+        let link = self.link.borrow();
+        link.up().ok_or_else(|| link.reason())
     }
 
     /// A helper that ended while nothing was asked of it has closed its connections; what it said of itself is then
@@ -154,13 +159,13 @@ impl Shared {
     fn discard_if_hung_up(&self) {
         let dead = self.idle().last().filter(|connection| connection.is_hung_up()).map(|dead| dead.generation);
         if let Some(generation) = dead {
-            self.lost(generation, &Unreachable::Closed);
+            self.lost(generation);
         }
     }
 
     /// Connections of that run of the helper are of no use any more.
-    fn lost(&self, generation: u64, why: &Unreachable) {
-        let was_up = self.link.send_if_modified(|link| link.lose(generation, why));
+    fn lost(&self, generation: u64) {
+        let was_up = self.link.send_if_modified(|link| link.lose(generation));
         if was_up {
             self.idle().clear();
         }

@@ -19,7 +19,7 @@ pub enum FaultKind {
     BadToken,
     /// The helper is away; it passes.
     Away,
-    /// The helper's answer makes no sense.
+    /// The helper's answer makes no sense, or it refuses to talk.
     Garbled,
 }
 
@@ -73,7 +73,8 @@ impl Fault {
 impl From<CallError> for Fault {
     fn from(error: CallError) -> Self {
         let kind = match &error {
-            CallError::Away(_) => FaultKind::Away,
+            CallError::Away(why) if why.is_passing() => FaultKind::Away,
+            CallError::Away(_) => FaultKind::Garbled,
             CallError::Answered(answer) => FaultKind::Typed(answer.kind),
             CallError::TooNew(_) => FaultKind::Typed(ErrorKind::Unsupported),
             CallError::Mismatched(_) => FaultKind::Garbled,
