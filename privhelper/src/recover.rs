@@ -16,7 +16,7 @@ use crate::mountinfo::Mount;
 use crate::ops;
 use crate::state::{
     Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PublishDirectory,
-    Published, Purpose, Served, Sockets, State, Volume, Volumes, read_spec, write_spec,
+    Published, Purpose, Served, Share, Sockets, State, Volume, Volumes, read_spec, write_spec,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;
@@ -138,20 +138,20 @@ fn bury(state: &State, index: usize, pool: &Served, name: String) -> SysResult<D
     let number =
         name.strip_prefix(DOOMED).and_then(|rest| rest.split('.').next()).and_then(|number| number.parse().ok());
     state.graveyard.number_beyond(number.unwrap_or(0));
-    let (mut project, mut size) = (None, 0);
+    let (mut project, mut share) = (None, Share::default());
     if let Ok(outer) = file::open(&pool.directory, &*name, OFlags::RDONLY | OFlags::DIRECTORY) {
         project = project_of(pool, &outer)?;
-        size = read_spec(&outer).map_or(0, |spec| spec.size.get());
+        share = read_spec(&outer).map_or(share, |spec| Share::of(&spec, project.is_some()));
     }
     // A half-made volume cannot keep its name: the next attempt to make it wants it.
     if name.starts_with(MAKING) {
-        pool.filesystem.adopt(size, project);
+        pool.filesystem.adopt(share, project);
         let fresh = format!("{DOOMED}{}.{}", state.graveyard.number(), name.trim_start_matches('.'));
         file::rename_new(&pool.directory, &name, &pool.directory, &fresh)?;
-        return Ok(Doomed { pool: index, name: fresh, project, size });
+        return Ok(Doomed { pool: index, name: fresh, project, share });
     }
-    pool.filesystem.adopt(size, project);
-    Ok(Doomed { pool: index, name, project, size })
+    pool.filesystem.adopt(share, project);
+    Ok(Doomed { pool: index, name, project, share })
 }
 
 fn project_of(pool: &Served, outer: &OwnedFd) -> SysResult<Option<ProjectId>> {
@@ -202,7 +202,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
     if !state.volumes.insert(id.clone(), volume) {
         return Err("another pool has a volume of that id".to_owned());
     }
-    pool.filesystem.adopt(spec.size.get(), project);
+    pool.filesystem.adopt(Share::of(&spec, project.is_some()), project);
     Ok(())
 }
 

@@ -66,6 +66,7 @@ pub fn start(service: &Arc<Service>, verify: fn() -> Result<(), String>) -> Resu
     };
     for number in 0..CONNECTIONS {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
+        let _ = freed.send(());
         spawn(format!("serve-{number}"), Box::new(move || work(&service, &waiting, &freed)))?;
     }
     let attendant = Arc::clone(service);
@@ -114,12 +115,13 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
 
 fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()>) {
     loop {
-        let _ = freed.send(());
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(connection) = next else { return };
         if let Err(why) = converse(service, &connection) {
             tracing::warn!(%why, "a connection is closed");
         }
+        drop(connection);
+        let _ = freed.send(());
     }
 }
 

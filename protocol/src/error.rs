@@ -13,7 +13,7 @@ pub enum ErrorKind {
     NotFound,
     /// The volume or target exists with other settings.
     AlreadyExists,
-    /// The request does not fit the volume's kind, or the target is of the wrong type.
+    /// What is at the target is of the wrong type.
     Incompatible,
     /// The volume is published, or used in a way that excludes the request.
     InUse,
@@ -31,6 +31,8 @@ pub enum ErrorKind {
     PoolBroken,
     /// A system call failed with this errno.
     Io(i32),
+    /// The request is for the other kind of volume.
+    WrongKind,
 }
 
 /// A typed error with a short message for the operator.

@@ -102,6 +102,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("refused", ErrorKind::Refused),
         ("pool-broken", ErrorKind::PoolBroken),
         ("io", ErrorKind::Io(5)),
+        ("wrong-kind", ErrorKind::WrongKind),
     ];
     all.extend(kinds.map(|(name, kind)| (name, Err(Error::new(kind, "no")))));
     all

@@ -57,16 +57,23 @@ impl Volumes {
             Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(()),
             target => target?,
         };
-        // The kind is not known here, and the volume may be unknown altogether: the path is a good guess, and the
-        // helper refuses a wrong one.
-        let guess = guess_mode(&target);
-        match self.unpublish_as(guess, &volume, &target).await {
+        let mode = self.mode_at(&volume, &target).await;
+        match self.unpublish_as(mode, &volume, &target).await {
             Err(fault) if fault.is(ErrorKind::WrongKind) => {
-                let other = if guess == Mode::Block { Mode::Directory } else { Mode::Block };
+                let other = if mode == Mode::Block { Mode::Directory } else { Mode::Block };
                 self.unpublish_as(other, &volume, &target).await
             }
             outcome => outcome,
         }
+    }
+
+    /// The mode in which `volume` is probably published at `target`. The call to take it away does not tell, and the
+    /// volume may be unknown. The helper refuses a wrong guess.
+    async fn mode_at(&self, volume: &VolumeId, target: &TargetPath) -> Mode {
+        if let Some(mode) = kubelets_mode(target) {
+            return mode;
+        }
+        self.helper.usage(volume, None).await.map_or(Mode::Directory, |usage| Mode::of(&usage.spec.kind))
     }
 
     async fn unpublish_as(&self, mode: Mode, volume: &VolumeId, target: &TargetPath) -> Result<(), Fault> {
@@ -97,7 +104,11 @@ impl Volumes {
     }
 }
 
-/// The kubelet publishes devices below a directory of that name.
-fn guess_mode(target: &TargetPath) -> Mode {
-    if target.path.components().any(|part| part == "volumeDevices") { Mode::Block } else { Mode::Directory }
+/// The mode that a target of the kubelet's own has by its name.
+fn kubelets_mode(target: &TargetPath) -> Option<Mode> {
+    target.path.components().find_map(|part| match part {
+        "kubernetes.io~csi" => Some(Mode::Directory),
+        "volumeDevices" => Some(Mode::Block),
+        _ => None,
+    })
 }

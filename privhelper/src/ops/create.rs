@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use bulkhead_protocol::{Error, ErrorKind, PoolName, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
-use crate::state::{DATA, DOOMED, Doomed, IMAGE, MAKING, Served, State, Volume, failed, write_spec};
+use crate::state::{DATA, DOOMED, Doomed, IMAGE, MAKING, Served, Share, State, Volume, failed, write_spec};
 use crate::sys::file;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
@@ -24,8 +24,8 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
             Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")))
         };
     }
-    let thick = matches!(spec.kind, VolumeKind::Image { sparse: false, .. });
-    let mut reservation = pool.filesystem.reserve(&pool.config, spec.size.get(), thick, pool.has_quotas())?;
+    let share = Share::of(&spec, pool.has_quotas());
+    let mut reservation = pool.filesystem.reserve(&pool.config, share)?;
     let project = match pool.has_quotas() {
         true => Some(reservation.take_project().map_err(|errno| failed("take a project id for", id, errno))?),
         false => None,
@@ -33,7 +33,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     let making = format!("{MAKING}{id}");
     if let Err(errno) = build(pool, &making, id, &spec, project) {
         // What was built keeps its project and its room until it is emptied.
-        if discard(state, index, pool, &making, project, spec.size.get()) {
+        if discard(state, index, pool, &making, project, share) {
             reservation.keep();
         }
         return Err(failed("create volume", id, errno));
@@ -85,11 +85,11 @@ pub fn inodes_limit(inodes: u64) -> u64 {
 }
 
 /// Takes a half-made volume out of the way and has it emptied; `false` if there was nothing.
-pub fn discard(state: &State, index: usize, pool: &Served, name: &str, project: Option<ProjectId>, size: u64) -> bool {
+fn discard(state: &State, index: usize, pool: &Served, name: &str, project: Option<ProjectId>, share: Share) -> bool {
     let doomed = format!("{DOOMED}{}.{}", state.graveyard.number(), name.trim_start_matches('.'));
     match file::rename_new(&pool.directory, name, &pool.directory, &doomed) {
         Ok(()) => {
-            state.graveyard.bury(Doomed { pool: index, name: doomed, project, size });
+            state.graveyard.bury(Doomed { pool: index, name: doomed, project, share });
             true
         }
         Err(Errno::NOENT) => false,

@@ -3,7 +3,7 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
 
 use super::loops::detach;
-use crate::state::{DOOMED, Doomed, Settlement, State, failed};
+use crate::state::{DOOMED, Doomed, Settlement, Share, State, failed};
 use crate::sys::file;
 
 /// Deletes a volume that is published nowhere. One that is not there is deleted already.
@@ -24,7 +24,8 @@ pub fn delete(state: &State, id: &VolumeId) -> Result<Reply, Error> {
         tracing::warn!(volume = %id, %errno, "a deletion could not be written through");
     }
     state.volumes.remove(id);
-    state.graveyard.bury(Doomed { pool: volume.pool, name, project: volume.project, size: volume.spec.size.get() });
+    let share = Share::of(&volume.spec, volume.project.is_some());
+    state.graveyard.bury(Doomed { pool: volume.pool, name, project: volume.project, share });
     Ok(Reply::Done)
 }
 
@@ -41,6 +42,6 @@ pub fn settle(state: &State, doomed: &Doomed) -> Settlement {
             return Settlement::Charged;
         }
     }
-    pool.filesystem.release(doomed.size, doomed.project);
+    pool.filesystem.release(doomed.share, doomed.project);
     Settlement::Settled
 }

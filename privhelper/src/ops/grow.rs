@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::create::inodes_limit;
 use super::{existing, existing_image, wrong_kind};
-use crate::state::{IMAGE, Served, State, failed, write_spec};
+use crate::state::{IMAGE, Served, Share, State, failed, write_spec};
 use crate::sys::{Result as SysResult, file};
 
 /// Sets a directory volume's quota to more than it has.
@@ -24,8 +24,8 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
         return Ok(Reply::Size(old.size));
     }
     let pool = state.pool_at(volume.pool)?;
-    let growth = spec.size.get().saturating_sub(old.size.get());
-    let reservation = pool.filesystem.reserve(&pool.config, growth, false, volume.project.is_some())?;
+    let share = Share::of(&spec, volume.project.is_some()).beyond(old.size);
+    let reservation = pool.filesystem.reserve(&pool.config, share)?;
     let fail = |errno| failed("set the quota of volume", id, errno);
     let limit = |spec: &VolumeSpec, inodes: Inodes| match volume.project {
         Some(project) => pool.filesystem.set_quota(project, spec.size.get(), inodes_limit(inodes.get())),
@@ -55,11 +55,11 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     }
     let VolumeKind::Image { sparse, .. } = old.kind else { return Err(wrong_kind(id, "no block volume")) };
     let pool = state.pool_at(volume.pool)?;
-    let growth = size.get().saturating_sub(old.size.get());
-    let reservation = pool.filesystem.reserve(&pool.config, growth, !sparse, volume.project.is_some())?;
+    let spec = VolumeSpec { size, ..old };
+    let share = Share::of(&spec, volume.project.is_some()).beyond(old.size);
+    let reservation = pool.filesystem.reserve(&pool.config, share)?;
     let fail = |errno| failed("grow the image of volume", id, errno);
     let image = open_image(pool, id, OFlags::RDWR).map_err(fail)?;
-    let spec = VolumeSpec { size, ..old };
     let grown = extend(&image, old.size.get(), size.get(), sparse).and_then(|()| record(pool, id, &spec));
     if let Err(errno) = grown {
         let back = rustix::fs::ftruncate(&image, old.size.get()).and_then(|()| record(pool, id, &old));

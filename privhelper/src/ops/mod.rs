@@ -36,5 +36,5 @@ fn existing_image(state: &State, id: &VolumeId) -> Result<Volume, Error> {
 }
 
 fn wrong_kind(id: &VolumeId, is: &str) -> Error {
-    Error::new(ErrorKind::Incompatible, format!("volume {id} is {is}"))
+    Error::new(ErrorKind::WrongKind, format!("volume {id} is {is}"))
 }

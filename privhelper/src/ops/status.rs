@@ -60,8 +60,10 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
 /// For a block volume the kubelet's global map path will do: a bind mount, by the kubelet, of what we published.
 fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &TargetPath) -> Result<(), Error> {
     let absent = || Error::new(ErrorKind::NotFound, format!("volume {id} is not published at {target}"));
-    state.publish_directory(target)?.check_shape(target, Purpose::Look)?;
-    let status = hold(state, target)?.status()?.ok_or_else(absent)?;
+    let directory = state.publish_directory(target).map_err(|_| absent())?;
+    directory.check_shape(target, Purpose::Look).map_err(|_| absent())?;
+    let held = hold(state, target).map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
+    let status = held.status()?.ok_or_else(absent)?;
     let published = match volume.spec.kind {
         VolumeKind::Directory { .. } => {
             status.mount_root && volume.targets.get(target).is_some_and(|published| published.source == status.id)

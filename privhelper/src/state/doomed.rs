@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Error;
 
-use super::{failed, lock};
+use super::{Share, failed, lock};
 use crate::emptier::{Job, Report};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, socket};
@@ -21,8 +21,8 @@ pub struct Doomed {
     pub name: String,
     /// Its project, whose quota is released last.
     pub project: Option<ProjectId>,
-    /// What it was promised, in bytes.
-    pub size: u64,
+    /// What it was promised.
+    pub share: Share,
 }
 
 /// All deleted volumes that are not settled, and the line to the emptier.

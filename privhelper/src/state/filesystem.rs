@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use bulkhead_protocol::{Error, ErrorKind};
+use bulkhead_protocol::{Bytes, Error, ErrorKind, VolumeKind, VolumeSpec};
 use caps::Capability;
 
 use super::{failed, lock};
@@ -26,10 +26,10 @@ pub struct Filesystem {
 struct Ledger {
     /// Projects of our volumes, deleted ones that are not empty yet included.
     projects: BTreeSet<ProjectId>,
-    /// What volumes with a project were promised, in bytes.
-    promised_metered: u64,
-    /// What volumes without one were promised.
-    promised_unmetered: u64,
+    /// What volumes were promised in sum, in bytes.
+    promised: u64,
+    /// How much of that is allocated for good although no project counts it.
+    allocated: u64,
     /// Where the search for a free project id goes on.
     next: u32,
 }
@@ -45,41 +45,42 @@ pub struct Room {
     pub available: u64,
 }
 
+/// What a volume takes of a filesystem.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Share {
+    bytes: u64,
+    /// Whether they are allocated when the volume is made.
+    thick: bool,
+    /// Whether a project counts what is used of them.
+    metered: bool,
+}
+
 /// Room, and perhaps a project id, that is taken for a volume. Given back when dropped, unless kept.
 #[derive(Debug)]
 pub struct Reservation {
     filesystem: Arc<Filesystem>,
-    size: u64,
-    /// Whether use is charged to a project.
-    metered: bool,
-    /// The project, if it was taken together with the room.
+    share: Option<Share>,
     project: Option<ProjectId>,
 }
 
 impl Filesystem {
     /// A filesystem without volumes, known by one of its directories.
     pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
-        let ledger =
-            Ledger { projects: BTreeSet::new(), promised_metered: 0, promised_unmetered: 0, next: project_ids.0 };
+        let ledger = Ledger { projects: BTreeSet::new(), promised: 0, allocated: 0, next: project_ids.0 };
         Arc::new(Self { root, project_ids, ledger: Mutex::new(ledger) })
     }
 
     /// Enters a volume that was found at start.
-    pub fn adopt(&self, size: u64, project: Option<ProjectId>) {
+    pub fn adopt(&self, share: Share, project: Option<ProjectId>) {
         let mut ledger = lock(&self.ledger);
-        match project {
-            Some(project) => {
-                ledger.projects.insert(project);
-                ledger.promised_metered = ledger.promised_metered.saturating_add(size);
-            }
-            None => ledger.promised_unmetered = ledger.promised_unmetered.saturating_add(size),
-        }
+        ledger.add(share);
+        ledger.projects.extend(project);
     }
 
     /// Gives back what a volume was promised, and its project id.
-    pub fn release(&self, size: u64, project: Option<ProjectId>) {
+    pub fn release(&self, share: Share, project: Option<ProjectId>) {
         let mut ledger = lock(&self.ledger);
-        ledger.give_back(size, project.is_some());
+        ledger.take(share);
         if let Some(project) = project {
             ledger.projects.remove(&project);
         }
@@ -87,8 +88,7 @@ impl Filesystem {
 
     /// What is promised in sum, in bytes.
     pub fn promised(&self) -> u64 {
-        let ledger = lock(&self.ledger);
-        ledger.promised_metered.saturating_add(ledger.promised_unmetered)
+        lock(&self.ledger).promised
     }
 
     /// The room there is for a pool.
@@ -102,27 +102,21 @@ impl Filesystem {
         Ok(found.f_bavail.saturating_mul(found.f_frsize))
     }
 
-    /// Takes room for `size` more bytes. Where `thick`, they must be free right now.
+    /// Takes room for a share.
     ///
     /// # Errors
     /// `NoSpace` when the pool may not promise that much.
-    pub fn reserve(
-        self: &Arc<Self>,
-        pool: &PoolConfig,
-        size: u64,
-        thick: bool,
-        metered: bool,
-    ) -> Result<Reservation, Error> {
+    pub fn reserve(self: &Arc<Self>, pool: &PoolConfig, share: Share) -> Result<Reservation, Error> {
         let mut ledger = lock(&self.ledger);
         let room = self.room_in(&ledger, pool).map_err(|errno| failed("look for room in pool", &pool.name, errno))?;
-        let limit = if thick { room.available.min(room.free) } else { room.available };
-        if size > limit {
-            let message = format!("pool {} has room for {limit} bytes, {size} are wanted", pool.name);
+        // What is allocated at once must be free right now.
+        let limit = if share.thick { room.available.min(room.free) } else { room.available };
+        if share.bytes > limit {
+            let message = format!("pool {} has room for {limit} bytes, {} are wanted", pool.name, share.bytes);
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
-        let promised = if metered { &mut ledger.promised_metered } else { &mut ledger.promised_unmetered };
-        *promised = promised.saturating_add(size);
-        Ok(Reservation { filesystem: Arc::clone(self), size, metered, project: None })
+        ledger.add(share);
+        Ok(Reservation { filesystem: Arc::clone(self), share: Some(share), project: None })
     }
 
     /// What a project uses and may use.
@@ -180,24 +174,21 @@ impl Filesystem {
     fn room_in(&self, ledger: &Ledger, pool: &PoolConfig) -> SysResult<Room> {
         let found = rustix::fs::fstatvfs(&self.root)?;
         let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
-        let mut metered = 0_u64;
+        // Nothing counts what is written to directories without a project, so it narrows the room twice there: as
+        // promised and as used. That is the safe side.
+        let mut used = ledger.allocated;
         for project in &ledger.projects {
-            metered = metered.saturating_add(self.quota(*project)?.used_bytes);
+            used = used.saturating_add(self.quota(*project)?.used_bytes);
         }
-        // Nothing counts the use of volumes without a project. What else is used in the filesystem is taken for theirs,
-        // as far as they were promised it: sizes are not enforced there anyway.
-        let other = bytes(found.f_blocks.saturating_sub(found.f_bfree)).saturating_sub(metered);
-        let used = metered.saturating_add(other.min(ledger.promised_unmetered));
         let capacity = bytes(found.f_bavail).saturating_add(used);
         let overcommitted = u128::from(capacity).saturating_mul(pool.overcommit_permille.into()) / 1000;
-        let promised = ledger.promised_metered.saturating_add(ledger.promised_unmetered);
         Ok(Room {
             total: bytes(found.f_blocks),
             free: bytes(found.f_bavail).saturating_sub(pool.reserve),
             available: u64::try_from(overcommitted)
                 .unwrap_or(u64::MAX)
                 .saturating_sub(pool.reserve)
-                .saturating_sub(promised),
+                .saturating_sub(ledger.promised),
         })
     }
 
@@ -218,9 +209,31 @@ impl Filesystem {
 }
 
 impl Ledger {
-    fn give_back(&mut self, size: u64, metered: bool) {
-        let promised = if metered { &mut self.promised_metered } else { &mut self.promised_unmetered };
-        *promised = promised.saturating_sub(size);
+    fn add(&mut self, share: Share) {
+        self.promised = self.promised.saturating_add(share.bytes);
+        self.allocated = self.allocated.saturating_add(share.allocated());
+    }
+
+    fn take(&mut self, share: Share) {
+        self.promised = self.promised.saturating_sub(share.bytes);
+        self.allocated = self.allocated.saturating_sub(share.allocated());
+    }
+}
+
+impl Share {
+    /// What a volume takes.
+    pub fn of(spec: &VolumeSpec, metered: bool) -> Self {
+        let thick = matches!(spec.kind, VolumeKind::Image { sparse: false, .. });
+        Self { bytes: spec.size.get(), thick, metered }
+    }
+
+    /// How much more that is than a volume of another size takes.
+    pub fn beyond(self, size: Bytes) -> Self {
+        Self { bytes: self.bytes.saturating_sub(size.get()), ..self }
+    }
+
+    fn allocated(self) -> u64 {
+        if self.thick && !self.metered { self.bytes } else { 0 }
     }
 }
 
@@ -234,17 +247,15 @@ impl Reservation {
 
     /// The room is used: it stays taken until it is released.
     pub fn keep(mut self) {
-        self.size = 0;
+        self.share = None;
         self.project = None;
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut ledger = lock(&self.filesystem.ledger);
-        ledger.give_back(self.size, self.metered);
-        if let Some(project) = self.project {
-            ledger.projects.remove(&project);
+        if let Some(share) = self.share {
+            self.filesystem.release(share, self.project);
         }
     }
 }

@@ -16,7 +16,7 @@ use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, Volu
 
 pub use claims::Claims;
 pub use doomed::{Doomed, Graveyard, Settlement};
-pub use filesystem::Filesystem;
+pub use filesystem::{Filesystem, Share};
 pub use loops::{Device, Loops};
 pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, Served, read_spec, write_spec};
 pub use publish::{PublishDirectory, Purpose, Shape};
