@@ -83,7 +83,7 @@ macro_rules! cases {
             #[allow(unused_imports, reason = "a module may have ordinary tests only")]
             use $crate::case::Needs::*;
             vec![$($crate::case::Case {
-                name: concat!(module_path!(), "::", stringify!($name)),
+        name: concat!(module_path!(), "::", stringify!($name)),
                 needs: $crate::cases!(@needs $($needs)?),
                 body: $name,
             }),+]

@@ -38,14 +38,24 @@ enum Role {
     Body,
 }
 
+/// How the cases of a run are told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Telling {
+    /// One line each, and the output of those that failed.
+    Lines,
+    /// All that each writes; it ends with a line `N passed, N failed`, and the sums are told at the end.
+    Everything,
+}
+
 /// Does what the command line says with these cases.
-pub fn main(cases: Vec<Case>) -> ExitCode {
+pub fn main(cases: Vec<Case>, telling: Telling) -> ExitCode {
     let options = Options::parse();
     let done = match (options.role, options.work, options.templates) {
         (Some(role), Some(work), Some(templates)) => {
             let name = options.arguments.filter.unwrap_or_default();
             in_role(role, &cases, &name, &options.setting, &work, &templates).map(|()| ExitCode::SUCCESS)
         }
+        _ if telling == Telling::Everything => tell_all(&cases, &options.setting),
         _ => run_all(cases, options.setting, options.arguments),
     };
     done.unwrap_or_else(|error| {
@@ -54,10 +64,46 @@ pub fn main(cases: Vec<Case>) -> ExitCode {
     })
 }
 
-fn run_all(cases: Vec<Case>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
+fn scratch(setting: &Setting) -> Result<TempDir> {
     let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(setting.place.scratch())?;
     // The frontend's user walks through it.
     fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+    Ok(scratch)
+}
+
+fn tell_all(cases: &[Case], setting: &Setting) -> Result<ExitCode> {
+    let scratch = scratch(setting)?;
+    let (mut passed, mut failed) = (0, 0);
+    for (number, case) in cases.iter().enumerate() {
+        println!("== {}", short(case.name).replace('_', " "));
+        match run_one(case, setting, scratch.path(), number) {
+            Ok(text) => {
+                println!("{text}");
+                let (more_passed, more_failed) = counts(&text).context("the test tells no numbers")?;
+                passed += more_passed;
+                failed += more_failed;
+            }
+            Err(error) => {
+                println!("{error:#}");
+                failed += 1;
+            }
+        }
+    }
+    close(scratch)?;
+    println!("{passed} passed, {failed} failed");
+    Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The numbers of the last line `N passed, N failed`.
+fn counts(text: &str) -> Option<(u32, u32)> {
+    text.lines().rev().find_map(|line| {
+        let (passed, failed) = line.trim().strip_suffix(" failed")?.split_once(" passed, ")?;
+        Some((passed.parse().ok()?, failed.parse().ok()?))
+    })
+}
+
+fn run_all(cases: Vec<Case>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
+    let scratch = scratch(&setting)?;
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     for case in cases {
@@ -104,11 +150,12 @@ fn trial(case: Case, setting: Setting, scratch: &Path) -> Trial {
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
-        run_one(&case, &setting, &scratch, number).map_err(|error| Failed::from(format!("{error:#}")))
+        run_one(&case, &setting, &scratch, number).map(drop).map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
 
-fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Result<()> {
+/// Runs a case below a keeper and gives what it wrote.
+fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Result<String> {
     let work = scratch.join(format!("t{number}"));
     fs::create_dir(&work)?;
     let log = scratch.join(format!("t{number}.log"));
@@ -130,7 +177,7 @@ fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Res
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     fs::remove_file(&log)?;
     if status.success() {
-        return Ok(());
+        return Ok(text);
     }
     bail!("{}", text.trim_end())
 }

@@ -8,14 +8,17 @@ use crate::go::go;
 use crate::process::run;
 use crate::workspace::Workspace;
 
-/// Runs it in the machine.
-pub const COMMAND: &str = "bulkhead-sanity";
+/// Runs it in the machine, below a program that starts what is tested and looks for what is left over.
+pub const COMMAND: &str = "bulkhead-sanity --place vm";
+
+/// The Go program's name; the one above looks for it beside itself.
+const PROGRAM: &str = "bulkhead-csi-sanity";
 
 /// Builds the program and returns where it is.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let source = workspace.root.join("tests/sanity");
     ensure!(source.join("go.mod").exists(), "{} holds no Go module", source.display());
-    let program = workspace.target.join("sanity").join(COMMAND);
+    let program = workspace.target.join("sanity").join(PROGRAM);
     let mut build = go(&workspace.target)?;
     build.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(&program).arg(".");
     run(build.current_dir(&source))?;

@@ -4,6 +4,8 @@ mod cases;
 
 use std::process::ExitCode;
 
+use bulkhead_tests::runner::{self, Telling};
+
 fn main() -> ExitCode {
-    bulkhead_tests::runner::main(cases::all())
+    runner::main(cases::all(), Telling::Lines)
 }

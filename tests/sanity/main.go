@@ -1,0 +1,88 @@
+// Runs the CSI community's sanity suite against one endpoint. A program of its own around the suite's package, because
+// only there can be set how often calls are repeated.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"sort"
+
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+)
+
+// repetitions is how often the suite repeats each call that must be idempotent.
+const repetitions = 5
+
+// outcome receives the verdict of the suite, as *testing.T would.
+type outcome struct{ failed bool }
+
+func (o *outcome) Fail() { o.failed = true }
+
+func main() {
+	config := sanity.NewTestConfig()
+	config.IdempotentCount = repetitions
+	flag.StringVar(&config.Address, "endpoint", "", "CSI endpoint, unix:///PATH")
+	flag.StringVar(&config.TargetPath, "targets", "", "directory to make and publish in; its parent exists")
+	flag.StringVar(&config.StagingPath, "staging", "", "directory to make and stage in, should the driver want that")
+	flag.StringVar(&config.TestVolumeAccessType, "access", "mount", "mount or block")
+	flag.Int64Var(&config.TestVolumeSize, "size", 16<<20, "size of volumes in bytes")
+	flag.Int64Var(&config.TestVolumeExpandSize, "expanded-size", 32<<20, "size of volumes that have grown")
+	flag.Parse()
+	if config.Address == "" || config.TargetPath == "" || config.StagingPath == "" {
+		fmt.Fprintln(os.Stderr, "-endpoint, -targets and -staging are needed; see -help")
+		os.Exit(2)
+	}
+
+	context := sanity.GinkgoTest(&config)
+	var report types.Report
+	ginkgo.ReportAfterSuite("count", func(finished ginkgo.Report) { report = finished })
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	suite, reporter := ginkgo.GinkgoConfiguration()
+	reporter.Succinct = true
+	reporter.NoColor = true
+	verdict := &outcome{}
+	ginkgo.RunSpecs(verdict, "CSI sanity, "+config.TestVolumeAccessType+" access", suite, reporter)
+	context.Finalize()
+
+	passed, failed, skipped := count(report)
+	fmt.Printf("\nskipped (%d):\n", len(skipped))
+	for _, name := range skipped {
+		fmt.Println("  " + name)
+	}
+	fmt.Printf("%d passed, %d failed\n", passed, failed)
+	if verdict.failed || failed > 0 || passed == 0 {
+		os.Exit(1)
+	}
+}
+
+// count sorts the specs by how they ended.
+func count(report types.Report) (passed, failed int, skipped []string) {
+	for _, spec := range report.SpecReports {
+		switch {
+		case spec.LeafNodeType != types.NodeTypeIt:
+			if spec.State.Is(types.SpecStateFailureStates) {
+				failed++
+			}
+		case spec.State == types.SpecStatePassed:
+			passed++
+		case spec.State.Is(types.SpecStateSkipped | types.SpecStatePending):
+			skipped = append(skipped, reason(spec))
+		default:
+			failed++
+		}
+	}
+	sort.Strings(skipped)
+	return passed, failed, skipped
+}
+
+// reason is a spec's name and why it was not run.
+func reason(spec types.SpecReport) string {
+	if spec.State == types.SpecStatePending {
+		return spec.FullText() + ": pending in the suite itself"
+	}
+	return spec.FullText() + ": " + spec.Failure.Message
+}
