@@ -3,8 +3,8 @@
 use std::io;
 use std::str::FromStr;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// How a line of the log looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,12 +42,19 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Begins the log at `level`, which may also be a filter such as `info,bulkhead_frontend=debug`.
+/// Begins the log at `level`, which may also be a filter such as `warn,bulkhead_frontend=debug,h2=debug`. A level alone
+/// concerns what Bulkhead itself has to say: libraries only warn.
 ///
 /// # Errors
 /// See [`TelemetryError`].
 pub fn begin(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
-    let filter = EnvFilter::try_new(level).map_err(|_| TelemetryError::Level(level.to_owned()))?;
+    let filter = match level.parse::<LevelFilter>() {
+        Ok(own) => format!("{},bulkhead_frontend={own}", own.min(LevelFilter::WARN)),
+        // Anything else is taken for a target's name, and would silence everything.
+        Err(_) if !level.contains(['=', ',']) => return Err(TelemetryError::Level(level.to_owned())),
+        Err(_) => level.to_owned(),
+    };
+    let filter = EnvFilter::try_new(filter).map_err(|_| TelemetryError::Level(level.to_owned()))?;
     let log = fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => log.with_ansi(false).try_init(),

@@ -12,7 +12,8 @@ use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::*;
 use bulkhead_protocol::{
-    Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, Reply, Request, Text, Usage, VolumeKind, VolumeSpec,
+    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, Reply, Request, Text, Usage, VolumeKind,
+    VolumeSpec,
 };
 use tokio::sync::Notify;
 use tonic::{Code, Request as Call};
@@ -31,6 +32,11 @@ fn directory(bytes: u64, inodes: u64) -> VolumeSpec {
         },
         name_hash: NameHash([0; 32]),
     }
+}
+
+fn image(bytes: u64) -> VolumeSpec {
+    let kind = VolumeKind::Image { sparse: false, block_size: BlockSize::B512 };
+    VolumeSpec { kind, ..directory(bytes, 1) }
 }
 
 fn usage(spec: VolumeSpec) -> Act {
@@ -102,8 +108,18 @@ async fn unpublishing_asks_for_what_the_path_suggests() {
 #[tokio::test]
 async fn unpublishing_finds_the_kind_at_any_path() {
     let fake = FakeHelper::start(|request| match request {
-        Request::Unmount { .. } => failure(ErrorKind::WrongKind),
+        Request::Usage { .. } => usage(image(1 << 30)),
         Request::LoopDetach { .. } => failure(ErrorKind::InUse),
+        _ => done(),
+    });
+    fake.plugin().node_unpublish_volume(unpublication("/var/lib/kubelet/elsewhere")).await.unwrap();
+    assert_eq!(fake.names(), ["Usage", "RemoveDevice", "LoopDetach"]);
+}
+
+#[tokio::test]
+async fn a_path_that_misleads_about_the_kind_does_no_harm() {
+    let fake = FakeHelper::start(|request| match request {
+        Request::Unmount { .. } => failure(ErrorKind::WrongKind),
         _ => done(),
     });
     fake.plugin().node_unpublish_volume(unpublication(MOUNT)).await.unwrap();
@@ -205,12 +221,8 @@ async fn expand(plugin: &Plugin, bytes: i64) -> ControllerExpandVolumeResponse {
 
 #[tokio::test]
 async fn a_grown_image_is_told_to_its_device_even_on_the_second_try() {
-    let image = VolumeSpec {
-        kind: VolumeKind::Image { sparse: false, block_size: bulkhead_protocol::BlockSize::B512 },
-        ..directory(1 << 30, 1)
-    };
     let fake = FakeHelper::start(move |request| match request {
-        Request::Usage { .. } => usage(image),
+        Request::Usage { .. } => usage(image(1 << 30)),
         Request::GrowImage { size, .. } => fake::size(size.get()),
         _ => done(),
     });

@@ -61,7 +61,7 @@ fn condition(usage: &Usage, enforced: bool) -> Condition {
     let told = usage.condition.as_str();
     let message = if !told.is_empty() {
         told.to_owned()
-    } else if enforced {
+    } else if enforced || Mode::of(&usage.spec.kind) == Mode::Block {
         "the volume is well".to_owned()
     } else {
         format!("pool {} has no quotas: the volume's size is not enforced", usage.pool)

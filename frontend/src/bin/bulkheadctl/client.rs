@@ -51,13 +51,16 @@ impl Client {
     /// Connects to `endpoint`.
     pub async fn connect(endpoint: &Endpoint) -> Result<Self, Failure> {
         let path = endpoint.path().to_owned();
-        // Tried first by itself, because the transport would hide why it fails.
-        connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
+        // Made before the transport asks for it, because the transport would hide why it fails.
+        let first = connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
         let connector = {
-            let path = path.clone();
+            let (path, mut first) = (path.clone(), Some(first));
             service_fn(move |_| {
-                let path = path.clone();
-                async move { connect(&path).await.map(TokioIo::new) }
+                let (path, first) = (path.clone(), first.take());
+                async move {
+                    let stream = if let Some(first) = first { first } else { connect(&path).await? };
+                    io::Result::Ok(TokioIo::new(stream))
+                }
             })
         };
         // The address is only the name that HTTP/2 wants to have.

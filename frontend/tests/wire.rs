@@ -1,0 +1,27 @@
+//! The definitions in `proto/` are on the wire what the public ones are.
+//!
+//! The expected listings were made from CSI 1.12.0 and k8s.io/kubelet 0.34.0.
+
+#[path = "wire/listing.rs"]
+mod listing;
+
+use std::path::Path;
+
+use listing::listing;
+
+fn listed(file: &str, services: &[&str]) -> String {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../proto");
+    let files = protox::compile([file], [directory]).unwrap();
+    listing(files.file.iter().find(|known| known.name() == file).unwrap(), services)
+}
+
+#[test]
+fn csi_is_the_public_one() {
+    let ours = listed("csi.proto", &["Identity", "Controller", "Node"]);
+    assert_eq!(ours, include_str!("wire/csi.txt"));
+}
+
+#[test]
+fn plugin_registration_is_the_public_one() {
+    assert_eq!(listed("pluginregistration.proto", &["Registration"]), include_str!("wire/pluginregistration.txt"));
+}
