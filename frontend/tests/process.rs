@@ -1,0 +1,256 @@
+//! The program itself: how it starts, registers, logs and ends.
+
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod fake;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
+use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
+use bulkhead_frontend::proto::csi::{CreateVolumeRequest, ProbeRequest};
+use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
+use bulkhead_frontend::proto::registration::{InfoRequest, RegistrationStatus};
+use bulkhead_protocol::{Reply, Request, Socket};
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
+
+struct Frontend {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Frontend {
+    fn start(fake: &FakeHelper, options: &[&str]) -> Self {
+        let log = fake.directory().join("log");
+        let child = Command::new(env!("CARGO_BIN_EXE_bulkhead-frontend"))
+            .arg("--helper-socket")
+            .arg(fake.path())
+            .args(["--node-id", "node-1"])
+            .args(options)
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// Its end, which comes within seconds.
+    async fn ended(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(6), "it does not end: {}", self.log());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection, as soon as somebody listens at `path`.
+async fn channel(path: &Path) -> Channel {
+    let path = path.to_owned();
+    let begun = Instant::now();
+    while UnixStream::connect(&path).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "nobody listens at {}", path.display());
+        sleep(Duration::from_millis(10)).await;
+    }
+    let connect = service_fn(move |_| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
+}
+
+/// A fake that hands over these two sockets, the second only on the second time.
+fn fake_with_sockets(csi: UnixListener, registration: UnixListener) -> FakeHelper {
+    let refused = std::sync::atomic::AtomicBool::new(false);
+    FakeHelper::start(move |request| match request {
+        Request::Listen { socket: Socket::Csi } => {
+            Act::Attach(Ok(Reply::Listening), vec![csi.try_clone().unwrap().into()])
+        }
+        Request::Listen { socket: Socket::Registration } => {
+            if refused.swap(true, std::sync::atomic::Ordering::SeqCst) {
+                Act::Attach(Ok(Reply::Listening), vec![registration.try_clone().unwrap().into()])
+            } else {
+                failure(bulkhead_protocol::ErrorKind::Io(28))
+            }
+        }
+        Request::List { .. } => no_volumes(),
+        Request::Create { .. } => size(1 << 30),
+        _ => done(),
+    })
+}
+
+#[tokio::test]
+async fn it_serves_registers_and_goes_on_whatever_the_kubelet_says() {
+    let sockets = tempfile::tempdir().unwrap();
+    let (csi, registration) = (sockets.path().join("csi.sock"), sockets.path().join("reg.sock"));
+    let fake = fake_with_sockets(UnixListener::bind(&csi).unwrap(), UnixListener::bind(&registration).unwrap());
+    let mut frontend = Frontend::start(&fake, &[]);
+    // The kubelet's part: it asks, calls the CSI socket, and tells what it thinks of it.
+    let mut kubelet = RegistrationClient::new(channel(&registration).await);
+    let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "bulkhead.csi.local"));
+    assert_eq!(info.endpoint, "/var/lib/kubelet/plugins/bulkhead.csi.local/csi.sock");
+    assert_eq!(info.supported_versions, ["1.0.0"]);
+    let mut identity = IdentityClient::new(channel(&csi).await);
+    assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
+    let refusal = RegistrationStatus { plugin_registered: false, error: "not today".to_owned() };
+    kubelet.notify_registration_status(refusal).await.unwrap();
+    let approval = RegistrationStatus { plugin_registered: true, error: String::new() };
+    kubelet.notify_registration_status(approval).await.unwrap();
+    identity.probe(ProbeRequest {}).await.unwrap();
+    let log = frontend.log();
+    assert!(log.contains("not today") && log.contains("registered with the kubelet"), "{log}");
+    let sockets: Vec<_> = fake.names().into_iter().filter(|name| name == "Listen").collect();
+    assert_eq!(sockets.len(), 3, "the registration socket is asked for again after a failure");
+    // It ends although both clients are still connected, and leaves the helper's sockets where they are.
+    frontend.terminate();
+    assert!(frontend.ended().await.success(), "{}", frontend.log());
+    assert!(csi.exists() && registration.exists());
+}
+
+#[tokio::test]
+async fn restarts_of_either_side_lose_no_socket() {
+    let sockets = tempfile::tempdir().unwrap();
+    let (csi, registration) = (sockets.path().join("csi.sock"), sockets.path().join("reg.sock"));
+    let mut fake = fake_with_sockets(UnixListener::bind(&csi).unwrap(), UnixListener::bind(&registration).unwrap());
+    let frontend = Frontend::start(&fake, &[]);
+    let mut identity = IdentityClient::new(channel(&csi).await);
+    identity.probe(ProbeRequest {}).await.unwrap();
+    RegistrationClient::new(channel(&registration).await).get_info(InfoRequest {}).await.unwrap();
+    let asked = fake.names().len();
+    fake.kill().await;
+    fake.run();
+    assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
+    assert_eq!(fake.names().len(), asked, "a restarted helper is not asked for sockets again");
+    // While the frontend is killed and not there yet, calls wait in the socket that the helper keeps.
+    drop(frontend);
+    let waiting = tokio::spawn(async move {
+        let mut identity = IdentityClient::new(channel(&csi).await);
+        identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready
+    });
+    sleep(Duration::from_millis(200)).await;
+    let _frontend = Frontend::start(&fake, &[]);
+    assert_eq!(waiting.await.unwrap(), Some(true));
+}
+
+#[tokio::test]
+async fn its_own_endpoint_is_made_and_removed() {
+    let fake = FakeHelper::start(|_| no_volumes());
+    let socket = fake.directory().join("own.sock");
+    // Left behind by a process that was killed.
+    drop(UnixListener::bind(&socket).unwrap());
+    let endpoint = format!("unix://{}", socket.display());
+    let mut frontend = Frontend::start(&fake, &["--csi-endpoint", &endpoint]);
+    let mut identity = IdentityClient::new(channel(&socket).await);
+    identity.probe(ProbeRequest {}).await.unwrap();
+    assert!(fake.names().is_empty(), "no socket is asked for, and nothing registered");
+    frontend.terminate();
+    assert!(frontend.ended().await.success());
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn a_file_in_the_endpoints_place_is_left_alone() {
+    let fake = FakeHelper::start(|_| no_volumes());
+    let file = fake.directory().join("precious");
+    fs::write(&file, "data").unwrap();
+    let mut frontend = Frontend::start(&fake, &["--csi-endpoint", file.to_str().unwrap()]);
+    assert_eq!(frontend.ended().await.code(), Some(1));
+    assert!(frontend.log().contains("no socket"), "{}", frontend.log());
+    assert_eq!(fs::read(&file).unwrap(), b"data");
+}
+
+#[tokio::test]
+async fn it_waits_for_the_helper_and_says_so() {
+    let mut fake = FakeHelper::stopped(|_| no_volumes());
+    let socket = fake.directory().join("own.sock");
+    let mut frontend = Frontend::start(&fake, &["--csi-endpoint", socket.to_str().unwrap()]);
+    sleep(Duration::from_millis(400)).await;
+    let log = frontend.log();
+    assert!(log.contains("waiting for the privileged helper") && log.contains("helper.sock"), "{log}");
+    assert_eq!(log.matches("waiting for").count(), 1, "a reason is told once: {log}");
+    assert!(!socket.exists(), "nothing is served before the helper is there");
+    fake.run();
+    let mut identity = IdentityClient::new(channel(&socket).await);
+    assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
+    frontend.terminate();
+    assert!(frontend.ended().await.success());
+}
+
+#[tokio::test]
+async fn it_ends_while_it_waits_for_the_helper() {
+    let fake = FakeHelper::stopped(|_| no_volumes());
+    let mut frontend = Frontend::start(&fake, &[]);
+    sleep(Duration::from_millis(200)).await;
+    frontend.terminate();
+    assert!(frontend.ended().await.success());
+}
+
+#[tokio::test]
+async fn calls_are_logged_and_secrets_are_not() {
+    let fake = FakeHelper::start(|request| match request {
+        Request::Create { .. } => size(1 << 30),
+        _ => no_volumes(),
+    });
+    let socket = fake.directory().join("own.sock");
+    let options = ["--csi-endpoint", socket.to_str().unwrap(), "--log-format", "json", "--log-level", "trace"];
+    let frontend = Frontend::start(&fake, &options);
+    let mut controller = ControllerClient::new(channel(&socket).await);
+    let secret = || BTreeMap::from([("password".to_owned(), "hunter2".to_owned())]);
+    let request = CreateVolumeRequest { secrets: secret(), ..creation("pvc-1") };
+    controller.create_volume(request.clone()).await.unwrap();
+    let refused = CreateVolumeRequest { parameters: BTreeMap::from([("x".to_owned(), "y".to_owned())]), ..request };
+    controller.create_volume(refused).await.unwrap_err();
+    let log = frontend.log();
+    assert!(!log.contains("hunter2") && !log.contains("password"), "{log}");
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let calls: Vec<_> = lines.iter().filter(|line| line["rpc"] == "CreateVolume").collect();
+    let told = |index: usize| (calls[index]["code"].as_str().unwrap(), calls[index]["volume"].as_str().unwrap());
+    assert_eq!(told(0), ("OK", "pvc-1"));
+    assert_eq!(told(1), ("InvalidArgument", "pvc-1"));
+    assert!(calls.iter().all(|call| call["microseconds"].is_u64()));
+}
+
+#[test]
+fn nonsense_on_the_command_line_is_refused() {
+    for options in [
+        vec!["--node-id", "n"],
+        vec!["--helper-socket", "/x"],
+        vec!["--helper-socket", "/x", "--node-id", ""],
+        vec!["--helper-socket", "/x", "--node-id", "n", "--csi-endpoint", "tcp://localhost:1"],
+        vec!["--helper-socket", "/x", "--node-id", "n", "--log-format", "xml"],
+        vec!["--helper-socket", "/x", "--node-id", "n", "--log-level", "loud"],
+        vec!["--helper-socket", "/x", "--node-id", "n", "stray"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_bulkhead-frontend")).args(&options).env_clear().output().unwrap();
+        assert!(!output.status.success() && !output.stderr.is_empty(), "{options:?}");
+    }
+}
