@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::count::Count;
 use crate::progress::say;
 
 /// What the steps so far came to.
-#[derive(Default)]
 pub struct Report {
+    filtered: bool,
     lines: Vec<(String, Duration, Outcome)>,
 }
 
@@ -21,9 +21,19 @@ enum Outcome {
 }
 
 impl Report {
+    /// An empty report. With `filtered` a step may find no test of the name that was asked for.
+    pub fn new(filtered: bool) -> Self {
+        Report { filtered, lines: Vec::new() }
+    }
+
     /// Runs a step that counts tests.
     pub fn tests(&mut self, name: &str, step: impl FnOnce() -> Result<Count>) {
-        self.step(name, || step().map(Outcome::Counted));
+        let filtered = self.filtered;
+        self.step(name, || {
+            let count = step()?;
+            ensure!(filtered || count != Count::default(), "ran no test");
+            Ok(Outcome::Counted(count))
+        });
     }
 
     /// Runs a step that others depend on, and tells whether it succeeded.

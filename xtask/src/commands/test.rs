@@ -51,7 +51,7 @@ impl fmt::Display for PoolFilesystem {
 
 /// Runs the steps. A step that fails does not keep the others from running.
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
-    let mut report = Report::default();
+    let mut report = Report::new(arguments.filter.is_some());
     let run = Run { workspace, arguments };
     if arguments.filter.is_none() {
         report.tests("unit and property tests", || run.unit_tests());
@@ -82,9 +82,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn unit_tests(&self) -> Result<Count> {
         let mut test = cargo();
-        test.args(["test", "--quiet", "--target", Architecture::host().triple()]);
-        test.args(["-p", "bulkhead-protocol", "-p", "bulkhead-privhelper", "-p", "bulkhead-frontend"]);
-        test.args(["-p", "bulkhead-vm-agent", "-p", "xtask"]);
+        test.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--target", Architecture::host().triple()]);
         let (status, counter) = count_of(&mut test)?;
         verdict(status, counter.sum())
     }
