@@ -1,40 +1,14 @@
 //! The command line and the configuration file, which holds the same flags, one a line.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 use bulkhead_protocol::{DriverName, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, PoolName, PublishName, QuotaMode};
 
 use crate::sys::seccomp::OnViolation;
 
 /// What `--help` prints.
-pub const HELP: &str = "\
-The privileged half of Bulkhead: mounts, loop devices and quotas for the frontend, and nothing else.
-
-usage: bulkhead-privhelper --pool NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES] ...
-                           --socket PATH --allow-uid UID [--kubelet-dir DIR] [--publish-dir NAME=DIR ...]
-                           [--driver-name NAME] [--csi-socket PATH] [--registration-socket PATH]
-                           [--project-ids FIRST-LAST] [--seccomp=kill|log] [--config FILE]
-       bulkhead-privhelper --init-pool [NAME=]DIR ...
-       bulkhead-privhelper --check (the flags above)
-
-  --pool NAME=DIR[,...]       serve the pool in DIR: XFS or ext4 mounted with project quotas
-             quota=none       serve it without quotas: sizes are not enforced
-             overcommit=R     promise up to R times the room there is (default 1.0)
-             reserve=BYTES    leave so many bytes unpromised (default 0)
-  --socket PATH               where the frontend connects; ignored when systemd passes the socket
-  --allow-uid UID             the only user who may; neither 0 nor 65534
-  --kubelet-dir DIR           publish at the kubelet's own targets, in four subtrees of DIR only
-  --publish-dir NAME=DIR      publish at any target below DIR
-  --driver-name NAME          CSI plugin name (default bulkhead.csi.local)
-  --csi-socket PATH           CSI socket (default DIR/plugins/<driver>/csi.sock of --kubelet-dir)
-  --registration-socket PATH  registration socket (default DIR/plugins_registry/<driver>-reg.sock)
-  --project-ids FIRST-LAST    project ids that volumes get (default 100000-999999)
-  --seccomp=kill|log          on a system call that is not allowed (default kill)
-  --config FILE               read more flags from FILE, one a line; # begins a comment
-  --init-pool [NAME=]DIR      mark DIR as a pool, and do nothing else
-  --check                     test kernel, pools, propagation and capabilities, change nothing; exit 0 or 1
-  --help, --version
-";
+pub const HELP: &str = include_str!("help.txt");
 
 /// What to do.
 #[derive(Debug)]
@@ -92,219 +66,194 @@ pub struct PoolConfig {
 /// What is wrong with the configuration, in one sentence.
 pub type Complaint = String;
 
+/// Every flag that takes a value, and whether it may be given more than once.
+const FLAGS: [(&str, bool); 12] = [
+    ("--pool", true),
+    ("--init-pool", true),
+    ("--publish-dir", true),
+    ("--config", true),
+    ("--socket", false),
+    ("--allow-uid", false),
+    ("--kubelet-dir", false),
+    ("--driver-name", false),
+    ("--csi-socket", false),
+    ("--registration-socket", false),
+    ("--project-ids", false),
+    ("--seccomp", false),
+];
+
+/// Flags and their values, in the order in which they were given.
 #[derive(Default)]
-struct Flags {
-    check: bool,
-    print: Option<String>,
-    init: Vec<(Option<PoolName>, PathBuf)>,
-    pools: Vec<PoolConfig>,
-    socket: Option<PathBuf>,
-    allowed_uid: Option<u32>,
-    kubelet: Option<PathBuf>,
-    publish: Vec<(PublishName, PathBuf)>,
-    driver: Option<DriverName>,
-    csi_socket: Option<PathBuf>,
-    registration_socket: Option<PathBuf>,
-    project_ids: Option<(u32, u32)>,
-    on_violation: Option<OnViolation>,
-}
+struct Flags(Vec<(&'static str, String)>);
 
 /// Reads the command line (without the program's name) and the files it names.
 pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Command, Complaint> {
-    let mut flags = Flags::default();
-    flags.read(&mut arguments.into_iter(), true)?;
-    flags.finish()
+    let (mut flags, mut check) = (Flags::default(), false);
+    let mut arguments = arguments.into_iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--help" | "-h" => return Ok(Command::Print(HELP.to_owned())),
+            "--version" => return Ok(Command::Print(format!("bulkhead-privhelper {}\n", env!("CARGO_PKG_VERSION")))),
+            "--check" => check = true,
+            _ => match argument.split_once('=') {
+                Some((flag, value)) => flags.add(flag, Some(value.to_owned()))?,
+                None => flags.add(&argument, arguments.next())?,
+            },
+        }
+    }
+    let files: Vec<_> = flags.all("--config").map(str::to_owned).collect();
+    for file in files {
+        flags.add_file(&file)?;
+    }
+    let pools = flags.all("--init-pool").map(init_pool).collect::<Result<Vec<_>, _>>()?;
+    if !pools.is_empty() {
+        return Ok(Command::InitPools(pools));
+    }
+    let config = Config::from_flags(&flags)?;
+    config.refuse_doubtful()?;
+    Ok(if check { Command::Check(config) } else { Command::Serve(config) })
 }
 
 impl Flags {
-    fn read(&mut self, arguments: &mut dyn Iterator<Item = String>, files: bool) -> Result<(), Complaint> {
-        while let Some(argument) = arguments.next() {
-            let (flag, mut attached) = match argument.split_once('=') {
-                Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
-                None => (argument, None),
-            };
-            match flag.as_str() {
-                "--check" => self.check = true,
-                "--help" | "-h" => self.print = Some(HELP.to_owned()),
-                "--version" => {
-                    self.print = Some(concat!("bulkhead-privhelper ", env!("CARGO_PKG_VERSION"), "\n").to_owned())
-                }
-                _ => {
-                    let value = attached.take().or_else(|| arguments.next());
-                    let value =
-                        value.filter(|value| !value.is_empty()).ok_or(format!("{flag} wants a value; see --help"))?;
-                    self.set(&flag, &value, files)?;
-                }
-            }
-            if attached.is_some() {
-                return Err(format!("{flag} takes no value"));
-            }
+    fn add(&mut self, flag: &str, value: Option<String>) -> Result<(), Complaint> {
+        let known = FLAGS.iter().find(|(known, _)| *known == flag);
+        let (flag, often) = known.ok_or_else(|| format!("unknown flag {flag:?}; see --help"))?;
+        let value =
+            value.filter(|value| !value.is_empty()).ok_or_else(|| format!("{flag} wants a value; see --help"))?;
+        if !often && self.all(flag).next().is_some() {
+            return Err(format!("{flag} is given twice"));
         }
+        self.0.push((flag, value));
         Ok(())
     }
 
-    fn set(&mut self, flag: &str, value: &str, files: bool) -> Result<(), Complaint> {
-        match flag {
-            "--pool" => self.pools.push(pool(value)?),
-            "--init-pool" => self.init.push(match value.split_once('=') {
-                Some((name, directory)) => (Some(named(name, flag)?), absolute(directory, flag)?),
-                None => (None, absolute(value, flag)?),
-            }),
-            "--publish-dir" => {
-                let (name, directory) = value.split_once('=').ok_or(format!("{flag} wants NAME=DIR, not {value:?}"))?;
-                self.publish.push((named(name, flag)?, absolute(directory, flag)?));
-            }
-            "--socket" => once(&mut self.socket, flag, absolute(value, flag)?)?,
-            "--kubelet-dir" => once(&mut self.kubelet, flag, absolute(value, flag)?)?,
-            "--csi-socket" => once(&mut self.csi_socket, flag, absolute(value, flag)?)?,
-            "--registration-socket" => once(&mut self.registration_socket, flag, absolute(value, flag)?)?,
-            "--driver-name" => once(&mut self.driver, flag, named(value, flag)?)?,
-            "--allow-uid" => {
-                let uid = value.parse().ok().filter(|uid| *uid != u32::MAX);
-                once(
-                    &mut self.allowed_uid,
-                    flag,
-                    uid.ok_or(format!("{flag} wants a numeric user id, not {value:?}"))?,
-                )?;
-            }
-            "--project-ids" => {
-                let range =
-                    value.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-                let range = range.filter(|(first, last): &(u32, u32)| *first >= 1 && first <= last);
-                once(
-                    &mut self.project_ids,
-                    flag,
-                    range.ok_or(format!("{flag} wants FIRST-LAST, both at least 1, not {value:?}"))?,
-                )?;
-            }
-            "--seccomp" => {
-                let action = match value {
-                    "kill" => OnViolation::Kill,
-                    "log" => OnViolation::Log,
-                    _ => return Err(format!("{flag} is kill or log, not {value:?}")),
-                };
-                once(&mut self.on_violation, flag, action)?;
-            }
-            "--config" if files => self.read_file(value)?,
-            "--config" => return Err("a configuration file cannot name another".to_owned()),
-            _ => return Err(format!("unknown flag {flag:?}; see --help")),
-        }
-        Ok(())
-    }
-
-    fn read_file(&mut self, path: &str) -> Result<(), Complaint> {
+    fn add_file(&mut self, path: &str) -> Result<(), Complaint> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read --config {path}: {error}"))?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let words = lines.flat_map(|line| match line.split_once(char::is_whitespace) {
-            Some((flag, value)) => vec![flag.to_owned(), value.trim().to_owned()],
-            None => vec![line.to_owned()],
-        });
-        self.read(&mut words.collect::<Vec<_>>().into_iter(), false).map_err(|complaint| format!("{path}: {complaint}"))
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (flag, value) = line.split_once([' ', '\t', '=']).unwrap_or((line, ""));
+            if flag == "--config" {
+                return Err(format!("{path}: a configuration file cannot name another"));
+            }
+            self.add(flag, Some(value.trim().to_owned())).map_err(|complaint| format!("{path}: {complaint}"))?;
+        }
+        Ok(())
     }
 
-    fn finish(self) -> Result<Command, Complaint> {
-        if let Some(text) = self.print {
-            return Ok(Command::Print(text));
-        }
-        if !self.init.is_empty() {
-            return Ok(Command::InitPools(self.init));
-        }
-        let driver = match self.driver {
-            Some(driver) => driver,
-            None => named("bulkhead.csi.local", "--driver-name")?,
-        };
-        let below_kubelet = |path: String| self.kubelet.as_ref().map(|kubelet| kubelet.join(path));
-        let config = Config {
-            socket: self.socket,
-            allowed_uid: self.allowed_uid.ok_or("--allow-uid is missing: which user does the frontend run as?")?,
-            csi_socket: self.csi_socket.or_else(|| below_kubelet(format!("plugins/{driver}/csi.sock"))),
-            registration_socket: self
-                .registration_socket
-                .or_else(|| below_kubelet(format!("plugins_registry/{driver}-reg.sock"))),
-            pools: self.pools,
-            kubelet: self.kubelet,
-            publish: self.publish,
-            driver,
-            project_ids: self.project_ids.unwrap_or((100_000, 999_999)),
-            on_violation: self.on_violation.unwrap_or(OnViolation::Kill),
-        };
-        config.refuse_doubtful()?;
-        Ok(if self.check { Command::Check(config) } else { Command::Serve(config) })
+    fn all<'a>(&'a self, flag: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(given, _)| *given == flag).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a flag that is given at most once.
+    fn one<T>(&self, flag: &str, read: impl FnOnce(&str) -> Result<T, Complaint>) -> Result<Option<T>, Complaint> {
+        self.all(flag).next().map(|value| read(value).map_err(|complaint| format!("{flag}: {complaint}"))).transpose()
     }
 }
 
 impl Config {
+    fn from_flags(flags: &Flags) -> Result<Self, Complaint> {
+        let driver = flags.one("--driver-name", named)?.map_or_else(|| named("bulkhead.csi.local"), Ok)?;
+        let kubelet = flags.one("--kubelet-dir", absolute)?;
+        let below_kubelet = |path: String| kubelet.as_ref().map(|kubelet| kubelet.join(path));
+        let csi_socket =
+            flags.one("--csi-socket", absolute)?.or_else(|| below_kubelet(format!("plugins/{driver}/csi.sock")));
+        let registration = flags.one("--registration-socket", absolute)?;
+        let allowed_uid =
+            flags.one("--allow-uid", |value| value.parse().map_err(|_| format!("{value:?} is no user id")))?;
+        Ok(Self {
+            pools: flags.all("--pool").map(pool).collect::<Result<_, _>>()?,
+            socket: flags.one("--socket", absolute)?,
+            allowed_uid: allowed_uid.ok_or("--allow-uid is missing: which user does the frontend run as?")?,
+            publish: flags.all("--publish-dir").map(publish).collect::<Result<_, _>>()?,
+            csi_socket,
+            registration_socket: registration.or_else(|| below_kubelet(format!("plugins_registry/{driver}-reg.sock"))),
+            project_ids: flags.one("--project-ids", project_ids)?.unwrap_or((100_000, 999_999)),
+            on_violation: flags.one("--seccomp", on_violation)?.unwrap_or(OnViolation::Kill),
+            kubelet,
+            driver,
+        })
+    }
+
     fn refuse_doubtful(&self) -> Result<(), Complaint> {
-        if matches!(self.allowed_uid, 0 | 65534) {
-            return Err(format!(
-                "--allow-uid {} is refused: root needs no helper, and nobody's id is shared; give the frontend a user of its own",
-                self.allowed_uid
-            ));
-        }
-        if self.pools.is_empty() {
-            return Err("no pool is given: --pool NAME=DIR".to_owned());
-        }
-        if self.pools.len() > MAX_POOLS {
-            return Err(format!("{} pools are given; one helper serves {MAX_POOLS} at most", self.pools.len()));
-        }
-        if self.kubelet.is_none() && self.publish.is_empty() {
-            return Err("nowhere to publish: give --kubelet-dir DIR or --publish-dir NAME=DIR".to_owned());
-        }
-        if self.publish.len().saturating_add(2) > MAX_PUBLISH_DIRECTORIES {
-            return Err(format!("{} publish directories are too many", self.publish.len()));
-        }
-        if let Some(name) = repeated(self.pools.iter().map(|pool| &pool.name)) {
-            return Err(format!("two pools are called {name}"));
-        }
-        if let Some(directory) = repeated(self.pools.iter().map(|pool| &pool.directory)) {
-            return Err(format!("two pools are in {}", directory.display()));
-        }
-        if let Some(name) = repeated(self.publish.iter().map(|(name, _)| name)) {
-            return Err(format!("two publish directories are called {name}"));
-        }
-        if let Some((name, _)) = self.publish.iter().find(|(name, _)| name.as_str().starts_with("kubelet-")) {
-            return Err(format!("publish directory {name}: names that begin with kubelet- are taken"));
-        }
-        for path in [&self.csi_socket, &self.registration_socket].into_iter().flatten() {
-            if path.as_os_str().len() > 107 {
-                return Err(format!(
-                    "socket path {} is longer than 107 bytes, which unix sockets cannot have",
-                    path.display()
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn repeated<T: PartialEq>(mut values: impl Iterator<Item = T> + Clone) -> Option<T> {
-    while let Some(value) = values.next() {
-        if values.clone().any(|other| other == value) {
-            return Some(value);
+        let repeated_pool = repeated(self.pools.iter().map(|pool| pool.name.as_str()));
+        let repeated_directory = repeated(self.pools.iter().map(|pool| &pool.directory));
+        let repeated_publish = repeated(self.publish.iter().map(|(name, _)| name.as_str()));
+        let taken = self.publish.iter().any(|(name, _)| name.as_str().starts_with("kubelet-"));
+        let mut sockets = [&self.csi_socket, &self.registration_socket].into_iter().flatten();
+        let doubts = [
+            (
+                matches!(self.allowed_uid, 0 | 65534 | u32::MAX),
+                "--allow-uid: root needs no helper, and nobody's id is shared; give the frontend a user of its own",
+            ),
+            (self.pools.is_empty(), "no pool is given: --pool NAME=DIR"),
+            (self.pools.len() > MAX_POOLS, "one helper serves 16 pools at most"),
+            (
+                self.publish.len().saturating_add(2) > MAX_PUBLISH_DIRECTORIES,
+                "one helper serves 14 --publish-dir at most",
+            ),
+            (
+                self.kubelet.is_none() && self.publish.is_empty(),
+                "nowhere to publish: give --kubelet-dir DIR or --publish-dir NAME=DIR",
+            ),
+            (repeated_pool, "two pools have one name"),
+            (repeated_directory, "two pools are in one directory"),
+            (repeated_publish, "two publish directories have one name"),
+            (taken, "--publish-dir: names that begin with kubelet- are taken"),
+            (
+                sockets.any(|path| path.as_os_str().len() > 106),
+                "a socket's path is longer than 106 bytes, and unix sockets cannot have that",
+            ),
+        ];
+        match doubts.iter().find(|(doubtful, _)| *doubtful) {
+            Some((_, complaint)) => Err((*complaint).to_owned()),
+            None => Ok(()),
         }
     }
-    None
 }
 
-fn once<T>(slot: &mut Option<T>, flag: &str, value: T) -> Result<(), Complaint> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(format!("{flag} is given twice")),
-    }
+fn repeated<T: Ord>(values: impl Iterator<Item = T>) -> bool {
+    let mut seen = BTreeSet::new();
+    !values.into_iter().all(|value| seen.insert(value))
 }
 
-fn named<T: std::str::FromStr<Err = bulkhead_protocol::InvalidName>>(text: &str, flag: &str) -> Result<T, Complaint> {
-    text.parse().map_err(|error| format!("{flag}: {text:?} is no name: {error}"))
+fn named<T: std::str::FromStr<Err = bulkhead_protocol::Invalid>>(text: &str) -> Result<T, Complaint> {
+    text.parse().map_err(|error| format!("{text:?} is no name: {error}"))
 }
 
-fn absolute(text: &str, flag: &str) -> Result<PathBuf, Complaint> {
-    use std::path::Component;
+fn absolute(text: &str) -> Result<PathBuf, Complaint> {
     let path = Path::new(text);
     let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
     if plain && path.is_absolute() && path.parent().is_some() {
         Ok(path.components().collect())
     } else {
-        Err(format!("{flag} wants an absolute path without '..' and not /, not {text:?}"))
+        Err(format!("an absolute path without '..', and not /, is wanted, not {text:?}"))
+    }
+}
+
+fn init_pool(value: &str) -> Result<(Option<PoolName>, PathBuf), Complaint> {
+    match value.split_once('=') {
+        Some((name, directory)) => Ok((Some(named(name)?), absolute(directory)?)),
+        None => Ok((None, absolute(value)?)),
+    }
+}
+
+fn publish(value: &str) -> Result<(PublishName, PathBuf), Complaint> {
+    let (name, directory) =
+        value.split_once('=').ok_or_else(|| format!("--publish-dir wants NAME=DIR, not {value:?}"))?;
+    Ok((named(name)?, absolute(directory)?))
+}
+
+fn project_ids(value: &str) -> Result<(u32, u32), Complaint> {
+    let range = value.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    range
+        .filter(|(first, last)| *first >= 1 && first <= last)
+        .ok_or_else(|| format!("FIRST-LAST is wanted, not {value:?}"))
+}
+
+fn on_violation(value: &str) -> Result<OnViolation, Complaint> {
+    match value {
+        "kill" => Ok(OnViolation::Kill),
+        "log" => Ok(OnViolation::Log),
+        _ => Err(format!("kill or log is wanted, not {value:?}")),
     }
 }
 
@@ -313,8 +262,8 @@ fn pool(value: &str) -> Result<PoolConfig, Complaint> {
     let (name, rest) = value.split_once('=').ok_or_else(wanted)?;
     let mut parts = rest.split(',');
     let mut pool = PoolConfig {
-        name: named(name, "--pool")?,
-        directory: absolute(parts.next().ok_or_else(wanted)?, "--pool")?,
+        name: named(name)?,
+        directory: absolute(parts.next().ok_or_else(wanted)?)?,
         quota: QuotaMode::Enforced,
         overcommit_permille: 1000,
         reserve: 0,

@@ -9,13 +9,14 @@ use std::marker::PhantomData;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::Invalid;
+use crate::checked::checked_text;
+
+const TOO_MANY: Invalid = Invalid("there are more values than the bound allows");
+
 /// At most `N` values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpTo<T, const N: usize>(Vec<T>);
-
-/// More values than the bound allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
 
 impl<T, const N: usize> UpTo<T, N> {
     /// The values.
@@ -36,10 +37,10 @@ impl<T, const N: usize> Default for UpTo<T, N> {
 }
 
 impl<T, const N: usize> TryFrom<Vec<T>> for UpTo<T, N> {
-    type Error = TooMany;
+    type Error = Invalid;
 
-    fn try_from(values: Vec<T>) -> Result<Self, TooMany> {
-        if values.len() <= N { Ok(Self(values)) } else { Err(TooMany) }
+    fn try_from(values: Vec<T>) -> Result<Self, Invalid> {
+        if values.len() <= N { Ok(Self(values)) } else { Err(TOO_MANY) }
     }
 }
 
@@ -64,7 +65,7 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for UpTo<T, N> {
                 let mut values = Vec::new();
                 while let Some(value) = sequence.next_element()? {
                     if values.len() == N {
-                        return Err(A::Error::custom(TooMany));
+                        return Err(A::Error::custom(TOO_MANY));
                     }
                     values.push(value);
                 }
@@ -76,10 +77,12 @@ impl<'de, T: Deserialize<'de>, const N: usize> Deserialize<'de> for UpTo<T, N> {
     }
 }
 
-/// A text of at most 512 bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Text(String);
+checked_text!(
+    /// A text of at most 512 bytes.
+    Text,
+    |text: &str| text.len() <= Text::MAX_LENGTH,
+    "a text is at most 512 bytes long"
+);
 
 impl Text {
     /// The longest text in bytes.
@@ -91,31 +94,10 @@ impl Text {
         text.truncate(text.floor_char_boundary(Self::MAX_LENGTH));
         Self(text)
     }
-
-    /// The text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl TryFrom<String> for Text {
-    type Error = TooMany;
-
-    fn try_from(text: String) -> Result<Self, TooMany> {
-        if text.len() <= Self::MAX_LENGTH { Ok(Self(text)) } else { Err(TooMany) }
+impl Default for Text {
+    fn default() -> Self {
+        Self::new("")
     }
 }
-
-impl fmt::Display for Text {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for TooMany {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("more values than the bound allows")
-    }
-}
-
-impl std::error::Error for TooMany {}

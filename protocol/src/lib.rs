@@ -5,6 +5,7 @@
 //! describes the bytes for clients in other languages.
 
 mod bounded;
+mod checked;
 mod codec;
 mod error;
 mod hello;
@@ -16,16 +17,17 @@ mod target;
 mod volume;
 mod volume_id;
 
-pub use bounded::{Text, TooMany, UpTo};
+pub use bounded::{Text, UpTo};
+pub use checked::Invalid;
 pub use codec::{CodecError, MAX_PACKET, decode, encode};
 pub use error::{Error, ErrorKind};
 pub use hello::{
     HIGHEST_VERSION, Hello, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, Pool, PublishDirectory, Welcome, negotiate,
 };
-pub use name::{DriverName, InvalidName, PoolName, PublishName};
+pub use name::{DriverName, PoolName, PublishName};
 pub use reply::{Listed, MAX_LISTED, PoolStatus, QuotaMode, Reply, Response, Usage};
 pub use request::{MountFlags, Request, Socket};
-pub use size::{Bytes, Inodes, InvalidSize, SIZE_STEP};
-pub use target::{InvalidTarget, MAX_TARGET, RelativePath, TargetPath};
-pub use volume::{BlockSize, DirectoryMode, InvalidMode, NameHash, VolumeKind, VolumeSpec};
-pub use volume_id::{InvalidVolumeId, VolumeId};
+pub use size::{Bytes, Inodes, SIZE_STEP};
+pub use target::{MAX_TARGET, RelativePath, TargetPath};
+pub use volume::{BlockSize, DirectoryMode, NameHash, VolumeKind, VolumeSpec};
+pub use volume_id::VolumeId;

@@ -1,19 +1,17 @@
 //! What was asked for when a volume was made.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
+use crate::checked::checked_number;
 use crate::{Bytes, Inodes};
 
-/// Permission bits of a directory volume's top directory: `0` to `0o1777`, no setuid and no setgid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "u16")]
-pub struct DirectoryMode(u16);
-
-/// The number is no directory mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InvalidMode;
+checked_number!(
+    /// Permission bits of a directory volume's top directory: `0` to `0o1777`, no setuid and no setgid.
+    DirectoryMode(u16 = "u16"),
+    |bits: u16| bits & !0o1777 == 0,
+    "{:04o}",
+    "a directory mode is an octal number from 0000 to 1777"
+);
 
 /// The logical block size of a block volume's device (loop.h, `LOOP_CONFIGURE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,21 +57,6 @@ pub struct VolumeSpec {
     pub name_hash: NameHash,
 }
 
-impl DirectoryMode {
-    /// The permission bits.
-    pub const fn get(self) -> u16 {
-        self.0
-    }
-}
-
-impl TryFrom<u16> for DirectoryMode {
-    type Error = InvalidMode;
-
-    fn try_from(bits: u16) -> Result<Self, InvalidMode> {
-        if bits & !0o1777 == 0 { Ok(Self(bits)) } else { Err(InvalidMode) }
-    }
-}
-
 impl BlockSize {
     /// The size in bytes.
     pub const fn get(self) -> u32 {
@@ -83,17 +66,3 @@ impl BlockSize {
         }
     }
 }
-
-impl fmt::Display for DirectoryMode {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{:04o}", self.0)
-    }
-}
-
-impl fmt::Display for InvalidMode {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("a directory mode is an octal number from 0000 to 1777")
-    }
-}
-
-impl std::error::Error for InvalidMode {}

@@ -93,8 +93,10 @@ impl PublishDirectory {
         if status.uid != 0 || status.file_type != FileType::RegularFile {
             return Err(refused("is no file of root's"));
         }
-        let content = file::read_up_to(&record, record::MAX_LENGTH)
-            .map_err(|errno| failed("read the kubelet's record for", target, errno))?;
+        let content = file::read_up_to(&record, record::MAX_LENGTH).map_err(|errno| match errno {
+            Errno::FBIG => refused("is longer than the kubelet's ever are"),
+            errno => failed("read the kubelet's record for", target, errno),
+        })?;
         match record::parse(&content) {
             None => Err(refused("cannot be read: it is no JSON object of strings")),
             Some(Record { driver: named, .. }) if named != driver.as_str() => Err(refused("names another driver")),
@@ -152,17 +154,13 @@ mod tests {
             Some("volumeDevices/pv/data/vol_data.json")
         );
         for path in [
-            "u/volumes/kubernetes.io~csi/pv/mount/x",
-            "u/volumes/kubernetes.io~csi/pv",
-            "u/volumes/other/pv/mount",
+            "u/volumes/kubernetes.io~csi/pv/mount/x", "u/volumes/kubernetes.io~csi/pv", "u/volumes/other/pv/mount",
             "mount",
         ] {
             assert_eq!(record(Shape::KubeletPods, path), None, "{path}");
         }
         for path in [
-            "volumeDevices/publish/pv",
-            "volumeDevices/publish/pv/u/x",
-            "volumeDevices/staging/pv/u",
+            "volumeDevices/publish/pv", "volumeDevices/publish/pv/u/x", "volumeDevices/staging/pv/u",
             "volumeDevices/pv/dev/u",
         ] {
             assert_eq!(record(Shape::KubeletDevices, path), None, "{path}");

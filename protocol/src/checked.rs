@@ -1,0 +1,87 @@
+//! One way in for values from outside: a private field, a check, and decoding that goes through it.
+
+use std::fmt;
+
+/// The value is not of its type; the text says what is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalid(pub(crate) &'static str);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// Makes a type of the texts for which `$matches` holds.
+macro_rules! checked_text {
+    ($(#[$doc:meta])* $type:ident, $matches:expr, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = "String")]
+        pub struct $type(String);
+
+        impl $type {
+            /// The text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = $crate::Invalid;
+
+            fn try_from(text: String) -> Result<Self, $crate::Invalid> {
+                if $matches(&text) { Ok(Self(text)) } else { Err($crate::Invalid($what)) }
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = $crate::Invalid;
+
+            fn from_str(text: &str) -> Result<Self, $crate::Invalid> {
+                text.to_owned().try_into()
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                out.write_str(&self.0)
+            }
+        }
+    };
+}
+
+/// Makes a type of the numbers for which `$matches` holds.
+macro_rules! checked_number {
+    ($(#[$doc:meta])* $type:ident($number:ident = $named:literal), $matches:expr, $format:literal, $what:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+        #[serde(try_from = $named)]
+        pub struct $type($number);
+
+        impl $type {
+            /// The number.
+            pub const fn get(self) -> $number {
+                self.0
+            }
+        }
+
+        impl TryFrom<$number> for $type {
+            type Error = $crate::Invalid;
+
+            fn try_from(number: $number) -> Result<Self, $crate::Invalid> {
+                if $matches(number) { Ok(Self(number)) } else { Err($crate::Invalid($what)) }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(out, $format, self.0)
+            }
+        }
+    };
+}
+
+pub(crate) use {checked_number, checked_text};
