@@ -235,7 +235,7 @@ async fn calls_are_logged_and_secrets_are_not() {
     let calls: Vec<_> = lines.iter().filter(|line| line["rpc"] == "CreateVolume").collect();
     let told = |index: usize| (calls[index]["code"].as_str().unwrap(), calls[index]["volume"].as_str().unwrap());
     assert_eq!(told(0), ("OK", "pvc-1"));
-    assert_eq!(told(1), ("InvalidArgument", "pvc-1"));
+    assert_eq!(told(1), ("INVALID_ARGUMENT", "pvc-1"));
     assert!(calls.iter().all(|call| call["microseconds"].is_u64()));
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tonic::{Response, Status};
 use tracing::{debug, info, warn};
 
-use super::codes::{Operation, status};
+use super::codes::{Operation, code, code_name, status};
 use crate::volumes::Fault;
 
 /// The longest part of an id from outside that is logged. Ids of volumes are shorter.
@@ -61,8 +61,8 @@ impl Call {
             Ok(_) if changes => info!(rpc, volume, code = "OK", microseconds),
             Ok(_) => debug!(rpc, volume, code = "OK", microseconds),
             Err(fault) => {
-                let code = super::code(self.operation, fault.kind);
-                warn!(rpc, volume, ?code, microseconds, "{fault}");
+                let code = code_name(code(self.operation, fault.kind));
+                warn!(rpc, volume, code, microseconds, "{fault}");
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
 use crate::volumes::{Fault, Place, Volumes};
 
-pub use codes::{Operation, code};
+pub use codes::{Operation, code, code_name};
 
 /// The longest node id (CSI, NodeGetInfo).
 pub const LONGEST_NODE_ID: usize = 256;

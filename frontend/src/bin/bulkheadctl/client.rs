@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_frontend::csi::code_name;
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
@@ -87,28 +88,5 @@ fn explain(status: &Status) -> String {
         Code::Unimplemented => " (this plugin does not offer it)",
         _ => "",
     };
-    format!("{}: {}{advice}", name(status.code()), status.message())
-}
-
-/// A code as the gRPC documentation writes it.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
-    }
+    format!("{}: {}{advice}", code_name(status.code()), status.message())
 }
