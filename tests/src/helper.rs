@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use bulkhead_protocol::{
     Request, Response, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode, encode,
 };
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use rustix::process::Uid;
 
@@ -105,6 +105,27 @@ impl HelperClient {
         let sent = rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet)], &mut nothing, SendFlags::NOSIGNAL)?;
         ensure!(sent == packet.len(), "sent {sent} of {} bytes", packet.len());
         Ok(())
+    }
+
+    /// Sends bytes as one packet, and a descriptor that nobody has asked for.
+    ///
+    /// # Errors
+    /// When the connection is broken.
+    pub fn send_with_descriptor(&self, packet: &[u8], descriptor: impl AsFd) -> Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [descriptor.as_fd()];
+        ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "no room for a descriptor");
+        rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// Lets sends and receives fail where they would wait.
+    ///
+    /// # Errors
+    /// When the socket refuses it.
+    pub fn set_nonblocking(&self) -> Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.socket, true)?)
     }
 
     /// Receives one packet; `None` when the connection is closed.

@@ -107,10 +107,11 @@ pub fn mount_image(setting: &Setting, image: &Path, directory: &Path) -> Result<
 /// Runs a command that must succeed.
 ///
 /// # Errors
-/// What it wrote to its standard error, when it fails.
+/// What it wrote, when it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
-    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, String::from_utf8_lossy(&text));
     Ok(())
 }
 

@@ -174,19 +174,7 @@ fn any_unicode_name_becomes_a_safe_id(stand: &mut Stand) -> Result<()> {
     let long = "x".repeat(129);
     let longest = "x".repeat(128);
     let names = [
-        "../../etc/passwd",
-        ".",
-        "..",
-        "/",
-        ".bulkhead",
-        "-x",
-        "Größe",
-        "卷",
-        "🚢 hull",
-        "a b",
-        "A",
-        &long,
-        &longest,
+        "../../etc/passwd", ".", "..", "/", ".bulkhead", "-x", "Größe", "卷", "🚢 hull", "a b", "A", &long, &longest,
         "pvc-0d6f",
     ];
     for name in names {

@@ -2,15 +2,22 @@
 
 use bulkhead_tests::case::Case;
 
+mod bad_input;
 mod controller;
 mod controller_create;
+mod deletion;
 mod expand;
 mod identity;
+mod kubelet_record;
+mod many;
 mod node_block;
 mod node_directory;
+mod recovery;
 mod requests;
+mod startup;
 mod stats;
 mod unpublish;
+mod versions;
 
 /// All of them.
 pub fn all() -> Vec<Case> {
@@ -24,6 +31,13 @@ pub fn all() -> Vec<Case> {
         expand::cases(),
         stats::cases(),
         requests::cases(),
+        bad_input::cases(),
+        kubelet_record::cases(),
+        startup::cases(),
+        versions::cases(),
+        recovery::cases(),
+        deletion::cases(),
+        many::cases(),
     ]
     .concat()
 }

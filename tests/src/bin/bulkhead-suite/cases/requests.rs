@@ -1,33 +1,322 @@
-//! The helper's own requests.
+//! The helper's own requests, as a client in any language sends them.
 
-use anyhow::{Result, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{
+    ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Response, Socket, UpTo, Usage, decode, encode,
+};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{bind, bytes, create, delete, directory_spec, image_spec, unbind, volume};
-use bulkhead_tests::observe::mounts;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::stand::Stand;
 
 cases! {
-    directory_volume_lives_and_dies: Bare,
+    a_directory_volume_lives_and_dies,
+    a_block_volume_lives_and_dies,
+    create_compares_all_settings,
+    requests_of_the_other_kind_are_refused,
+    requests_for_unknown_volumes_are_not_found_and_undoing_is_done,
+    an_unknown_pool_or_directory_is_refused,
+    exclusive_means_one_target,
+    a_device_needs_an_attached_loop,
+    a_published_device_is_not_detached,
+    lists_are_paged_in_order,
+    usage_of_a_volume_without_a_target,
+    listening_sockets_are_passed_and_kept,
+    growing_never_shrinks,
+    a_pool_tells_its_room_and_condition,
 }
 
 const SIZE: u64 = 16 << 20;
 
-fn directory_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
-    stand.start_helper()?;
+fn a_directory_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
     ensure!(helper.ask(&create("vol-a", directory_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
-    helper.ask(&bind("vol-a", "a"))?;
+    ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
+    ensure!(helper.ask(&bind("vol-a", "a"))? == Reply::Done);
     let found = mounts::at(&stand.target("a"))?;
     ensure!(found.len() == 1 && found[0].has("nosuid") && found[0].has("nodev"), "{found:?}");
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    for _ in 0..2 {
+        ensure!(helper.ask(&unbind("vol-a", "a"))? == Reply::Done);
+    }
+    for _ in 0..2 {
+        ensure!(helper.ask(&delete("vol-a"))? == Reply::Done);
+    }
+    Ok(())
+}
+
+fn make_device(id: &str, path: &str) -> Request {
+    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
+}
+
+fn remove_device(id: &str, path: &str) -> Request {
+    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
+}
+
+fn attach(id: &str) -> Request {
+    Request::LoopAttach { volume: volume(id), read_only: false }
+}
+
+fn detach(id: &str) -> Request {
+    Request::LoopDetach { volume: volume(id) }
+}
+
+fn a_block_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    ensure!(helper.ask(&create("vol-a", image_spec(SIZE)))? == Reply::Size(bytes(SIZE)));
+    for _ in 0..2 {
+        helper.ask(&attach("vol-a"))?;
+        helper.ask(&make_device("vol-a", "a"))?;
+    }
+    ensure!(mounts::at(&stand.target("a"))?.len() == 1);
+    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1);
+    for _ in 0..2 {
+        helper.ask(&remove_device("vol-a", "a"))?;
+        helper.ask(&detach("vol-a"))?;
+    }
+    // A device that is attached and published nowhere goes with its volume.
+    helper.ask(&attach("vol-a"))?;
     helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn create_compares_all_settings(stand: &mut Stand) -> Result<()> {
+    use bulkhead_protocol::{NameHash, VolumeKind};
+    let helper = stand.helper()?;
+    let spec = directory_spec(SIZE);
+    helper.ask(&create("vol-a", spec))?;
+    ensure!(helper.ask(&create("vol-a", spec))? == Reply::Size(bytes(SIZE)));
+    let mut named = spec;
+    named.name_hash = NameHash([8; 32]);
+    let mut more = spec;
+    if let VolumeKind::Directory { inodes, .. } = &mut more.kind {
+        *inodes = Inodes::try_from(4097)?;
+    }
+    for other in [named, more, image_spec(SIZE)] {
+        denied(helper.request(&create("vol-a", other))?, ErrorKind::AlreadyExists, "vol-a")?;
+    }
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn requests_of_the_other_kind_are_refused(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
     helper.ask(&create("vol-b", image_spec(SIZE)))?;
-    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
-    helper.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
-    helper.ask(&delete("vol-b"))?;
+    let grow = |id| Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
+    let inodes = Inodes::try_from(4096)?;
+    let set = |id| Request::SetQuota { volume: volume(id), size: bytes(2 * SIZE), inodes };
+    for (request, id) in [
+        (attach("vol-a"), "vol-a"),
+        (make_device("vol-a", "a"), "vol-a"),
+        (remove_device("vol-a", "a"), "vol-a"),
+        (Request::LoopResize { volume: volume("vol-a") }, "vol-a"),
+        (grow("vol-a"), "vol-a"),
+        (set("vol-b"), "vol-b"),
+        (bind("vol-b", "b"), "vol-b"),
+        (unbind("vol-b", "b"), "vol-b"),
+    ] {
+        denied(helper.request(&request)?, ErrorKind::WrongKind, id).with_context(|| format!("{request:?}"))?;
+    }
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let inodes = Inodes::try_from(4096)?;
+    for request in [
+        bind("vol-z", "a"),
+        attach("vol-z"),
+        make_device("vol-z", "a"),
+        Request::LoopResize { volume: volume("vol-z") },
+        Request::GrowImage { volume: volume("vol-z"), size: bytes(SIZE) },
+        Request::SetQuota { volume: volume("vol-z"), size: bytes(SIZE), inodes },
+        Request::Usage { volume: volume("vol-z"), target: None },
+    ] {
+        denied(helper.request(&request)?, ErrorKind::NotFound, "vol-z").with_context(|| format!("{request:?}"))?;
+    }
+    for request in [unbind("vol-z", "a"), remove_device("vol-z", "a"), detach("vol-z"), delete("vol-z")] {
+        ensure!(helper.ask(&request)? == Reply::Done, "{request:?}");
+    }
+    Ok(())
+}
+
+fn an_unknown_pool_or_directory_is_refused(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let pool = "other".parse()?;
+    let request = Request::Create { volume: volume("vol-a"), pool, spec: directory_spec(SIZE) };
+    denied(helper.request(&request)?, ErrorKind::Invalid, "other")?;
+    denied(helper.request(&Request::PoolStatus { pool: "other".parse()? })?, ErrorKind::Invalid, "other")?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let flags = MountFlags::default();
+    let request =
+        Request::BindMount { volume: volume("vol-a"), target: target("elsewhere", "a"), flags, exclusive: false };
+    denied(helper.request(&request)?, ErrorKind::Refused, "elsewhere")?;
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let exclusively = |path| Request::BindMount {
+        volume: volume("vol-a"),
+        target: target("work", path),
+        flags: MountFlags::default(),
+        exclusive: true,
+    };
+    helper.ask(&exclusively("a"))?;
+    helper.ask(&exclusively("a"))?;
+    denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
+    ensure!(!stand.target("b").exists());
+    // Nothing is remembered of it: who asks for no exclusion gets none.
+    helper.ask(&bind("vol-a", "b"))?;
+    for path in ["a", "b"] {
+        helper.ask(&unbind("vol-a", path))?;
+    }
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_device_needs_an_attached_loop(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    denied(helper.request(&make_device("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
+    ensure!(!stand.target("a").exists());
+    ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(bytes(SIZE)));
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_published_device_is_not_detached(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "a"))?;
+    denied(helper.request(&detach("vol-a"))?, ErrorKind::InUse, "vol-a")?;
+    denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
+    let read_only = Request::LoopAttach { volume: volume("vol-a"), read_only: true };
+    denied(helper.request(&read_only)?, ErrorKind::InUse, "read-write")?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn lists_are_paged_in_order(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let ids: Vec<String> = (0..MAX_LISTED + 3).map(|number| format!("vol-{number:02}")).collect();
+    for id in ids.iter().rev() {
+        helper.ask(&create(id, directory_spec(1 << 20)))?;
+    }
+    for limit in [1, 5, u16::MAX] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let Reply::Volumes(page) = helper.ask(&Request::List { after, limit })? else {
+                anyhow::bail!("the answer to a list is no list");
+            };
+            ensure!(page.as_slice().len() <= usize::from(limit).min(MAX_LISTED));
+            let Some(last) = page.as_slice().last() else { break };
+            after = Some(last.volume.clone());
+            found.extend(page.into_vec().into_iter().map(|listed| listed.volume.to_string()));
+        }
+        ensure!(found == ids, "{found:?}");
+    }
+    for id in &ids {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn usage_of(response: Reply) -> Result<Usage> {
+    match response {
+        Reply::Usage(usage) => Ok(usage),
+        other => anyhow::bail!("no usage: {other:?}"),
+    }
+}
+
+fn usage_of_a_volume_without_a_target(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    let usage = usage_of(helper.ask(&Request::Usage { volume: volume("vol-a"), target: None })?)?;
+    ensure!(usage.targets == 1 && usage.spec == directory_spec(SIZE) && usage.pool.as_str() == "default", "{usage:?}");
+    let here = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) };
+    helper.ask(&here)?;
+    let elsewhere = Request::Usage { volume: volume("vol-a"), target: Some(target("work", "b")) };
+    denied(helper.request(&elsewhere)?, ErrorKind::NotFound, "work:b")?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    denied(helper.request(&here)?, ErrorKind::NotFound, "work:a")?;
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
+    helper.send(&encode(&Request::Listen { socket })?)?;
+    let (packet, descriptor) = helper.receive_with_descriptor()?.context("the connection is closed")?;
+    let response: Response = decode(&packet)?;
+    ensure!(response == Ok(Reply::Listening), "{response:?}");
+    descriptor.context("no socket comes with the answer")
+}
+
+fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
+    stand.kill_frontend()?;
+    let helper = stand.helper()?;
+    for (socket, path) in
+        [(Socket::Csi, stand.kubelet.csi_socket()), (Socket::Registration, stand.kubelet.registration_socket())]
+    {
+        // Nobody serves it: a client waits in the queue and is not turned away.
+        let waiting = std::os::unix::net::UnixStream::connect(&path)?;
+        let listener = UnixListener::from(listen(&helper, socket)?);
+        listener.accept()?;
+        drop(waiting);
+        // Asked for again, it is the same one.
+        let again = UnixListener::from(listen(&helper, socket)?);
+        drop(listener);
+        let client = std::os::unix::net::UnixStream::connect(&path)?;
+        again.accept()?;
+        drop(client);
+    }
+    stand.start_frontend()
+}
+
+fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    let inodes = Inodes::try_from(1)?;
+    for (wanted, given) in [(SIZE / 2, SIZE), (2 * SIZE, 2 * SIZE), (SIZE, 2 * SIZE)] {
+        let set = Request::SetQuota { volume: volume("vol-a"), size: bytes(wanted), inodes };
+        ensure!(helper.ask(&set)? == Reply::Size(bytes(given)));
+        let grow = Request::GrowImage { volume: volume("vol-b"), size: bytes(wanted) };
+        ensure!(helper.ask(&grow)? == Reply::Size(bytes(given)));
+    }
+    let image = std::fs::metadata(stand.pool().volume("vol-b").join("image"))?;
+    ensure!(image.len() == 2 * SIZE, "{} bytes", image.len());
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
+    use bulkhead_protocol::{QuotaMode, Text};
+    let helper = stand.helper()?;
+    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+        anyhow::bail!("the answer is no pool's");
+    };
+    ensure!(status.total > status.available && status.available >= status.largest_volume, "{status:?}");
+    ensure!(status.promised == 0 && status.volumes == 0 && status.emptying == 0, "{status:?}");
+    let enforced = stand.setting.enforces_sizes();
+    ensure!((status.quota == QuotaMode::Enforced) == enforced, "{status:?}");
+    let conditions: &UpTo<Text, 4> = &status.conditions;
+    let told = conditions.as_slice().iter().any(|text| text.as_str().contains("not enforced"));
+    ensure!(told != enforced, "{status:?}");
     Ok(())
 }

@@ -1,0 +1,346 @@
+//! Input that is wrong, hostile or no input at all: a clear refusal, a helper that lives, and nothing left behind.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, MAX_PACKET, Reply, Request, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests as csi;
+use bulkhead_tests::expect::{denied, refused};
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    targets_outside_the_publish_directories_are_refused,
+    a_link_anywhere_in_the_path_is_refused,
+    a_link_at_the_target_is_refused_and_stays,
+    a_file_where_a_directory_must_be_is_refused,
+    a_directory_where_a_device_must_be_is_refused,
+    a_missing_parent_is_not_found,
+    a_parent_in_another_mount_is_refused,
+    a_pool_and_a_publish_directory_inside_one_another_are_refused: Bare,
+    garbage_closes_the_connection,
+    malformed_requests_never_reach_an_operation,
+    oversized_packets_close_the_connection,
+    uninvited_descriptors_are_dropped,
+    other_users_are_turned_away,
+    who_says_nothing_is_turned_away,
+    one_connection_too_many_is_turned_away,
+    a_reader_that_does_not_read_holds_up_nobody,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// The helper lives, and its processes are those that there were.
+fn check_lives(stand: &mut Stand) -> Result<()> {
+    stand.running_helper()?.check_alive()?;
+    let helper = stand.helper()?;
+    ensure!(matches!(helper.ask(&Request::PoolStatus { pool: "default".parse()? })?, Reply::Pool(_)));
+    Ok(())
+}
+
+fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &HelperClient) -> Result<()>) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    test(stand, &helper)?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    check_lives(stand)
+}
+
+fn make_device(path: &str) -> Request {
+    Request::MakeDevice { volume: volume("vol-b"), target: target("work", path), exclusive: false }
+}
+
+fn targets_outside_the_publish_directories_are_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, _| {
+        let client = stand.csi()?;
+        let publish = stand.publish_directory();
+        let kubelet = stand.kubelet.root().to_owned();
+        let inside = stand.pool().volume("vol-a");
+        for path in [
+            "/".into(),
+            "/etc/x".into(),
+            "relative".into(),
+            publish.clone(),
+            publish.join(".."),
+            publish.join("../escape"),
+            publish.join("a/../../escape"),
+            publish.with_file_name("publish-not"),
+            kubelet.join("pki/x"),
+            kubelet.join("plugins/x"),
+            kubelet.join("plugins_registry/x"),
+            inside.join("data"),
+        ] {
+            let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
+            refused(answer, Code::InvalidArgument, "path").with_context(|| path.display().to_string())?;
+        }
+        // Below the kubelet's directory only two shapes are targets.
+        for path in [
+            "pods/x", "pods/u/volumes/kubernetes.io~csi/pv", "pods/u/volumes/other/pv/mount",
+            "plugins/kubernetes.io/csi/x",
+        ] {
+            let path = kubelet.join(path);
+            let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
+            refused(answer, Code::PermissionDenied, "kubelet").with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    })
+}
+
+fn a_link_anywhere_in_the_path_is_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, helper| {
+        let outside = stand.work().join("outside");
+        fs::create_dir_all(outside.join("deep"))?;
+        fs::create_dir(stand.target("real"))?;
+        symlink(&outside, stand.target("absolute"))?;
+        symlink("real", stand.target("relative"))?;
+        symlink(&outside, stand.target("real/inner"))?;
+        symlink("..", stand.target("real/up"))?;
+        symlink("/proc/self/root", stand.target("magic"))?;
+        for path in ["absolute/t", "absolute/deep/t", "relative/t", "real/inner/t", "real/up/t", "magic/tmp/t"] {
+            for request in [bind("vol-a", path), make_device(path)] {
+                denied(helper.request(&request)?, ErrorKind::Refused, "symbolic link")?;
+            }
+        }
+        ensure!(fs::read_dir(&outside)?.count() == 1 && fs::read_dir(outside.join("deep"))?.count() == 0);
+        for name in ["absolute", "relative", "magic"] {
+            fs::remove_file(stand.target(name))?;
+        }
+        fs::remove_dir_all(stand.target("real"))?;
+        Ok(())
+    })
+}
+
+fn a_link_at_the_target_is_refused_and_stays(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, helper| {
+        let outside = stand.work().join("outside");
+        fs::create_dir(&outside)?;
+        symlink(&outside, stand.target("t"))?;
+        for request in [bind("vol-a", "t"), make_device("t"), unbind("vol-a", "t")] {
+            denied(helper.request(&request)?, ErrorKind::Incompatible, "work:t")?;
+        }
+        ensure!(fs::read_link(stand.target("t"))? == outside);
+        fs::remove_file(stand.target("t"))?;
+        Ok(())
+    })
+}
+
+fn a_file_where_a_directory_must_be_is_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, helper| {
+        for content in ["", "precious"] {
+            fs::write(stand.target("t"), content)?;
+            denied(helper.request(&bind("vol-a", "t"))?, ErrorKind::Incompatible, "file")?;
+            denied(helper.request(&bind("vol-a", "t/below"))?, ErrorKind::NotFound, "work:t/below")?;
+            let answer = stand.csi()?.node_publish_volume(csi::publish("vol-a", &stand.target("t"), csi::mount()));
+            refused(answer, Code::FailedPrecondition, "file")?;
+            ensure!(fs::read(stand.target("t"))? == content.as_bytes());
+        }
+        fs::remove_file(stand.target("t"))?;
+        Ok(())
+    })
+}
+
+fn a_directory_where_a_device_must_be_is_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, helper| {
+        fs::create_dir(stand.target("t"))?;
+        denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "directory")?;
+        fs::remove_dir(stand.target("t"))?;
+        fs::write(stand.target("t"), "precious")?;
+        denied(helper.request(&make_device("t"))?, ErrorKind::Incompatible, "content")?;
+        fs::remove_file(stand.target("t"))?;
+        Ok(())
+    })
+}
+
+fn a_missing_parent_is_not_found(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, helper| {
+        for request in [bind("vol-a", "no/where"), make_device("no/where")] {
+            denied(helper.request(&request)?, ErrorKind::NotFound, "no/where")?;
+        }
+        ensure!(!stand.target("no").exists());
+        Ok(())
+    })
+}
+
+fn a_parent_in_another_mount_is_refused(stand: &mut Stand) -> Result<()> {
+    use rustix::mount::{UnmountFlags, mount_bind, unmount};
+    with_volume(stand, |stand, helper| {
+        fs::create_dir(stand.target("other"))?;
+        mount_bind(stand.logs(), stand.target("other"))?;
+        denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
+        // A published volume is another mount too: nobody publishes into what a pod writes.
+        helper.ask(&bind("vol-a", "t"))?;
+        fs::create_dir(stand.target("t/inner"))?;
+        denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
+        helper.ask(&unbind("vol-a", "t"))?;
+        unmount(stand.target("other"), UnmountFlags::NOFOLLOW)?;
+        fs::remove_dir(stand.target("other"))?;
+        Ok(())
+    })
+}
+
+fn a_pool_and_a_publish_directory_inside_one_another_are_refused(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let pool = stand.pools[0].directory.clone();
+    let around = stand.work().join("pools");
+    fs::create_dir(pool.join("inner"))?;
+    for directory in [around, pool.join("inner"), pool.clone()] {
+        stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", directory.display())];
+        let output = stand.helper_command()?.output()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.code() == Some(1) && text.contains("inside one another"), "{}: {text}", output.status);
+    }
+    fs::remove_dir(pool.join("inner"))?;
+    Ok(())
+}
+
+fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
+    let socket = stand.helper_socket();
+    let hello = encode(&Hello::new(HIGHEST_VERSION))?;
+    let longer = [hello.as_slice(), &[0]].concat();
+    let mut magic = hello.clone();
+    magic[0] ^= 1;
+    for packet in [&b"x"[..], &[0; 64], &[0xff; 512], &hello[..hello.len() - 1], &longer] {
+        let client = HelperClient::connect(&socket)?;
+        client.send(packet)?;
+        client.check_closed()?;
+    }
+    // Another protocol is told so, and not served.
+    let client = HelperClient::connect(&socket)?;
+    client.send(&magic)?;
+    while client.receive()?.is_some() {}
+    // The same after a hello.
+    for packet in [&b"x"[..], &[0xff; 512], &[0; 3], &hello] {
+        let client = HelperClient::welcomed(&socket)?;
+        client.send(packet)?;
+        client.check_closed()?;
+    }
+    check_lives(stand)
+}
+
+fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> {
+    let socket = stand.helper_socket();
+    let good = encode(&bind("vol-a", "a"))?;
+    let replaced = |from: &str, to: &str| {
+        let text = String::from_utf8_lossy(&good).into_owned();
+        assert_eq!(from.len(), to.len());
+        let position = text.find(from).expect("the text is in the packet");
+        let mut packet = good.clone();
+        packet[position..position + to.len()].copy_from_slice(to.as_bytes());
+        packet
+    };
+    let mut packets = vec![
+        replaced("vol-a", "../.."),
+        replaced("vol-a", ".mark"),
+        replaced("vol-a", "Vol-a"),
+        replaced("vol-a", "vol-\0"),
+        replaced("work", "Work"),
+        replaced("work", "../x"),
+        [good.as_slice(), b"more"].concat(),
+    ];
+    let dots = encode(&bind("vol-a", "aa"))?;
+    let position = dots.windows(2).rposition(|pair| pair == b"aa").context("no target in the packet")?;
+    packets.push([&dots[..position], b"..", &dots[position + 2..]].concat());
+    packets.extend((0..good.len()).map(|length| good[..length].to_vec()).skip(1));
+    // An unknown request, and one whose length claims more than there is.
+    packets.push(vec![0xff, 0, 0, 0]);
+    packets.push([&good[..4], &[0xff; 8], &good[12..]].concat());
+    for packet in packets {
+        let client = HelperClient::welcomed(&socket)?;
+        client.send(&packet)?;
+        client.check_closed().with_context(|| format!("{packet:02x?}"))?;
+    }
+    ensure!(!stand.running_helper()?.log()?.contains("audit operation=bind"), "an operation was reached");
+    check_lives(stand)
+}
+
+fn oversized_packets_close_the_connection(stand: &mut Stand) -> Result<()> {
+    let socket = stand.helper_socket();
+    for length in [MAX_PACKET + 1, 2 * MAX_PACKET, 100_000] {
+        let silent = HelperClient::connect(&socket)?;
+        silent.send(&vec![0; length])?;
+        silent.check_closed()?;
+        let client = HelperClient::welcomed(&socket)?;
+        let request = encode(&delete("vol-a"))?;
+        client.send(&[request.as_slice(), &vec![0; length]].concat())?;
+        client.check_closed()?;
+    }
+    check_lives(stand)
+}
+
+fn uninvited_descriptors_are_dropped(stand: &mut Stand) -> Result<()> {
+    let pid = stand.running_helper()?.pid();
+    let open = || -> Result<usize> { Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count()) };
+    let client = stand.helper()?;
+    let before = open()?;
+    for _ in 0..20 {
+        let file = fs::File::open("/etc/passwd")?;
+        client.send_with_descriptor(&encode(&Request::PoolStatus { pool: "default".parse()? })?, &file)?;
+        ensure!(client.receive()?.is_some());
+    }
+    ensure!(open()? == before, "{} descriptors became {}", before, open()?);
+    check_lives(stand)
+}
+
+fn other_users_are_turned_away(stand: &mut Stand) -> Result<()> {
+    let socket = stand.helper_socket();
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&socket)?) & 0o777;
+    ensure!(mode == 0o600, "{mode:o}");
+    // Root gets past the mode, and no further.
+    let root = HelperClient::connect_as(&socket, 0)?;
+    let _ = root.send(&encode(&Hello::new(HIGHEST_VERSION))?);
+    root.check_closed()?;
+    for uid in [1000, 65534] {
+        ensure!(HelperClient::connect_as(&socket, uid).is_err(), "user {uid} has connected");
+    }
+    check_lives(stand)
+}
+
+fn who_says_nothing_is_turned_away(stand: &mut Stand) -> Result<()> {
+    let start = Instant::now();
+    let silent = HelperClient::connect(&stand.helper_socket())?;
+    silent.check_closed()?;
+    let waited = start.elapsed();
+    ensure!(waited > Duration::from_secs(3) && waited < stand.patience(Duration::from_secs(8)), "after {waited:?}");
+    check_lives(stand)
+}
+
+fn one_connection_too_many_is_turned_away(stand: &mut Stand) -> Result<()> {
+    let mut clients = Vec::new();
+    for _ in 0..40 {
+        let client = HelperClient::connect(&stand.helper_socket())?;
+        match client.hello(HIGHEST_VERSION) {
+            Ok(_) => clients.push(client),
+            Err(_) => break,
+        }
+    }
+    ensure!((2..40).contains(&clients.len()), "{} connections", clients.len());
+    // The frontend keeps those it has, and what is given back can be had again.
+    stand.csi()?.probe(Default::default())?;
+    clients.pop();
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
+    drop(clients);
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
+    check_lives(stand)
+}
+
+fn a_reader_that_does_not_read_holds_up_nobody(stand: &mut Stand) -> Result<()> {
+    let deaf = stand.helper()?;
+    let request = encode(&Request::PoolStatus { pool: "default".parse()? })?;
+    deaf.set_nonblocking()?;
+    while deaf.send(&request).is_ok() {}
+    check_lives(stand)?;
+    let client = stand.csi()?;
+    client.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    client.delete_volume(csi::delete("vol-a"))?;
+    // What it is owed it does not get: the connection is closed.
+    drop(deaf);
+    check_lives(stand)
+}

@@ -1,0 +1,283 @@
+//! Deleting what pods have written, which is hostile.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat};
+
+cases! {
+    immutable_and_append_only_files_go,
+    deep_trees_go,
+    wide_trees_go,
+    odd_names_go,
+    special_files_go_and_open_nothing,
+    links_out_of_the_volume_harm_nothing,
+    trees_of_other_owners_go,
+    a_writer_does_not_keep_a_volume_alive,
+    a_name_is_free_as_soon_as_delete_is_answered,
+    room_comes_back: Quota,
+    an_open_file_keeps_its_project_until_it_is_closed: Quota,
+}
+
+const SIZE: i64 = 64 * MIB;
+
+/// Publishes a volume, lets `fill` write into it, deletes it, and waits until the pool is empty.
+fn filled(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    fill(stand, &target)?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        Ok(())
+    })?;
+    stand.running_helper()?.check_alive()
+}
+
+fn immutable_and_append_only_files_go(stand: &mut Stand) -> Result<()> {
+    filled(stand, |_, top| {
+        fs::create_dir_all(top.join("directory/inner"))?;
+        fs::write(top.join("directory/file"), "content")?;
+        fs::write(top.join("log"), "content")?;
+        for (flag, path) in
+            [("+i", "directory/file"), ("+a", "log"), ("+i", "directory/inner"), ("+i", "directory"), ("+a", ".")]
+        {
+            run(Command::new("chattr").arg(flag).arg(top.join(path)))?;
+        }
+        ensure!(fs::remove_file(top.join("log")).is_err(), "nothing is append-only");
+        Ok(())
+    })
+}
+
+/// Far deeper than a path may be long, and deeper than descriptors would reach.
+fn deep_trees_go(stand: &mut Stand) -> Result<()> {
+    let levels = 3000;
+    filled(stand, |_, top| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut directory = openat(CWD, top, flags, Mode::empty())?;
+        for _ in 0..levels {
+            mkdirat(&directory, "d", Mode::RWXU)?;
+            directory = openat(&directory, "d", flags, Mode::empty())?;
+        }
+        openat(&directory, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR)?;
+        Ok(())
+    })
+}
+
+fn wide_trees_go(stand: &mut Stand) -> Result<()> {
+    filled(stand, |_, top| {
+        for directory in 0..20 {
+            let directory = top.join(directory.to_string());
+            fs::create_dir(&directory)?;
+            for file in 0..100 {
+                File::create(directory.join(file.to_string()))?;
+            }
+        }
+        // The emptier moves directories about under names of its own; these are in its way.
+        for name in [".0", ".1", "0.0", "..0", ".moved.0", ".1.d"] {
+            fs::create_dir_all(top.join(name).join(name).join(name))?;
+        }
+        Ok(())
+    })
+}
+
+fn odd_names_go(stand: &mut Stand) -> Result<()> {
+    filled(stand, |_, top| {
+        let longest = "n".repeat(255);
+        let odd: [&[u8]; 12] = [
+            b"...",
+            b".. ",
+            b" ",
+            b"\n",
+            b"\x1b[2J",
+            b"\xff\xfe",
+            b"-rf",
+            b"*",
+            b"a\\b",
+            b"image",
+            b"data",
+            longest.as_bytes(),
+        ];
+        for name in odd {
+            fs::write(top.join(OsStr::from_bytes(name)), "content")?;
+            let mut directory = name.to_vec();
+            directory.truncate(254);
+            directory.push(b'd');
+            fs::create_dir_all(top.join(OsString::from_vec(directory)).join(OsStr::from_bytes(name)))?;
+        }
+        Ok(())
+    })
+}
+
+fn special_files_go_and_open_nothing(stand: &mut Stand) -> Result<()> {
+    filled(stand, |_, top| {
+        let mode = Mode::RUSR | Mode::WUSR;
+        mknodat(CWD, top.join("fifo"), FileType::Fifo, mode, 0)?;
+        mknodat(CWD, top.join("null"), FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3))?;
+        mknodat(CWD, top.join("disk"), FileType::BlockDevice, mode, rustix::fs::makedev(7, 4000))?;
+        let socket = std::os::unix::net::UnixListener::bind(short(top)?.join("socket"))?;
+        drop(socket);
+        File::create(top.join("sparse"))?.set_len(1 << 40)?;
+        Ok(())
+    })?;
+    // Opening the node would have made the device.
+    ensure!(!Path::new("/sys/block/loop4000").exists());
+    Ok(())
+}
+
+/// A socket's name has 107 bytes at most: the same directory by its descriptor.
+fn short(directory: &Path) -> Result<PathBuf> {
+    let link = PathBuf::from("/tmp").join(format!("bulkhead-short-{}", std::process::id()));
+    if directory.as_os_str().len() < 90 {
+        return Ok(directory.to_owned());
+    }
+    symlink(directory, &link)?;
+    Ok(link)
+}
+
+fn links_out_of_the_volume_harm_nothing(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-b", MIB, mount()))?;
+    let neighbour = stand.pool().volume("vol-b").join("data/precious");
+    fs::write(&neighbour, "content")?;
+    let outside = stand.work().join("outside");
+    fs::create_dir(&outside)?;
+    fs::write(outside.join("precious"), "content")?;
+    filled(stand, |_, top| {
+        fs::create_dir_all(top.join("d/e"))?;
+        for (number, link) in
+            ["/", "..", "../..", "../../vol-b/data", "/proc/self/root", "self", "."].iter().enumerate()
+        {
+            symlink(link, top.join(format!("link-{number}")))?;
+            symlink(link, top.join(format!("d/e/link-{number}")))?;
+        }
+        symlink(&outside, top.join("outside"))?;
+        symlink("self", top.join("self"))?;
+        fs::write(top.join("one"), "content")?;
+        fs::hard_link(top.join("one"), top.join("d/two"))?;
+        Ok(())
+    })
+    .or_else(|error| if format!("{error:#}").contains("vol-b") { Ok(()) } else { Err(error) })?;
+    ensure!(stand.pool().entries()? == ["vol-b"], "{:?}", stand.pool().entries()?);
+    ensure!(fs::read(&neighbour)? == b"content" && fs::read(outside.join("precious"))? == b"content");
+    csi.delete_volume(delete("vol-b"))?;
+    Ok(())
+}
+
+fn trees_of_other_owners_go(stand: &mut Stand) -> Result<()> {
+    filled(stand, |_, top| {
+        fs::create_dir_all(top.join("a/b/c"))?;
+        fs::write(top.join("a/b/c/file"), "content")?;
+        for path in ["a/b/c/file", "a/b/c", "a/b", "a", "."] {
+            std::os::unix::fs::chown(top.join(path), Some(1000), Some(1000))?;
+            fs::set_permissions(top.join(path), std::os::unix::fs::PermissionsExt::from_mode(0))?;
+        }
+        // A sticky directory full of other users' files.
+        fs::create_dir(top.join("sticky"))?;
+        fs::set_permissions(top.join("sticky"), std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
+        fs::write(top.join("sticky/file"), "content")?;
+        std::os::unix::fs::chown(top.join("sticky/file"), Some(2000), None)?;
+        Ok(())
+    })
+}
+
+fn a_writer_does_not_keep_a_volume_alive(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    fs::create_dir(target.join("busy"))?;
+    // A process that came by the directory before it was unpublished writes on through its descriptor.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let pool = stand.pool().volume("vol-a").join("data/busy");
+    let inside = openat(CWD, &pool, flags, Mode::empty())?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    for number in 0..500 {
+        let name = CString::new(number.to_string())?;
+        // Once the directory is removed, nothing can be made in it.
+        if openat(&inside, name.as_c_str(), OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).is_err() {
+            break;
+        }
+    }
+    drop(inside);
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        Ok(())
+    })
+}
+
+fn a_name_is_free_as_soon_as_delete_is_answered(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for round in 0..10 {
+        csi.create_volume(create("vol-a", MIB, mount()))?;
+        let data = stand.pool().volume("vol-a").join("data");
+        ensure!(fs::read_dir(&data)?.count() == 0, "round {round} finds something");
+        for number in 0..50 {
+            File::create(data.join(number.to_string()))?;
+        }
+        csi.delete_volume(delete("vol-a"))?;
+        ensure!(!stand.pool().volume("vol-a").exists());
+    }
+    Ok(())
+}
+
+fn room_comes_back(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    // Four times the pool in sum.
+    for round in 0..8 {
+        for capability in [mount(), block()] {
+            csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
+                .with_context(|| format!("round {round}"))?;
+            csi.node_publish_volume(publish("vol-a", &target, capability.clone()))?;
+            if capability == mount() && round < 2 {
+                fs::write(target.join("file"), vec![1; 100 << 20])?;
+            }
+            csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+            csi.delete_volume(delete("vol-a"))?;
+            wait::until(stand.patience(Duration::from_secs(20)), || {
+                ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn an_open_file_keeps_its_project_until_it_is_closed(stand: &mut Stand) -> Result<()> {
+    use bulkhead_tests::observe::quotas;
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let path = stand.pool().volume("vol-a").join("data/file");
+    fs::write(&path, vec![1; 8 << 20])?;
+    let open = File::open(&path)?;
+    open.sync_all()?;
+    let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+    csi.delete_volume(delete("vol-a"))?;
+    std::thread::sleep(stand.patience(Duration::from_millis(300)));
+    ensure!(quotas::blocks(&stand.pool().directory)?.iter().any(|quota| quota.project == project));
+    // Whoever comes next gets another project.
+    csi.create_volume(create("vol-b", SIZE, mount()))?;
+    fs::write(stand.pool().volume("vol-b").join("data/file"), vec![1; 1 << 20])?;
+    File::open(stand.pool().volume("vol-b").join("data/file"))?.sync_all()?;
+    let projects = quotas::blocks(&stand.pool().directory)?;
+    ensure!(projects.len() == 2 && projects.iter().all(|quota| quota.used < 9000), "{projects:?}");
+    drop(open);
+    csi.delete_volume(delete("vol-b"))?;
+    Ok(())
+}

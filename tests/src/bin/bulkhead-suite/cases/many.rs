@@ -1,0 +1,160 @@
+//! A node with very many volumes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::ListVolumesRequest;
+use bulkhead_tests::csi::v1::node_client::NodeClient;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    a_volume_is_published_beside_a_thousand_others: Bare,
+    many_block_volumes_have_many_devices,
+    calls_for_different_volumes_do_not_wait_for_each_other,
+    storms_of_calls_leave_nothing: Long,
+}
+
+fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.pools[0].options.push_str(",overcommit=4");
+    stand.start()?;
+    let csi = stand.csi()?;
+    let ids: Vec<String> = (0..1000).map(|number| format!("vol-{number}")).collect();
+    let mut took = Vec::new();
+    for id in &ids {
+        csi.create_volume(create(id, MIB, mount()))?;
+        let start = Instant::now();
+        csi.node_publish_volume(publish(id, &stand.target(id), mount()))?;
+        took.push(start.elapsed());
+    }
+    ensure!(mounts::below(&stand.publish_directory())?.len() == ids.len());
+    ensure!(csi.list_volumes(ListVolumesRequest::default())?.entries.len() <= ids.len());
+    // No scan of mounts or volumes on the way: what the first hundred cost, the last hundred cost too.
+    let median = |times: &[Duration]| {
+        let mut times = times.to_vec();
+        times.sort();
+        times[times.len() / 2]
+    };
+    let (first, last) = (median(&took[..100]), median(&took[900..]));
+    ensure!(last < 5 * first + Duration::from_millis(2), "a publish took {first:?} at first and {last:?} at the end");
+    // All of that is found again.
+    stand.restart_helper()?;
+    stand.restart_frontend()?;
+    let csi = stand.csi()?;
+    for id in &ids {
+        if id.ends_with("00") {
+            refused(csi.delete_volume(delete(id)), Code::FailedPrecondition, id)?;
+            csi.node_publish_volume(publish(id, &stand.target(id), mount()))?;
+            csi.node_get_volume_stats(stats(id, &stand.target(id)))?;
+        }
+    }
+    ensure!(mounts::below(&stand.publish_directory())?.len() == ids.len());
+    for id in &ids {
+        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn many_block_volumes_have_many_devices(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let ids: Vec<String> = (0..100).map(|number| format!("vol-{number}")).collect();
+    for id in &ids {
+        csi.create_volume(create(id, MIB, block()))?;
+        csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
+    }
+    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
+    stand.restart_helper()?;
+    let csi = stand.csi()?;
+    for id in &ids {
+        bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
+            csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
+            Ok(())
+        })?;
+    }
+    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
+    for id in &ids {
+        csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+/// Each volume's calls come from a task of their own, and none is told to try again.
+fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let ids: Vec<String> = (0..24).map(|number| format!("vol-{number}")).collect();
+    for id in &ids {
+        csi.create_volume(create(id, MIB, mount()))?;
+    }
+    csi.run(async {
+        let mut tasks = Vec::new();
+        for id in ids.clone() {
+            let mut client = NodeClient::new(csi.channel());
+            let target = stand.target(&id);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..5 {
+                    client.node_publish_volume(publish(&id, &target, mount())).await?;
+                    client.node_unpublish_volume(unpublish(&id, &target)).await?;
+                }
+                Ok::<_, tonic::Status>(())
+            }));
+        }
+        for task in tasks {
+            task.await??;
+        }
+        anyhow::Ok(())
+    })?;
+    for id in &ids {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+/// Every call for the same few volumes at once: each is done or told to try again, and nothing is doubled.
+fn storms_of_calls_leave_nothing(stand: &mut Stand) -> Result<()> {
+    use bulkhead_tests::csi::v1::controller_client::ControllerClient;
+    let csi = stand.csi()?;
+    csi.run(async {
+        let mut tasks = Vec::new();
+        for number in 0..16_u32 {
+            let (mut controller, mut node) = (ControllerClient::new(csi.channel()), NodeClient::new(csi.channel()));
+            let id = format!("vol-{}", number % 4);
+            let capability = if number % 2 == 0 { mount() } else { block() };
+            let target = stand.target(&id);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..100 {
+                    let answers = [
+                        controller.create_volume(create(&id, MIB, capability.clone())).await.err(),
+                        node.node_publish_volume(publish(&id, &target, capability.clone())).await.err(),
+                        controller.controller_expand_volume(controller_expand(&id, 2 * MIB)).await.err(),
+                        node.node_unpublish_volume(unpublish(&id, &target)).await.err(),
+                        controller.delete_volume(delete(&id)).await.err(),
+                    ];
+                    for status in answers.into_iter().flatten() {
+                        let known = [Code::Aborted, Code::NotFound, Code::FailedPrecondition, Code::AlreadyExists];
+                        if !known.contains(&status.code()) {
+                            return Err(status);
+                        }
+                    }
+                }
+                Ok(())
+            }));
+        }
+        for task in tasks {
+            task.await??;
+        }
+        anyhow::Ok(())
+    })?;
+    for number in 0..4 {
+        let id = format!("vol-{number}");
+        csi.node_unpublish_volume(unpublish(&id, &stand.target(&id)))?;
+        csi.delete_volume(delete(&id))?;
+    }
+    Ok(())
+}

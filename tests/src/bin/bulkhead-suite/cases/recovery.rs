@@ -1,0 +1,331 @@
+//! Either process is killed at any moment, and nothing is lost, doubled or left over.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::helper::{self, bind, directory_spec, image_spec, unbind, volume};
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    the_helper_is_killed_between_any_two_requests,
+    the_frontend_is_killed_between_any_two_calls,
+    both_are_killed_between_any_two_calls,
+    the_frontend_keeps_working_when_the_helper_restarts,
+    a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated,
+    clients_wait_while_the_frontend_is_away,
+    half_made_volumes_are_swept,
+    interrupted_deletes_are_finished,
+    foreign_entries_in_a_pool_stay,
+    the_helper_is_killed_during_calls: Long,
+    a_cancelled_call_runs_to_its_end,
+    the_emptier_ends_with_the_helper,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+#[derive(Clone, Copy)]
+enum Victim {
+    Helper,
+    Frontend,
+    Both,
+}
+
+fn kill(stand: &mut Stand, victim: Victim) -> Result<()> {
+    match victim {
+        Victim::Helper => stand.restart_helper(),
+        Victim::Frontend => stand.restart_frontend(),
+        Victim::Both => {
+            stand.kill_frontend()?;
+            stand.restart_helper()?;
+            stand.start_frontend()
+        }
+    }
+}
+
+/// A volume's whole life in CSI calls; after each the victim is killed, and each is repeated behind that.
+fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let (target, other) = (stand.target(id), stand.target("other"));
+        let steps: [&dyn Fn(&Stand) -> Result<()>; 8] = [
+            &|stand| Ok(stand.csi()?.create_volume(create(id, SIZE, capability.clone())).map(drop)?),
+            &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &target, capability.clone())).map(drop)?),
+            &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &other, capability.clone())).map(drop)?),
+            &|stand| Ok(stand.csi()?.node_expand_volume(node_expand(id, &target, 2 * SIZE)).map(drop)?),
+            &|stand| {
+                let total = stand.csi()?.node_get_volume_stats(stats(id, &target))?.usage[0].total;
+                ensure!(total == 2 * SIZE && mounts::at(&target)?.len() == 1 && mounts::at(&other)?.len() == 1);
+                let devices = loops::backed_by(&stand.pool().device()?)?.len();
+                ensure!(devices == usize::from(id == "vol-b"), "{devices} loop devices");
+                Ok(())
+            },
+            &|stand| Ok(stand.csi()?.node_unpublish_volume(unpublish(id, &other)).map(drop)?),
+            &|stand| Ok(stand.csi()?.node_unpublish_volume(unpublish(id, &target)).map(drop)?),
+            &|stand| Ok(stand.csi()?.delete_volume(delete(id)).map(drop)?),
+        ];
+        for (number, step) in steps.iter().enumerate() {
+            step(stand).with_context(|| format!("step {number} of {id}"))?;
+            kill(stand, victim)?;
+            step(stand).with_context(|| format!("step {number} of {id}, repeated"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The same in the helper's requests, which are finer.
+fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()> {
+    life(stand, Victim::Helper)?;
+    let id = || volume("vol-c");
+    let device = |path| Request::MakeDevice { volume: id(), target: helper::target("work", path), exclusive: false };
+    let no_device = |path| Request::RemoveDevice { volume: id(), target: helper::target("work", path) };
+    let grown = helper::bytes(u64::try_from(2 * SIZE)?);
+    let size = u64::try_from(SIZE)?;
+    for request in [
+        helper::create("vol-c", image_spec(size)),
+        Request::LoopAttach { volume: id(), read_only: false },
+        device("c"),
+        Request::GrowImage { volume: id(), size: grown },
+        Request::LoopResize { volume: id() },
+        device("d"),
+        no_device("c"),
+        no_device("d"),
+        Request::LoopDetach { volume: id() },
+        helper::delete("vol-c"),
+        helper::create("vol-d", directory_spec(size)),
+        bind("vol-d", "c"),
+        unbind("vol-d", "c"),
+        helper::delete("vol-d"),
+    ] {
+        let first = stand.helper()?.ask(&request)?;
+        stand.restart_helper()?;
+        let again = stand.helper()?.ask(&request)?;
+        // A volume that was made before the kill may have been asked for in a smaller size.
+        ensure!(first == again || matches!((&first, &again), (Reply::Size(_), Reply::Size(_))), "{first:?} {again:?}");
+    }
+    Ok(())
+}
+
+fn the_frontend_is_killed_between_any_two_calls(stand: &mut Stand) -> Result<()> {
+    life(stand, Victim::Frontend)
+}
+
+fn both_are_killed_between_any_two_calls(stand: &mut Stand) -> Result<()> {
+    life(stand, Victim::Both)
+}
+
+fn the_frontend_keeps_working_when_the_helper_restarts(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let pid = stand.running_frontend()?.pid();
+    for round in 0..3 {
+        stand.restart_helper()?;
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready in round {round}");
+            Ok(())
+        })?;
+        csi.create_volume(create("vol-a", SIZE, mount()))?;
+        csi.delete_volume(delete("vol-a"))?;
+        // New clients find it at the same path.
+        stand.csi()?.probe(ProbeRequest {})?;
+    }
+    ensure!(stand.running_frontend()?.pid() == pid);
+    stand.running_frontend()?.check_alive()
+}
+
+fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    stand.kill_helper()?;
+    let answer = csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()));
+    bulkhead_tests::expect::refused(answer, tonic::Code::Unavailable, "helper")?;
+    stand.start_helper()?;
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()))?;
+        Ok(())
+    })?;
+    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn clients_wait_while_the_frontend_is_away(stand: &mut Stand) -> Result<()> {
+    let inode = |stand: &Stand| -> Result<u64> {
+        Ok(std::os::unix::fs::MetadataExt::ino(&fs::symlink_metadata(stand.kubelet.csi_socket())?))
+    };
+    let before = inode(stand)?;
+    stand.kill_frontend()?;
+    let waiting = std::os::unix::net::UnixStream::connect(stand.kubelet.csi_socket())?;
+    stand.start_frontend()?;
+    drop(waiting);
+    ensure!(inode(stand)? == before, "the kubelet would see another socket");
+    Ok(())
+}
+
+fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
+    stand.kill_helper()?;
+    let pool = stand.pool().directory.clone();
+    fs::create_dir_all(pool.join(".making.vol-a/data/deep"))?;
+    fs::create_dir(pool.join(".making.vol-b"))?;
+    fs::write(pool.join(".making.vol-b/image"), vec![1; 1 << 20])?;
+    stand.start_helper()?;
+    let csi = stand.csi()?;
+    // The names are free at once, whatever is still to be emptied.
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            csi.create_volume(create(id, SIZE, capability.clone()))?;
+            Ok(())
+        })?;
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn interrupted_deletes_are_finished(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let outer = stand.pool().volume("vol-a");
+    for directory in 0..40 {
+        fs::create_dir(outer.join(format!("data/{directory}")))?;
+        for file in 0..25 {
+            fs::write(outer.join(format!("data/{directory}/{file}")), "x")?;
+        }
+    }
+    csi.delete_volume(delete("vol-a"))?;
+    stand.restart_helper()?;
+    wait::until(stand.patience(Duration::from_secs(15)), || {
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        Ok(())
+    })
+}
+
+fn foreign_entries_in_a_pool_stay(stand: &mut Stand) -> Result<()> {
+    let pool = stand.pool().directory.clone();
+    stand.kill_helper()?;
+    fs::create_dir_all(pool.join("Foreign/deep"))?;
+    fs::write(pool.join("file"), "content")?;
+    // A directory that only looks like a volume.
+    fs::create_dir(pool.join("looks-like-one"))?;
+    stand.start_helper()?;
+    let csi = stand.csi()?;
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        Ok(csi.list_volumes(ListVolumesRequest::default()).map(drop)?)
+    })?;
+    let listed = csi.list_volumes(ListVolumesRequest::default())?;
+    ensure!(listed.entries.is_empty(), "{listed:?}");
+    csi.delete_volume(delete("looks-like-one"))?;
+    ensure!(fs::read(pool.join("file"))? == b"content" && pool.join("Foreign/deep").is_dir());
+    ensure!(pool.join("looks-like-one").is_dir());
+    for name in ["Foreign", "looks-like-one"] {
+        fs::remove_dir_all(pool.join(name))?;
+    }
+    fs::remove_file(pool.join("file"))?;
+    Ok(())
+}
+
+/// A kill at a moment that nobody chose, again and again.
+fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
+    for round in 0..40_u64 {
+        let id = format!("vol-{round}");
+        let capability = if round % 2 == 0 { mount() } else { block() };
+        let target = stand.target(&id);
+        let socket = stand.kubelet.csi_socket();
+        std::thread::scope(|scope| {
+            let calls = scope.spawn(|| {
+                let Ok(csi) = bulkhead_tests::csi::CsiClient::connect(&socket) else { return };
+                // Each may fail, with the helper gone.
+                let _ = csi.create_volume(create(&id, SIZE, capability.clone()));
+                let _ = csi.node_publish_volume(publish(&id, &target, capability.clone()));
+                let _ = csi.node_expand_volume(node_expand(&id, &target, 2 * SIZE));
+                let _ = csi.node_unpublish_volume(unpublish(&id, &target));
+                let _ = csi.delete_volume(delete(&id));
+            });
+            std::thread::sleep(Duration::from_micros(round * 400));
+            let killed = stand.restart_helper();
+            let _ = calls.join();
+            killed
+        })?;
+        let csi = stand.csi()?;
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            csi.create_volume(create(&id, SIZE, capability.clone()))?;
+            Ok(())
+        })?;
+        csi.node_publish_volume(publish(&id, &target, capability.clone()))?;
+        ensure!(mounts::at(&target)?.len() == 1, "round {round}");
+        csi.node_unpublish_volume(unpublish(&id, &target))?;
+        csi.delete_volume(delete(&id))?;
+        ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "round {round} leaves a loop device");
+    }
+    Ok(())
+}
+
+fn a_cancelled_call_runs_to_its_end(stand: &mut Stand) -> Result<()> {
+    for round in 0..10 {
+        let mut hasty = stand.csi()?;
+        hasty.set_limit(Duration::from_micros(200 * round));
+        let _ = hasty.create_volume(create("vol-a", SIZE, block()));
+        let csi = stand.csi()?;
+        // While the first call runs, the second is told to try again.
+        wait::until(stand.patience(Duration::from_secs(5)), || {
+            csi.create_volume(create("vol-a", SIZE, block()))?;
+            Ok(())
+        })?;
+        let target = stand.target("a");
+        let _ = hasty.node_publish_volume(publish("vol-a", &target, block()));
+        wait::until(stand.patience(Duration::from_secs(5)), || {
+            csi.node_publish_volume(publish("vol-a", &target, block()))?;
+            Ok(())
+        })?;
+        check_published_once(stand, &target)?;
+        let _ = hasty.node_unpublish_volume(unpublish("vol-a", &target));
+        for request in 0..2 {
+            wait::until(stand.patience(Duration::from_secs(5)), || {
+                if request == 0 {
+                    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+                } else {
+                    csi.delete_volume(delete("vol-a"))?;
+                }
+                Ok(())
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn check_published_once(stand: &Stand, target: &Path) -> Result<()> {
+    let (mounted, devices) = (mounts::at(target)?, loops::backed_by(&stand.pool().device()?)?);
+    ensure!(mounted.len() == 1 && devices.len() == 1, "{mounted:?} {devices:?}");
+    Ok(())
+}
+
+fn the_emptier_ends_with_the_helper(stand: &mut Stand) -> Result<()> {
+    use bulkhead_tests::observe::processes;
+    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
+    let runs = |pid: i32| Path::new(&format!("/proc/{pid}/stat")).exists() && !is_zombie(pid);
+    stand.kill_helper()?;
+    wait::until(stand.patience(Duration::from_secs(5)), || {
+        ensure!(!runs(emptier), "the emptier still runs");
+        Ok(())
+    })?;
+    stand.start_helper()?;
+    // The other way round the helper ends, rather than serve without an emptier.
+    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
+    let pid = rustix::process::Pid::from_raw(emptier).context("process id")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
+    let limit = stand.patience(Duration::from_secs(10));
+    let status = stand.running_helper()?.wait(limit)?;
+    ensure!(!status.success(), "{status}");
+    stand.start_helper()
+}
+
+fn is_zombie(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+}

@@ -1,0 +1,309 @@
+//! How the helper starts, and when it refuses to.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests as csi;
+use bulkhead_tests::csi::v1::CreateVolumeRequest;
+use bulkhead_tests::expect::{denied, refused};
+use bulkhead_tests::helper::{create, delete, directory_spec};
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    doubtful_command_lines_are_refused_with_a_sentence: Bare,
+    a_configuration_file_says_the_same: Bare,
+    an_empty_mounted_pool_is_marked_at_the_first_start: Bare,
+    a_directory_that_is_no_mount_is_no_pool: Bare,
+    a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served: Bare,
+    a_pool_of_another_name_is_refused: Bare,
+    a_pool_that_another_helper_serves_is_refused: Bare,
+    a_read_only_pool_is_refused: Bare,
+    a_filesystem_without_quotas_is_refused: Bare,
+    a_pool_whose_mount_vanished_still_has_its_volumes: Bare,
+    check_says_ok_and_changes_nothing: Bare,
+    check_says_what_to_mend: Bare,
+    a_private_publish_directory_is_refused: Bare,
+    a_stale_socket_is_replaced: Bare,
+}
+
+const SIZE: u64 = 16 << 20;
+
+fn fails(command: &mut Command) -> Result<String> {
+    let Output { status, stdout, stderr } = command.output()?;
+    let text = format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    ensure!(status.code() == Some(1), "ended with {status}: {text}");
+    ensure!(!text.contains("panicked"), "{text}");
+    Ok(text)
+}
+
+/// The helper must refuse to start, and say so with `part`.
+fn check_refuses(stand: &Stand, part: &str) -> Result<()> {
+    let text = fails(&mut stand.helper_command()?)?;
+    ensure!(text.contains(part), "does not say {part:?}: {text}");
+    Ok(())
+}
+
+fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let good = stand.base_flags();
+    let without = |flag: &str| {
+        let position = good.iter().position(|own| own == flag).expect("a flag of the stand");
+        [&good[..position], &good[position + 2..]].concat()
+    };
+    let with = |more: &[&str]| [good.clone(), more.iter().map(|&flag| flag.to_owned()).collect()].concat();
+    let uid = |uid: &str| [without("--allow-uid"), vec!["--allow-uid".to_owned(), uid.to_owned()]].concat();
+    let pool = good[1].as_str();
+    for (flags, part) in [
+        (without("--pool"), "--pool"),
+        (without("--allow-uid"), "--allow-uid"),
+        (without("--socket"), "--socket"),
+        (uid("0"), "root"),
+        (uid("65534"), "nobody"),
+        (uid("frontend"), "numeric"),
+        (with(&["--pool", pool]), "two pools"),
+        (with(&["--pool", "x=relative"]), "absolute"),
+        (with(&["--pool", "x=/a/../b"]), "absolute"),
+        (with(&["--pool", "X=/a"]), "name"),
+        (with(&["--pool", "x=/a,quota=some"]), "quota=none"),
+        (with(&["--pool", "x=/a,overcommit=0"]), "overcommit"),
+        (with(&["--pool", "x=/a,reserve=much"]), "reserve"),
+        (with(&["--publish-dir", "work=/a"]), "two publish"),
+        (with(&["--publish-dir", "kubelet-x=/a"]), "taken"),
+        (with(&["--project-ids", "5-1"]), "FIRST-LAST"),
+        (with(&["--project-ids", "0-9"]), "FIRST-LAST"),
+        (with(&["--seccomp=off"]), "kill or log"),
+        (with(&["--driver-name", "Not A Name"]), "name"),
+        (with(&["--no-such-flag", "1"]), "--no-such-flag"),
+        (with(&["--socket", "/again"]), "twice"),
+    ] {
+        let text = fails(Command::new(program("bulkhead-privhelper")?).args(&flags))?;
+        ensure!(text.contains(part), "{flags:?} does not say {part:?}: {text}");
+        ensure!(text.trim().lines().count() == 1, "{flags:?} says more than one sentence: {text}");
+    }
+    ensure!(!stand.helper_socket().exists(), "a socket is left");
+    Ok(())
+}
+
+fn a_configuration_file_says_the_same(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    let lines: Vec<String> = stand.base_flags().chunks(2).map(|pair| pair.join(" ")).collect();
+    let file = stand.work().join("helper.conf");
+    fs::write(&file, format!("# flags\n\n{}\n", lines.join("\n")))?;
+    let text =
+        fails(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).args(["--socket", "/x"]))?;
+    ensure!(text.contains("twice"), "{text}");
+    run(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).arg("--check"))
+}
+
+fn an_empty_mounted_pool_is_marked_at_the_first_start(stand: &mut Stand) -> Result<()> {
+    let directory = stand.work().join("pools/default");
+    let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
+    stand.pools.push(pool);
+    stand.start()?;
+    ensure!(directory.join(".bulkhead").exists());
+    let csi = stand.csi()?;
+    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    stand.restart_helper()?;
+    csi.delete_volume(csi::delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_directory_that_is_no_mount_is_no_pool(stand: &mut Stand) -> Result<()> {
+    let directory = stand.work().join("pools/default");
+    fs::create_dir_all(&directory)?;
+    stand.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
+    check_refuses(stand, "--init-pool")?;
+    ensure!(fs::read_dir(&directory)?.count() == 0, "the directory was marked");
+    // Nor is a filesystem that holds something else.
+    let other = stand.work().join("pools/other");
+    stand.pools = vec![Pool::make_unmarked(&stand.setting, stand.templates(), &other, "default")?];
+    fs::write(other.join("precious"), "content")?;
+    check_refuses(stand, "not empty")?;
+    fs::remove_file(other.join("precious"))?;
+    Ok(())
+}
+
+fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("fast")?;
+    let fast = stand.pools[1].directory.clone();
+    mounts::unmount_all(&fast)?;
+    stand.start()?;
+    let csi = stand.csi()?;
+    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    let pairs = csi::parameters(&[("pool", "fast")]);
+    let request = CreateVolumeRequest { parameters: pairs, ..csi::create("vol-b", 1 << 20, csi::mount()) };
+    refused(csi.create_volume(request), Code::ResourceExhausted, "fast")?;
+    let helper = stand.helper()?;
+    denied(helper.request(&Request::PoolStatus { pool: "fast".parse()? })?, ErrorKind::PoolBroken, "")?;
+    ensure!(fs::read_dir(&fast)?.count() == 0, "something was written below the mount point");
+    csi.delete_volume(csi::delete("vol-a"))?;
+    stand.pools.truncate(1);
+    Ok(())
+}
+
+fn a_pool_of_another_name_is_refused(stand: &mut Stand) -> Result<()> {
+    let directory = stand.work().join("pools/default");
+    let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
+    let named = format!("fast={}", directory.display());
+    run(Command::new(program("bulkhead-privhelper")?).args(["--init-pool", &named]))?;
+    stand.pools.push(pool);
+    check_refuses(stand, "fast")
+}
+
+fn a_pool_that_another_helper_serves_is_refused(stand: &mut Stand) -> Result<()> {
+    stand.start()?;
+    let other = stand.work().join("run/other.sock");
+    let mut command = Command::new(program("bulkhead-privhelper")?);
+    command.args(["--pool", &stand.pool().flag(), "--allow-uid", "901", "--socket"]).arg(&other);
+    command.arg("--publish-dir").arg(format!("work={}", stand.publish_directory().display()));
+    let text = fails(&mut command)?;
+    ensure!(text.contains("another helper"), "{text}");
+    stand.running_helper()?.check_alive()?;
+    if other.exists() {
+        fs::remove_file(&other)?;
+    }
+    Ok(())
+}
+
+fn a_read_only_pool_is_refused(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    run(Command::new("mount").args(["-o", "remount,ro"]).arg(&stand.pool().directory))?;
+    check_refuses(stand, "read-only")?;
+    run(Command::new("mount").args(["-o", "remount,rw"]).arg(&stand.pool().directory))
+}
+
+fn a_filesystem_without_quotas_is_refused(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    if stand.setting.enforces_sizes() {
+        let directory = stand.pool().directory.clone();
+        mounts::unmount_all(&directory)?;
+        let mut mount = Command::new("mount");
+        match stand.setting.pool_fs.name() {
+            "xfs" => mount.args(["-t", "xfs", "-o", "loop,nouuid,noquota"]),
+            _ => mount.args(["-t", "ext4", "-o", "loop,noquota"]),
+        };
+        run(mount.arg(directory.with_extension("disk")).arg(&directory))?;
+    }
+    stand.pools[0].options.clear();
+    check_refuses(stand, "quota=none")
+}
+
+fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Result<()> {
+    stand.start()?;
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
+    csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
+    fs::write(target.join("file"), "content")?;
+    // The host unmounts the pool; the helper and the volume's users hold the filesystem.
+    let directory = stand.pool().directory.clone();
+    mounts::unmount_all(&directory)?;
+    ensure!(fs::read(target.join("file"))? == b"content");
+    csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
+    csi.create_volume(csi::create("vol-b", 1 << 20, csi::mount()))?;
+    csi.delete_volume(csi::delete("vol-b"))?;
+    ensure!(fs::read_dir(&directory)?.count() == 0, "something was written below the mount point");
+    csi.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
+    csi.delete_volume(csi::delete("vol-a"))?;
+    // With the helper the last user goes, and the disk can be mounted again.
+    stand.stop()?;
+    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+        mount_image(&stand.setting, &directory.with_extension("disk"), &directory)
+    })?;
+    stand.start()
+}
+
+/// What a check could have changed: the pool, the publish directories, the mounts.
+fn traces(stand: &Stand) -> Result<(Vec<String>, Vec<String>, Vec<mounts::Mount>)> {
+    let mut names = Vec::new();
+    walk(stand.kubelet.root(), &mut names)?;
+    walk(&stand.publish_directory(), &mut names)?;
+    walk(&stand.work().join("run"), &mut names)?;
+    let pool = fs::read_dir(&stand.pool().directory)?.map(|entry| Ok(format!("{:?}", entry?.file_name())));
+    Ok((names, pool.collect::<Result<_>>()?, mounts::all()?))
+}
+
+fn walk(directory: &std::path::Path, names: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        names.push(path.display().to_string());
+        if path.is_dir() {
+            walk(&path, names)?;
+        }
+    }
+    names.sort();
+    Ok(())
+}
+
+fn check_says_ok_and_changes_nothing(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    let before = traces(stand)?;
+    let output = stand.helper_command()?.arg("--check").output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for part in ["kernel", "pool default", "capabilities", "loop"] {
+        ensure!(text.contains(part), "says nothing of {part}: {text}");
+    }
+    ensure!(text.lines().all(|line| line.starts_with("ok") || line.starts_with("note")), "{text}");
+    ensure!(traces(stand)? == before, "something has changed");
+    Ok(())
+}
+
+fn check_says_what_to_mend(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("fast")?;
+    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    let fast = stand.pools[1].directory.clone();
+    mounts::unmount_all(&fast)?;
+    let before = traces(stand)?;
+    let text = fails(stand.helper_command()?.arg("--check"))?;
+    let line = text.lines().find(|line| line.starts_with("FAILED")).context(text.clone())?;
+    ensure!(line.contains("fast") && line.contains("--init-pool"), "{line}");
+    ensure!(traces(stand)? == before, "something has changed");
+    stand.pools.truncate(1);
+    Ok(())
+}
+
+fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+    stand.add_pool("default")?;
+    let publish = stand.publish_directory();
+    mount_bind(&publish, &publish)?;
+    mount_change(&publish, MountPropagationFlags::PRIVATE)?;
+    check_refuses(stand, "not shared")?;
+    // A slave sees the host's mounts, and the host sees none of its.
+    mount_change(&publish, MountPropagationFlags::SHARED)?;
+    let inner = publish.join("inner");
+    fs::create_dir(&inner)?;
+    mount_bind(&inner, &inner)?;
+    mount_change(&inner, MountPropagationFlags::DOWNSTREAM)?;
+    mount_change(&inner, MountPropagationFlags::SHARED)?;
+    stand.helper_flags = vec!["--publish-dir".to_owned(), format!("slave={}", inner.display())];
+    check_refuses(stand, "slave")?;
+    unmount(&inner, UnmountFlags::NOFOLLOW)?;
+    fs::remove_dir(&inner)?;
+    unmount(&publish, UnmountFlags::NOFOLLOW)?;
+    Ok(())
+}
+
+fn a_stale_socket_is_replaced(stand: &mut Stand) -> Result<()> {
+    drop(std::os::unix::net::UnixListener::bind(stand.helper_socket())?);
+    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
+    drop(std::os::unix::net::UnixListener::bind(stand.kubelet.csi_socket())?);
+    drop(std::os::unix::net::UnixListener::bind(stand.kubelet.registration_socket())?);
+    stand.start()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}

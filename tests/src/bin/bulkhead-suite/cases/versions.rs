@@ -1,0 +1,108 @@
+//! Old and new versions of the protocol talking to each other.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{HIGHEST_VERSION, Hello, Request, Welcome, decode, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
+use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+cases! {
+    a_newer_client_is_answered_in_the_helpers_version,
+    the_oldest_client_is_answered_in_its_version,
+    a_client_without_a_version_is_told_so,
+    a_request_of_a_newer_version_closes_the_connection_only,
+    the_frontend_says_hello_with_its_highest_version: Bare,
+}
+
+fn a_newer_client_is_answered_in_the_helpers_version(stand: &mut Stand) -> Result<()> {
+    for version in [HIGHEST_VERSION, HIGHEST_VERSION + 1, u16::MAX] {
+        let client = HelperClient::connect(&stand.helper_socket())?;
+        let welcome = client.hello(version)?;
+        ensure!(welcome.version == HIGHEST_VERSION, "version {}", welcome.version);
+        client.ask(&Request::List { after: None, limit: 1 })?;
+    }
+    Ok(())
+}
+
+fn the_oldest_client_is_answered_in_its_version(stand: &mut Stand) -> Result<()> {
+    let client = HelperClient::connect(&stand.helper_socket())?;
+    let welcome = client.hello(1)?;
+    ensure!(welcome.version == 1 && welcome.driver.as_str() == "bulkhead.csi.local", "{welcome:?}");
+    ensure!(welcome.csi_socket.as_str() == stand.kubelet.csi_socket().to_string_lossy() && welcome.registers);
+    let names: Vec<&str> = welcome.publish_directories.as_slice().iter().map(|own| own.name.as_str()).collect();
+    ensure!(names == ["kubelet-pods", "kubelet-csi", "work"], "{names:?}");
+    client.ask(&Request::List { after: None, limit: 1 })?;
+    Ok(())
+}
+
+fn a_client_without_a_version_is_told_so(stand: &mut Stand) -> Result<()> {
+    let client = HelperClient::connect(&stand.helper_socket())?;
+    let refusal = client.hello(0).err().context("version 0 is welcome")?;
+    ensure!(format!("{refusal:#}").contains("not a client of this protocol"), "{refusal:#}");
+    client.check_closed()
+}
+
+fn a_request_of_a_newer_version_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
+    let newer = HelperClient::welcomed(&stand.helper_socket())?;
+    let other = HelperClient::welcomed(&stand.helper_socket())?;
+    // The number behind the last request of this version.
+    let mut packet = encode(&Request::Listen { socket: bulkhead_protocol::Socket::Csi })?;
+    packet[0] += 1;
+    newer.send(&packet)?;
+    newer.check_closed()?;
+    other.ask(&Request::List { after: None, limit: 1 })?;
+    Ok(())
+}
+
+/// In place of the helper: what the frontend says first is frozen for ever, and an older helper's answer is enough.
+fn the_frontend_says_hello_with_its_highest_version(stand: &mut Stand) -> Result<()> {
+    let path = stand.helper_socket();
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path)?)?;
+    rustix::net::listen(&listener, 8)?;
+    chown(&path, Some(FRONTEND_UID), None)?;
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+    let mut command = Command::new(program("bulkhead-frontend")?);
+    command.arg("--helper-socket").arg(&path).args(["--node-id", "node"]);
+    command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
+    let frontend = Daemon::start("frontend", &mut command, &stand.logs())?;
+    let connection = rustix::net::accept(&listener)?;
+    let mut packet = vec![0; 4096];
+    let (_, length) = rustix::net::recv(&connection, &mut packet, RecvFlags::empty())?;
+    ensure!(packet[..length] == encode(&Hello::new(HIGHEST_VERSION))?, "{:02x?}", &packet[..length]);
+    let welcome = Welcome {
+        version: 1,
+        release: bulkhead_protocol::Text::new("0.0.9"),
+        driver: "older.example".parse()?,
+        csi_socket: Default::default(),
+        registers: false,
+        publish_directories: Default::default(),
+        pools: Default::default(),
+    };
+    rustix::net::send(&connection, &encode(&Ok::<_, bulkhead_protocol::Error>(welcome))?, SendFlags::NOSIGNAL)?;
+    // Whatever it asks next is a request of version 1.
+    rustix::net::sockopt::set_socket_timeout(
+        &connection,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(Duration::from_secs(2)),
+    )?;
+    if let Ok((_, length)) = rustix::net::recv(&connection, &mut packet, RecvFlags::empty())
+        && length > 0
+    {
+        let _: Request = decode(&packet[..length])?;
+    }
+    // Without a socket to serve on it may have given up, and says why.
+    let log = frontend.log()?;
+    drop(frontend.kill());
+    std::fs::remove_file(&path)?;
+    ensure!(!log.contains("panicked"), "{log}");
+    Ok(())
+}
