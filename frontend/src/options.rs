@@ -22,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "NAME", env = "BULKHEAD_NODE_ID", value_parser = node_id)]
     pub node_id: String,
 
-    /// Socket to make and serve, instead of the helper's: unix:///PATH.
+    /// Socket to make and serve, instead of the helper's: unix:///PATH. Only this user and root may connect to it.
     #[arg(long, value_name = "ENDPOINT", env = "CSI_ENDPOINT")]
     pub csi_endpoint: Option<Endpoint>,
 

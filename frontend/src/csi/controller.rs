@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::call::Call;
@@ -133,12 +134,15 @@ impl Controller for Plugin {
         let request = request.into_inner();
         let call = Call::new("GetCapacity", Operation::Inspect);
         call.answer(async {
-            let parameters = parameters(&request.parameters)?;
-            let capabilities = &request.volume_capabilities;
             let here = request.accessible_topology.as_ref().is_none_or(|place| self.0.place.satisfies(&place.segments));
-            // For a volume that could not be created here, there is no room.
-            let possible = here && (capabilities.is_empty() || common_mode(capabilities).is_ok());
-            let room = if possible { self.0.volumes.capacity(&parameters).await? } else { Capacity::default() };
+            let capabilities = &request.volume_capabilities;
+            let usable = capabilities.is_empty() || common_mode(capabilities).is_ok();
+            let room = match parameters(&request.parameters) {
+                Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters).await?,
+                Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),
+                // For a volume that could not be created here, there is no room.
+                _ => Capacity::default(),
+            };
             Ok(GetCapacityResponse {
                 available_capacity: signed(room.available),
                 maximum_volume_size: Some(signed(room.largest_volume)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead_protocol::Welcome;
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::Shared;
 use super::connection::Connection;
@@ -65,6 +65,7 @@ impl Link {
 /// Connects whenever there is no helper, for as long as anybody holds `shared`.
 pub(super) async fn keep(shared: Weak<Shared>) {
     let Some(mut link) = shared.upgrade().map(|shared| shared.link.subscribe()) else { return };
+    let mut driver = None;
     loop {
         // Ends when the last `Helper` is dropped, and the sender with it.
         let Ok(generation) = link.wait_for(|link| link.up().is_none()).await.map(|link| link.generation + 1) else {
@@ -77,6 +78,9 @@ pub(super) async fn keep(shared: Weak<Shared>) {
             match Connection::open(&shared.socket, generation).await {
                 Ok((connection, welcome)) => {
                     info!(release = %welcome.release, driver = %welcome.driver, "connected to the privileged helper");
+                    if driver.get_or_insert_with(|| welcome.driver.clone()) != &welcome.driver {
+                        error!("the privileged helper has changed the driver's name: restart this process to follow");
+                    }
                     shared.idle().push(connection);
                     shared.link.send_modify(|link| link.come_up(generation, welcome));
                     break;

@@ -64,7 +64,11 @@ impl Volumes {
         new: &NewVolume,
         name_hash: NameHash,
     ) -> Result<Option<Bytes>, Fault> {
-        let Usage { pool: in_pool, spec, .. } = self.helper.usage(volume, None).await?;
+        let Usage { pool: in_pool, spec, .. } = match self.helper.usage(volume, None).await.map_err(Fault::from) {
+            // Deleted meanwhile: the next call makes a new one.
+            Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
+            usage => usage?,
+        };
         let wanted = new.parameters.kind(new.mode, spec.size);
         let by_default =
             matches!(spec.kind, VolumeKind::Directory { inodes, .. } if inodes == default_inodes(spec.size));
