@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 use bulkhead_protocol::{DriverName, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, PoolName, PublishName, QuotaMode};
+use rustix::fs::OFlags;
 
+use crate::sys::file;
 use crate::sys::seccomp::OnViolation;
 
 /// What `--help` prints.
@@ -128,7 +130,9 @@ impl Flags {
     }
 
     fn add_file(&mut self, path: &str) -> Result<(), Complaint> {
-        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read --config {path}: {error}"))?;
+        let fail = |errno| format!("cannot read --config {path}: {errno}");
+        let file = file::open_at_start(path, OFlags::RDONLY).map_err(fail)?;
+        let text = String::from_utf8_lossy(&file::read_up_to(file, 64 << 10).map_err(fail)?).into_owned();
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let (flag, value) = line.split_once([' ', '\t', '=']).unwrap_or((line, ""));
             if flag == "--config" {
@@ -158,7 +162,7 @@ impl Config {
             flags.one("--csi-socket", absolute)?.or_else(|| below_kubelet(format!("plugins/{driver}/csi.sock")));
         let registration = flags.one("--registration-socket", absolute)?;
         let allowed_uid =
-            flags.one("--allow-uid", |value| value.parse().map_err(|_| format!("{value:?} is no user id")))?;
+            flags.one("--allow-uid", |value| value.parse().map_err(|_| format!("{value:?} is no numeric user id")))?;
         Ok(Self {
             pools: flags.all("--pool").map(pool).collect::<Result<_, _>>()?,
             socket: flags.one("--socket", absolute)?,

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::config::Config;
 use crate::marker;
@@ -63,7 +63,7 @@ pub fn inspect(config: &Config, changes: bool) -> Result<Host, String> {
     check_kernel()?;
     let mounts =
         mountinfo::parse(&sys::mount::table().map_err(|errno| format!("cannot read /proc/self/mountinfo: {errno}"))?);
-    let loop_control = rustix::fs::openat(CWD, "/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
     let mut publish = Vec::new();
     for (name, path, shape) in publish_directories(config)? {
@@ -132,8 +132,7 @@ fn open_publish(
 
 /// Opens a directory of the configuration. The subtrees of the kubelet's directory are made where they are missing.
 fn open_directory(path: &Path, config: &Config, changes: bool) -> Result<OwnedFd, String> {
-    let open =
-        |path: &Path| rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let open = |path: &Path| file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY);
     let fail = |errno: Errno| format!("cannot open the directory {}: {errno}", path.display());
     let below = config.kubelet.as_ref().and_then(|kubelet| Some((kubelet, path.strip_prefix(kubelet).ok()?)));
     match (open(path), below) {
@@ -153,9 +152,9 @@ fn open_directory(path: &Path, config: &Config, changes: bool) -> Result<OwnedFd
 
 fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: bool) -> Result<HostPool, String> {
     let shown = config.directory.display();
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, &config.directory, flags, Mode::empty())
-        .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let directory =
+        file::open_at_start(&config.directory, flags).map_err(|errno| format!("cannot open {shown}: {errno}"))?;
     let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
     let mount = mounts
         .iter()
@@ -219,10 +218,12 @@ fn refuse_overlap(config: &Config, pools: &[Result<HostPool, String>], publish: 
     Ok(())
 }
 
+#[expect(clippy::disallowed_methods, reason = "reads the name of what is open already, for comparing only")]
 fn real_path(directory: &OwnedFd, otherwise: &Path) -> PathBuf {
     std::fs::read_link(format!("/proc/self/fd/{}", directory.as_raw_fd())).unwrap_or_else(|_| otherwise.to_owned())
 }
 
+#[expect(clippy::disallowed_methods, reason = "the kernel's own directory, before the jail")]
 fn loop_numbers() -> Result<Vec<u32>, String> {
     let entries = std::fs::read_dir("/sys/block").map_err(|error| format!("cannot list /sys/block: {error}"))?;
     let number = |entry: std::io::Result<std::fs::DirEntry>| {

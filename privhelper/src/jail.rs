@@ -10,12 +10,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use bulkhead_protocol::Socket;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use crate::config::Config;
 use crate::host::{Host, HostPublish};
 use crate::state::Place;
-use crate::sys::mount::{self, Attributes};
+use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};
 
 /// The jail, seen from inside. Every directory is open, and nothing mounted below a publish directory is.
@@ -65,7 +65,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
 
     mount::make_all_private().map_err(step("make mounts private"))?;
     for clone in pools.iter().flatten().chain(&sockets) {
-        mount::set_attributes(clone, Attributes::PRIVATE).map_err(step("make a clone private"))?;
+        mount::make_private(clone).map_err(step("make a clone private"))?;
     }
 
     let root = mount::tmpfs("64k", "128").map_err(step("make its root"))?;
@@ -89,8 +89,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
         hang(clone, socket_path(*socket)).map_err(step("hang a socket's directory"))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
-    mount::set_attributes(&root, Attributes { set: Attributes::READ_ONLY, ..Attributes::default() })
-        .map_err(step("make its root read-only"))?;
+    mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
 
     rustix::process::fchdir(&root).map_err(step("enter its root"))?;
     drop((root, nodes, pools, publish, sockets, point));
@@ -101,9 +100,7 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
 }
 
 fn open(config: &Config, host: &Host) -> SysResult<Jail> {
-    let directory = |path: &str, flags: OFlags| {
-        rustix::fs::openat(CWD, path, flags | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-    };
+    let directory = |path: &str, flags: OFlags| file::open_at_start(path, flags | OFlags::DIRECTORY);
     let mut jail = Jail {
         pools: Vec::new(),
         publish: Vec::new(),
@@ -152,8 +149,7 @@ fn socket_paths(config: &Config) -> impl Iterator<Item = &std::path::PathBuf> {
 /// Opens a directory by its path in this mount namespace; it must be the one that was checked.
 fn again(path: &Path, checked: &OwnedFd) -> Result<OwnedFd, String> {
     let open = || -> SysResult<OwnedFd> {
-        let directory =
-            rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let directory = file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY)?;
         if file::status(&directory)?.id == file::status(checked)?.id { Ok(directory) } else { Err(Errno::STALE) }
     };
     open().map_err(|errno| format!("cannot enter the jail: open {}: {errno}", path.display()))
@@ -232,8 +228,8 @@ pub fn narrow_to_pools(config: &Config, host: &Host, jail: &Jail) -> SysResult<V
     }
     mount::detach_private(NODES)?;
     let open = |name: &str| {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat(CWD, pool_path(name), flags, Mode::empty())
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        file::open_at_start(pool_path(name), flags)
     };
     let served = config.pools.iter().zip(&jail.pools);
     served.map(|(pool, found)| found.as_ref().map(|_| open(pool.name.as_str())).transpose()).collect()

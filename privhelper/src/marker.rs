@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::PoolName;
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{Mode, OFlags, RawDir};
 
 use crate::config::PoolConfig;
 use crate::state::MARKER;
@@ -64,8 +64,8 @@ pub fn init(pools: &[(Option<PoolName>, PathBuf)]) -> Result<(), String> {
 
 fn init_one(name: Option<&PoolName>, path: &Path) -> Result<(), String> {
     let fail = |errno: Errno| format!("cannot mark {} as a pool: {errno}", path.display());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(fail)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let directory = file::open_at_start(path, flags).map_err(fail)?;
     match write(&directory, name) {
         Err(Errno::EXIST) => Err(format!("{} is marked as a pool already", path.display())),
         result => result.map_err(fail),
@@ -73,7 +73,8 @@ fn init_one(name: Option<&PoolName>, path: &Path) -> Result<(), String> {
 }
 
 fn write(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<()> {
-    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").map_err(|_| Errno::IO)?;
+    let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
+    let uuid = String::from_utf8_lossy(&uuid);
     let mut text = format!("{HEADER}\nuuid {}\n", uuid.trim());
     if let Some(name) = name {
         text.push_str(&format!("name {name}\n"));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketType;
 
 use crate::config::Config;
@@ -33,7 +33,7 @@ pub fn take_outside(config: &Config) -> Result<Outside, String> {
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
         .map_err(|errno| format!("cannot close what was open at start: {errno}"))?;
-    let null = rustix::fs::openat(CWD, "/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    let null = file::open_at_start("/dev/null", OFlags::RDWR);
     null.and_then(rustix::stdio::dup2_stdin).map_err(|errno| format!("cannot open /dev/null: {errno}"))?;
     let listener = match (passed, &config.socket) {
         (Some(passed), _) => passed,
@@ -79,7 +79,7 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
 fn listen(path: &Path, uid: u32) -> Result<OwnedFd, Errno> {
     let parent = path.parent().ok_or(Errno::INVAL)?;
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL)?;
-    let directory = rustix::fs::openat(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let directory = file::open_at_start(parent, OFlags::PATH | OFlags::DIRECTORY)?;
     if file::status_at(&directory, name).is_ok_and(|status| status.file_type != rustix::fs::FileType::Socket) {
         return Err(Errno::EXIST);
     }

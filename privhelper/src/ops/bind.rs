@@ -7,7 +7,7 @@ use super::target::{Form, hold, is_published, note, refuse_other};
 use super::{existing, wrong_kind};
 use crate::state::{DATA, Purpose, Served, State, failed};
 use crate::sys::file;
-use crate::sys::mount::Attributes;
+use crate::sys::mount::MountAttrFlags;
 
 /// Binds a directory volume to a target.
 pub fn bind_mount(
@@ -32,7 +32,7 @@ pub fn bind_mount(
     }
     let data = open_data(pool, id)?;
     held.make(Form::Directory)?;
-    let source = held.bind(&data, attributes(flags))?;
+    let source = held.bind(&data, mount_flags(flags))?;
     note(state, id, &held, source, flags);
     Ok(Reply::Done)
 }
@@ -65,18 +65,13 @@ fn open_data(pool: &Served, id: &VolumeId) -> Result<std::os::fd::OwnedFd, Error
         .map_err(|errno| failed("open the data of volume", id, errno))
 }
 
-fn attributes(flags: MountFlags) -> Attributes {
-    let mut set = Attributes::NO_SUID | Attributes::NO_DEVICES;
-    for (wanted, attribute) in [
-        (flags.read_only, Attributes::READ_ONLY),
-        (flags.no_exec, Attributes::NO_EXEC),
-        (flags.no_atime, Attributes::NO_ATIME),
-        (flags.no_diratime, Attributes::NO_DIRATIME),
-    ] {
-        if wanted {
-            set |= attribute;
-        }
-    }
-    // The field of access times is cleared first: what is not noatime is relatime then, whatever the pool's mount has.
-    Attributes { set, clear: Attributes::ATIME_FIELD, propagation: 0 }
+fn mount_flags(flags: MountFlags) -> MountAttrFlags {
+    let wanted = [
+        (true, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV),
+        (flags.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (flags.no_exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (flags.no_atime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+        (flags.no_diratime, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+    ];
+    wanted.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| *flag).collect()
 }

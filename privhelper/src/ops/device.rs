@@ -8,7 +8,7 @@ use super::target::{Form, hold, is_published, note, refuse_other};
 use super::{existing_image, wrong_kind};
 use crate::state::{Purpose, State, failed};
 use crate::sys::loopdevice::MAJOR;
-use crate::sys::mount::Attributes;
+use crate::sys::mount::MountAttrFlags;
 
 /// Binds the node of a volume's attached loop device to a target.
 pub fn make_device(state: &State, id: &VolumeId, target: &TargetPath, exclusive: bool) -> Result<Reply, Error> {
@@ -31,8 +31,8 @@ pub fn make_device(state: &State, id: &VolumeId, target: &TargetPath, exclusive:
     let node = state.loops.node(device.number).map_err(|errno| failed("open the device of volume", id, errno))?;
     held.make(Form::File)?;
     // Read-only is the device's own: a read-only mount would not keep anybody from writing to it.
-    let attributes = Attributes { set: Attributes::NO_SUID | Attributes::NO_EXEC, ..Attributes::default() };
-    let source = held.bind(&node, attributes)?;
+    let flags_of_mount = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let source = held.bind(&node, flags_of_mount)?;
     note(state, id, &held, source, flags);
     Ok(Reply::Done)
 }

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode};
 use crate::state::{Published, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
-use crate::sys::mount::{self, Attributes};
+use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult};
 
 /// A target and the directory that holds it.
@@ -135,13 +135,13 @@ impl Held<'_> {
     }
 
     /// Binds `source` to the target, complete before anybody can see it, and answers what was bound.
-    pub fn bind(&self, source: impl AsFd, attributes: Attributes) -> Result<FileId, Error> {
+    pub fn bind(&self, source: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
         let bound = || -> SysResult<FileId> {
             let id = file::status(&source)?.id;
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             let mount = mount::clone_of(&source)?;
-            mount::set_attributes(&mount, attributes)?;
+            mount::set_flags(&mount, flags)?;
             mount::attach(&mount, &entry)?;
             Ok(id)
         };

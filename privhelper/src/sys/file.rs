@@ -43,6 +43,12 @@ pub struct Status {
     pub allocated: u64,
 }
 
+/// Opens a path of the configuration or of the jail's own making, links and all. At start only: no request gets here.
+#[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
+pub fn open_at_start(path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
+    rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// Opens the directory `path` below `root` for resolving, without leaving the mount of `root`.
 /// An empty path is `root` itself.
 pub fn open_below(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {

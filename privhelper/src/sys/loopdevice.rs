@@ -110,19 +110,6 @@ fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
 }
 
 fn empty_info() -> raw::loop_info64 {
-    raw::loop_info64 {
-        lo_device: 0,
-        lo_inode: 0,
-        lo_rdevice: 0,
-        lo_offset: 0,
-        lo_sizelimit: 0,
-        lo_number: 0,
-        lo_encrypt_type: 0,
-        lo_encrypt_key_size: 0,
-        lo_flags: 0,
-        lo_file_name: [0; 64],
-        lo_crypt_name: [0; 64],
-        lo_encrypt_key: [0; 32],
-        lo_init: [0; 2],
-    }
+    // SAFETY: `struct loop_info64` has integer fields only, for which all zeros are valid.
+    unsafe { std::mem::zeroed() }
 }

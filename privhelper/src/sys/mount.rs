@@ -1,47 +1,17 @@
 //! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
 
-use std::mem::size_of;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
-use rustix::fs::CWD;
+pub use rustix::mount::MountAttrFlags;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen,
+    FsMountFlags, FsOpenFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_string,
+    fsmount, fsopen,
 };
 
 use super::file::raw_fd;
 use super::{Result, checked};
-
-/// Flags of mount_setattr(2): what a mount refuses, and how it keeps access times.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Attributes {
-    /// `MOUNT_ATTR_*` to set.
-    pub set: u64,
-    /// `MOUNT_ATTR_*` to clear.
-    pub clear: u64,
-    /// `MS_PRIVATE` or nothing.
-    pub propagation: u64,
-}
-
-impl Attributes {
-    /// No writes.
-    pub const READ_ONLY: u64 = libc::MOUNT_ATTR_RDONLY;
-    /// No setuid programs.
-    pub const NO_SUID: u64 = libc::MOUNT_ATTR_NOSUID;
-    /// No device nodes.
-    pub const NO_DEVICES: u64 = libc::MOUNT_ATTR_NODEV;
-    /// No programs.
-    pub const NO_EXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
-    /// No access times.
-    pub const NO_ATIME: u64 = libc::MOUNT_ATTR_NOATIME;
-    /// The field of `set` that says how access times are kept; it must be cleared before one is chosen.
-    pub const ATIME_FIELD: u64 = libc::MOUNT_ATTR__ATIME;
-    /// No access times of directories.
-    pub const NO_DIRATIME: u64 = libc::MOUNT_ATTR_NODIRATIME;
-    /// Cut off from what happens in other mount namespaces, and unseen there.
-    pub const PRIVATE: Self = Self { set: 0, clear: 0, propagation: libc::MS_PRIVATE };
-}
 
 /// A detached copy of the mount at the open directory or file.
 pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
@@ -58,23 +28,24 @@ pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
     rustix::mount::open_tree(source, "", flags)
 }
 
-/// Changes a mount that is held open.
-pub fn set_attributes(mount: impl AsFd, attributes: Attributes) -> Result<()> {
-    mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, attributes)
+/// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever was the rule before.
+pub fn set_flags(mount: impl AsFd, flags: MountAttrFlags) -> Result<()> {
+    let clear = libc::MOUNT_ATTR__ATIME;
+    mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, u64::from(flags.bits()), clear, 0)
+}
+
+/// Cuts a mount that is held open off from what happens to its peers.
+pub fn make_private(mount: impl AsFd) -> Result<()> {
+    mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, 0, 0, libc::MS_PRIVATE)
 }
 
 /// Cuts every mount of this namespace off from other namespaces.
 pub fn make_all_private() -> Result<()> {
-    mount_setattr(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, Attributes::PRIVATE)
+    mount_setattr(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, 0, 0, libc::MS_PRIVATE)
 }
 
-fn mount_setattr(mount: i32, path: &std::ffi::CStr, flags: i32, attributes: Attributes) -> Result<()> {
-    let raw = libc::mount_attr {
-        attr_set: attributes.set,
-        attr_clr: attributes.clear,
-        propagation: attributes.propagation,
-        userns_fd: 0,
-    };
+fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u64, propagation: u64) -> Result<()> {
+    let raw = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
     // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both live through the call.
     checked(unsafe {
         libc::syscall(
@@ -136,11 +107,6 @@ pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<
 
 /// The host's mount table, as mountinfo in proc(5) has it. Only readable before the jail.
 pub fn table() -> Result<Vec<u8>> {
-    let file = rustix::fs::openat(
-        CWD,
-        "/proc/self/mountinfo",
-        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )?;
+    let file = super::file::open_at_start("/proc/self/mountinfo", rustix::fs::OFlags::RDONLY)?;
     super::file::read_up_to(file, 256 << 20)
 }

@@ -5,6 +5,16 @@ use std::collections::BTreeMap;
 
 use linux_raw_sys::loop_device as loops;
 use nix::libc;
+use nix::libc::{
+    SYS_accept4, SYS_bind, SYS_brk, SYS_capget, SYS_capset, SYS_chdir, SYS_clock_gettime, SYS_clock_nanosleep,
+    SYS_close, SYS_exit, SYS_exit_group, SYS_fallocate, SYS_fchdir, SYS_fchmod, SYS_fcntl, SYS_fsetxattr, SYS_fstatfs,
+    SYS_fsync, SYS_ftruncate, SYS_futex, SYS_getdents64, SYS_getrandom, SYS_getsockopt, SYS_gettid, SYS_ioctl,
+    SYS_listen, SYS_lseek, SYS_madvise, SYS_mkdirat, SYS_mknodat, SYS_mmap, SYS_mount_setattr, SYS_move_mount,
+    SYS_mprotect, SYS_mremap, SYS_munmap, SYS_nanosleep, SYS_open_tree, SYS_openat2, SYS_prctl, SYS_quotactl_fd,
+    SYS_read, SYS_recvfrom, SYS_renameat2, SYS_restart_syscall, SYS_rt_sigprocmask, SYS_rt_sigreturn, SYS_sched_yield,
+    SYS_sendmsg, SYS_setsockopt, SYS_sigaltstack, SYS_socket, SYS_statx, SYS_umount2, SYS_unlinkat, SYS_utimensat,
+    SYS_write, SYS_writev,
+};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen as Width, SeccompCmpOp as Is, SeccompCondition, SeccompFilter,
     SeccompRule,
@@ -102,52 +112,30 @@ fn condition(argument: u8, value: Value) -> Result<SeccompCondition, seccompiler
 }
 
 /// What Rust's runtime and the C library need, and packets, in both processes. Each process starts its threads before.
+///
+/// `getrandom` seeds the hash sets in which caps holds capabilities, `capget` and `capset` raise one and lower it, `write`
+/// is for log lines: standard error is the only stream that is open.
 const EVERYWHERE: &[libc::c_long] = &[
-    libc::SYS_brk,
-    libc::SYS_munmap,
-    libc::SYS_mremap,
-    libc::SYS_futex,
-    libc::SYS_sched_yield,
-    libc::SYS_rt_sigreturn,
-    libc::SYS_rt_sigprocmask,
-    libc::SYS_sigaltstack,
-    libc::SYS_restart_syscall,
-    libc::SYS_clock_gettime,
-    libc::SYS_clock_nanosleep,
-    libc::SYS_nanosleep,
-    // Seeds of the hash sets in which the caps crate holds capabilities.
-    libc::SYS_getrandom,
-    libc::SYS_gettid,
-    libc::SYS_exit,
-    libc::SYS_exit_group,
-    libc::SYS_close,
-    // Log lines; the standard error stream is the only one written to.
-    libc::SYS_write,
-    libc::SYS_writev,
-    // rustix and caps: to raise one capability and to lower it.
-    libc::SYS_capget,
-    libc::SYS_capset,
-    libc::SYS_recvfrom,
-    libc::SYS_sendmsg,
-    libc::SYS_openat2,
-    libc::SYS_statx,
-    libc::SYS_unlinkat,
+    SYS_brk, SYS_munmap, SYS_mremap, SYS_futex, SYS_sched_yield, SYS_rt_sigreturn, SYS_rt_sigprocmask, SYS_sigaltstack,
+    SYS_restart_syscall, SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_getrandom, SYS_gettid, SYS_exit,
+    SYS_exit_group, SYS_close, SYS_write, SYS_writev, SYS_capget, SYS_capset, SYS_recvfrom, SYS_sendmsg, SYS_openat2,
+    SYS_statx, SYS_unlinkat,
 ];
 
 const COMMON: &[Filtered] = &[
     // Reading back that the filter is there.
-    Filtered { call: libc::SYS_prctl, argument: 0, allowed: &[Exactly(libc::PR_GET_SECCOMP as u64)], and: None },
-    Filtered { call: libc::SYS_mmap, argument: 2, allowed: NOT_EXECUTABLE, and: None },
-    Filtered { call: libc::SYS_mprotect, argument: 2, allowed: NOT_EXECUTABLE, and: None },
+    Filtered { call: SYS_prctl, argument: 0, allowed: &[Exactly(libc::PR_GET_SECCOMP as u64)], and: None },
+    Filtered { call: SYS_mmap, argument: 2, allowed: NOT_EXECUTABLE, and: None },
+    Filtered { call: SYS_mprotect, argument: 2, allowed: NOT_EXECUTABLE, and: None },
     Filtered {
-        call: libc::SYS_madvise,
+        call: SYS_madvise,
         argument: 2,
         allowed: &[Exactly(libc::MADV_DONTNEED as u64), Exactly(libc::MADV_FREE as u64)],
         and: None,
     },
     // Rust checks descriptors it closes; owned ones are duplicated with close-on-exec.
     Filtered {
-        call: libc::SYS_fcntl,
+        call: SYS_fcntl,
         argument: 1,
         allowed: &[Exactly(libc::F_GETFD as u64), Exactly(libc::F_DUPFD_CLOEXEC as u64), Exactly(libc::F_GETFL as u64)],
         and: None,
@@ -157,46 +145,32 @@ const COMMON: &[Filtered] = &[
 const NOT_EXECUTABLE: &[Value] = &[Masked(libc::PROT_EXEC as u64, 0)];
 
 const SERVER_ANY: &[libc::c_long] = &[
-    libc::SYS_accept4,
-    libc::SYS_setsockopt,
-    libc::SYS_getsockopt,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_fchdir,
-    libc::SYS_chdir,
-    libc::SYS_mkdirat,
-    libc::SYS_renameat2,
-    libc::SYS_fchmod,
-    libc::SYS_fsync,
-    libc::SYS_utimensat,
-    libc::SYS_ftruncate,
-    libc::SYS_fallocate,
-    libc::SYS_fstatfs,
-    libc::SYS_read,
-    libc::SYS_fsetxattr,
+    SYS_accept4, SYS_setsockopt, SYS_getsockopt, SYS_bind, SYS_listen, SYS_fchdir, SYS_chdir, SYS_mkdirat,
+    SYS_renameat2, SYS_fchmod, SYS_fsync, SYS_utimensat, SYS_ftruncate, SYS_fallocate, SYS_fstatfs, SYS_read,
+    SYS_fsetxattr,
 ];
 
 const SERVER: &[Filtered] = &[
-    Filtered { call: libc::SYS_socket, argument: 0, allowed: &[Exactly(libc::AF_UNIX as u64)], and: None },
+    Filtered { call: SYS_socket, argument: 0, allowed: &[Exactly(libc::AF_UNIX as u64)], and: None },
     // Mounts are only cloned, changed while detached, moved into place, and unmounted by name without following links.
     Filtered {
-        call: libc::SYS_open_tree,
+        call: SYS_open_tree,
         argument: 2,
         allowed: &[Exactly(0x1 | libc::O_CLOEXEC as u64 | libc::AT_EMPTY_PATH as u64)],
         and: None,
     },
-    Filtered { call: libc::SYS_mount_setattr, argument: 2, allowed: &[Exactly(libc::AT_EMPTY_PATH as u64)], and: None },
-    Filtered { call: libc::SYS_move_mount, argument: 4, allowed: &[Exactly(0x44)], and: None },
-    Filtered { call: libc::SYS_umount2, argument: 1, allowed: &[Exactly(libc::UMOUNT_NOFOLLOW as u64)], and: None },
+    Filtered { call: SYS_mount_setattr, argument: 2, allowed: &[Exactly(libc::AT_EMPTY_PATH as u64)], and: None },
+    Filtered { call: SYS_move_mount, argument: 4, allowed: &[Exactly(0x44)], and: None },
+    Filtered { call: SYS_umount2, argument: 1, allowed: &[Exactly(libc::UMOUNT_NOFOLLOW as u64)], and: None },
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
     Filtered {
-        call: libc::SYS_mknodat,
+        call: SYS_mknodat,
         argument: 3,
         allowed: &[Masked(0x000f_ff00, 7 << 8)],
         and: Some((2, Masked(libc::S_IFMT as u64, libc::S_IFBLK as u64))),
     },
     Filtered {
-        call: libc::SYS_quotactl_fd,
+        call: SYS_quotactl_fd,
         argument: 1,
         allowed: &[
             Exactly(quota::COMMANDS[0] as u64),
@@ -207,7 +181,7 @@ const SERVER: &[Filtered] = &[
         and: None,
     },
     Filtered {
-        call: libc::SYS_ioctl,
+        call: SYS_ioctl,
         argument: 1,
         allowed: &[
             Exactly(loops::LOOP_CTL_GET_FREE as u64),
@@ -223,10 +197,10 @@ const SERVER: &[Filtered] = &[
     },
 ];
 
-const EMPTIER_ANY: &[libc::c_long] = &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_renameat2];
+const EMPTIER_ANY: &[libc::c_long] = &[SYS_getdents64, SYS_lseek, SYS_renameat2];
 
 const EMPTIER: &[Filtered] = &[Filtered {
-    call: libc::SYS_ioctl,
+    call: SYS_ioctl,
     argument: 1,
     allowed: &[Exactly(FS_IOC_FSGETXATTR as u32 as u64), Exactly(FS_IOC_FSSETXATTR as u32 as u64)],
     and: None,
