@@ -4,6 +4,7 @@ mod commands;
 mod count;
 mod go;
 mod packages;
+mod policy;
 mod process;
 mod progress;
 mod report;
@@ -41,6 +42,8 @@ enum Task {
     },
     /// Run every test, and end with the line `N passed, N failed`.
     Test(TestArguments),
+    /// Only the checks of the code that runs with privilege: its size, its crates, unsafe, panics.
+    Policy,
     /// Show real volumes through their whole life, and end with the line `demo: ok`.
     Demo(DemoArguments),
     /// Measure the services on this host.
@@ -70,6 +73,10 @@ fn run(task: &Task) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
+        Task::Policy => {
+            let count = policy::check(&workspace)?;
+            Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::Vm(arguments) => commands::vm(&workspace, arguments),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::count::{Count, Counter};
+use crate::policy;
 use crate::process::{command, run_with};
 use crate::report::Report;
 use crate::sanity;
@@ -54,6 +55,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
     let mut report = Report::new(arguments.filter.is_some());
     let run = Run { workspace, arguments };
     if arguments.filter.is_none() {
+        report.tests("policy for the code with privilege", || policy::check(workspace));
         report.tests("unit and property tests", || run.unit_tests());
     }
     if report.preparation("build the programs", || run.build()) {
