@@ -9,9 +9,11 @@ mod deletion;
 mod expand;
 mod identity;
 mod kubelet_record;
+mod limits;
 mod many;
 mod node_block;
 mod node_directory;
+mod reboot;
 mod recovery;
 mod requests;
 mod startup;
@@ -38,6 +40,8 @@ pub fn all() -> Vec<Case> {
         recovery::cases(),
         deletion::cases(),
         many::cases(),
+        limits::cases(),
+        reboot::cases(),
     ]
     .concat()
 }

@@ -66,7 +66,7 @@ fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Resu
         (without("--socket"), "--socket"),
         (uid("0"), "root"),
         (uid("65534"), "nobody"),
-        (uid("frontend"), "numeric"),
+        (uid("frontend"), "user id"),
         (with(&["--pool", pool]), "two pools"),
         (with(&["--pool", "x=relative"]), "absolute"),
         (with(&["--pool", "x=/a/../b"]), "absolute"),

@@ -1,0 +1,430 @@
+//! Sizes are enforced: by the quota, by the image, by the pool's promise.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind as HelperError, Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::{denied, refused};
+use bulkhead_tests::helper::{self, directory_spec, image_spec};
+use bulkhead_tests::observe::quotas;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use tonic::Code;
+
+cases! {
+    a_write_beyond_the_quota_fails: Quota,
+    files_beyond_the_limit_on_inodes_fail: Quota,
+    the_quota_grows_while_it_is_felt: Quota,
+    the_quota_holds_after_restarts: Quota,
+    statfs_in_the_volume_shows_its_own_size: Quota,
+    neighbours_do_not_feel_each_other: Quota,
+    more_than_the_pool_holds_is_exhausted: Quota,
+    the_sum_of_promises_is_limited: Quota,
+    overcommit_and_reserve_change_the_promise: BareQuota,
+    an_image_that_does_not_fit_leaves_nothing: Quota,
+    an_image_that_cannot_grow_keeps_its_size: Quota,
+    a_full_pool_still_serves_and_deletes: Quota,
+    a_preallocated_device_never_runs_out: Quota,
+    a_changed_project_id_changes_nothing_for_the_volume: Quota,
+    evasion_is_reported_as_a_condition: Quota,
+    project_ids_come_from_the_configured_range: BareQuota,
+    a_project_in_use_is_not_taken: BareQuota,
+    two_pools_on_one_filesystem_share_its_room: BareQuota,
+    an_operator_who_lowers_a_limit_is_corrected_at_the_next_start: Quota,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let target = stand.target("a");
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    test(stand, &target)?;
+    let csi = stand.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+/// Writes mebibytes until no more can be written; gives how many were.
+fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
+    let mut file = File::options().create(true).append(true).open(file)?;
+    for written in 0..most {
+        // What cannot be stored may be noticed only when it is written back.
+        if let Err(error) = file.write_all(&[0x5a; 1 << 20]).and_then(|()| file.sync_data()) {
+            return Ok((written, error.kind()));
+        }
+    }
+    bail!("{most} MiB could be written")
+}
+
+fn check_felt(kind: ErrorKind) -> Result<()> {
+    ensure!(matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded), "failed with {kind:?}");
+    Ok(())
+}
+
+fn a_write_beyond_the_quota_fails(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |_, target| {
+        let (written, kind) = fill(&target.join("file"), 64)?;
+        check_felt(kind)?;
+        ensure!((14..=16).contains(&written), "{written} MiB were written");
+        // What was removed can be used again.
+        fs::remove_file(target.join("file"))?;
+        wait::until(Duration::from_secs(20), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
+    })
+}
+
+fn files_beyond_the_limit_on_inodes_fail(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let pairs = parameters(&[("inodes", "100")]);
+    csi.create_volume(CreateVolumeRequest { parameters: pairs, ..create("vol-a", SIZE, mount()) })?;
+    let target = stand.target("a");
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let mut made = 0;
+    let kind = loop {
+        match File::create(target.join(made.to_string())) {
+            Ok(_) => made += 1,
+            Err(error) => break error.kind(),
+        }
+        ensure!(made < 200, "{made} files could be made");
+    };
+    check_felt(kind)?;
+    // The volume's top directory is one of its inodes.
+    ensure!(made == 99, "{made} files could be made");
+    let usage = csi.node_get_volume_stats(stats("vol-a", &target))?.usage;
+    let inodes = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
+    ensure!((inodes.total, inodes.used, inodes.available) == (100, 100, 0), "{inodes:?}");
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn the_quota_grows_while_it_is_felt(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        let (before, kind) = fill(&target.join("file"), 64)?;
+        check_felt(kind)?;
+        stand.csi()?.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
+        let (more, kind) = fill(&target.join("more"), 64)?;
+        check_felt(kind)?;
+        ensure!((29..=32).contains(&(before + more)), "{before} and {more} MiB were written");
+        Ok(())
+    })
+}
+
+fn the_quota_holds_after_restarts(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        fs::write(target.join("first"), vec![1; 8 << 20])?;
+        stand.restart_helper()?;
+        stand.restart_frontend()?;
+        let (written, kind) = fill(&target.join("file"), 64)?;
+        check_felt(kind)?;
+        ensure!((6..=8).contains(&written), "{written} MiB were written");
+        Ok(())
+    })
+}
+
+fn statfs_in_the_volume_shows_its_own_size(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |_, target| {
+        let found = rustix::fs::statvfs(target)?;
+        let size = found.f_blocks * found.f_frsize;
+        ensure!(size == u64::try_from(SIZE)?, "{size} bytes");
+        Ok(())
+    })
+}
+
+fn neighbours_do_not_feel_each_other(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        let csi = stand.csi()?;
+        csi.create_volume(create("vol-b", SIZE, mount()))?;
+        let other = stand.target("b");
+        csi.node_publish_volume(publish("vol-b", &other, mount()))?;
+        fill(&target.join("file"), 64)?;
+        fs::write(other.join("file"), vec![1; 12 << 20])?;
+        File::open(other.join("file"))?.sync_all()?;
+        csi.node_unpublish_volume(unpublish("vol-b", &other))?;
+        csi.delete_volume(delete("vol-b"))?;
+        Ok(())
+    })
+}
+
+fn more_than_the_pool_holds_is_exhausted(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for capability in [mount(), block()] {
+        refused(csi.create_volume(create("vol-a", 1 << 40, capability)), Code::ResourceExhausted, "default")?;
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+    }
+    Ok(())
+}
+
+fn the_sum_of_promises_is_limited(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
+    let half = room / 2 / 4096 * 4096;
+    csi.create_volume(create("vol-a", half, mount()))?;
+    // Though the first one uses nothing yet.
+    refused(csi.create_volume(create("vol-b", half + 4 * MIB, mount())), Code::ResourceExhausted, "room")?;
+    refused(csi.create_volume(create("vol-b", half + 4 * MIB, block())), Code::ResourceExhausted, "room")?;
+    refused(csi.controller_expand_volume(controller_expand("vol-a", room + 4 * MIB)), Code::OutOfRange, "room")?;
+    let left = csi.get_capacity(GetCapacityRequest::default())?;
+    csi.create_volume(create("vol-b", left.maximum_volume_size.context("no maximum")? / 4096 * 4096, mount()))?;
+    for id in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn overcommit_and_reserve_change_the_promise(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let available = |stand: &mut Stand, options: &str| -> Result<u64> {
+        stand.pools[0].options = options.to_owned();
+        stand.start_helper()?;
+        let reply = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?;
+        stand.kill_helper()?;
+        match reply {
+            Reply::Pool(status) => Ok(status.available),
+            other => bail!("no pool status: {other:?}"),
+        }
+    };
+    let plain = available(stand, "")?;
+    let close = |one: u64, other: u64| one.abs_diff(other) < 4 << 20;
+    let double = available(stand, ",overcommit=2")?;
+    ensure!(close(double, 2 * plain), "{plain} and {double}");
+    let less = available(stand, ",reserve=104857600")?;
+    ensure!(close(less, plain - (100 << 20)), "{plain} and {less}");
+    stand.start_helper()
+}
+
+fn an_image_that_does_not_fit_leaves_nothing(stand: &mut Stand) -> Result<()> {
+    // Somebody else fills the filesystem, so that the promise would still hold and the blocks are missing.
+    let csi = stand.csi()?;
+    let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
+    csi.create_volume(create("vol-a", room / 2, mount()))?;
+    let file = stand.pool().directory.join("filler");
+    let filler = File::create(&file)?;
+    let most = u64::try_from(room)? * 3 / 4;
+    rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most)?;
+    refused(csi.create_volume(create("vol-b", room / 2 - 8 * MIB, block())), Code::ResourceExhausted, "room")?;
+    ensure!(stand.pool().entries()? == ["filler", "vol-a"], "{:?}", stand.pool().entries()?);
+    fs::remove_file(&file)?;
+    drop(filler);
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn an_image_that_cannot_grow_keeps_its_size(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let image = stand.pool().volume("vol-a").join("image");
+    let before = fs::metadata(&image)?;
+    for size in [1 << 34, 1 << 40] {
+        refused(csi.node_expand_volume(node_expand("vol-a", &target, size)), Code::OutOfRange, "room")?;
+        let after = fs::metadata(&image)?;
+        ensure!((after.len(), after.blocks()) == (before.len(), before.blocks()), "{before:?} became {after:?}");
+    }
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_full_pool_still_serves_and_deletes(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        let csi = stand.csi()?;
+        csi.create_volume(create("vol-b", SIZE, mount()))?;
+        let file = stand.pool().directory.join("filler");
+        // Until nothing at all is left, not even for root.
+        let mut filler = File::create(&file)?;
+        let mebibyte = vec![1; 1 << 20];
+        while filler.write_all(&mebibyte).is_ok() {}
+        let _ = filler.sync_all();
+        while filler.write_all(&mebibyte[..4096]).is_ok() {}
+        let _ = filler.sync_all();
+        refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
+        refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
+        csi.node_publish_volume(publish("vol-b", &stand.target("b"), mount()))?;
+        csi.node_get_volume_stats(stats("vol-a", target))?;
+        csi.node_unpublish_volume(unpublish("vol-b", &stand.target("b")))?;
+        csi.delete_volume(delete("vol-b"))?;
+        stand.restart_helper()?;
+        drop(filler);
+        fs::remove_file(&file)?;
+        Ok(())
+    })
+}
+
+fn a_preallocated_device_never_runs_out(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    let file = stand.pool().directory.join("filler");
+    let mut filler = File::create(&file)?;
+    while filler.write_all(&[1; 1 << 16]).is_ok() {}
+    let _ = filler.sync_all();
+    let mut device = File::options().write(true).open(&target)?;
+    for _ in 0..16 {
+        device.write_all(&[0x5a; 1 << 20])?;
+    }
+    device.sync_all()?;
+    drop((device, filler));
+    fs::remove_file(&file)?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+/// Whoever owns a directory can put it into another project, through the published mount too.
+fn retag(path: &Path, project: u32) -> Result<()> {
+    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
+}
+
+fn a_changed_project_id_changes_nothing_for_the_volume(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        let before = quotas::blocks(&stand.pool().directory)?;
+        let own = before.first().context("no project")?.project;
+        retag(target, 0)?;
+        retag(target, 4711)?;
+        stand.restart_helper()?;
+        stand.restart_frontend()?;
+        // What the helper trusts lies above what the pod can reach.
+        let after = quotas::blocks(&stand.pool().directory)?;
+        ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
+        let csi = stand.csi()?;
+        csi.node_expand_volume(node_expand("vol-a", target, 2 * SIZE))?;
+        let after = quotas::blocks(&stand.pool().directory)?;
+        ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 32 << 10), "{after:?}");
+        let total = csi.node_get_volume_stats(stats("vol-a", target))?.usage[0].total;
+        ensure!(total == 2 * SIZE, "{total}");
+        Ok(())
+    })
+}
+
+fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        fs::write(target.join("file"), vec![1; 4 << 20])?;
+        File::open(target.join("file"))?.sync_all()?;
+        retag(&target.join("file"), 4711)?;
+        let reply = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?;
+        let Reply::Pool(status) = reply else { bail!("no pool status: {reply:?}") };
+        let told = status.conditions.as_slice().iter().any(|condition| condition.as_str().contains("4711"));
+        ensure!(told, "{status:?}");
+        Ok(())
+    })
+}
+
+fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
+    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7001".to_owned()];
+    stand.start()?;
+    let csi = stand.csi()?;
+    for id in ["vol-a", "vol-b"] {
+        csi.create_volume(create(id, SIZE, mount()))?;
+    }
+    let projects: Vec<u32> = quotas::blocks(&stand.pool().directory)?.iter().map(|quota| quota.project).collect();
+    ensure!(projects == [7000, 7001], "{projects:?}");
+    refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "project")?;
+    csi.delete_volume(delete("vol-a"))?;
+    // A project comes back when its volume is empty.
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        csi.create_volume(create("vol-c", SIZE, mount()))?;
+        Ok(())
+    })?;
+    for id in ["vol-b", "vol-c"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_project_in_use_is_not_taken(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    // Somebody squats on the first ids of the range.
+    let squat = stand.pool().directory.join("squat");
+    fs::create_dir(&squat)?;
+    retag(&squat, 7000)?;
+    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7009".to_owned()];
+    stand.start()?;
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let limited: Vec<u32> = quotas::blocks(&stand.pool().directory)?
+        .iter()
+        .filter(|quota| quota.limit > 0)
+        .map(|quota| quota.project)
+        .collect();
+    ensure!(limited == [7001], "{limited:?}");
+    csi.delete_volume(delete("vol-a"))?;
+    fs::remove_dir(&squat)?;
+    Ok(())
+}
+
+fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
+    use bulkhead_tests::pool::Pool;
+    use bulkhead_tests::setting::program;
+    let whole = stand.work().join("pools/whole");
+    Pool::make_unmarked(&stand.setting, stand.templates(), &whole, "whole")?;
+    for name in ["default", "other"] {
+        let directory = whole.join(name);
+        fs::create_dir(&directory)?;
+        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(&directory))?;
+        stand.pools.push(Pool::existing(&directory, name));
+    }
+    stand.start()?;
+    let helper = stand.helper()?;
+    let available = |name: &str| -> Result<u64> {
+        match helper.ask(&Request::PoolStatus { pool: name.parse()? })? {
+            Reply::Pool(status) => Ok(status.available),
+            other => bail!("no pool status: {other:?}"),
+        }
+    };
+    let room = available("default")?;
+    let half = room / 2 / 4096 * 4096;
+    let in_pool = |id: &str, pool: &str, size| Request::Create {
+        volume: helper::volume(id),
+        pool: pool.parse().expect("pool"),
+        spec: directory_spec(size),
+    };
+    helper.ask(&in_pool("vol-a", "default", half))?;
+    let left = available("other")?;
+    ensure!(left < room - half + (4 << 20), "{left} of {room}");
+    denied(helper.request(&in_pool("vol-b", "other", half + (8 << 20)))?, HelperError::NoSpace, "other")?;
+    // An id is one volume's, whatever the pool.
+    denied(helper.request(&in_pool("vol-a", "other", half))?, HelperError::AlreadyExists, "vol-a")?;
+    helper.ask(&in_pool("vol-b", "other", 16 << 20))?;
+    let projects = quotas::blocks(&whole)?;
+    ensure!(projects.len() == 2, "{projects:?}");
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&helper::delete(id))?;
+    }
+    denied(helper.request(&in_pool("vol-z", "other", 1 << 40))?, HelperError::NoSpace, "other")?;
+    helper.ask(&helper::create("vol-c", image_spec(1 << 20)))?;
+    helper.ask(&helper::delete("vol-c"))?;
+    // The pools are directories of one mount.
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(quotas::blocks(&whole)?.is_empty());
+        Ok(())
+    })?;
+    stand.stop()?;
+    stand.pools.clear();
+    bulkhead_tests::observe::mounts::unmount_all(&whole)
+}
+
+fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, _| {
+        let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+        let limit = format!("limit -p bhard=1m {project}");
+        run(Command::new("xfs_quota").args(["-f", "-x", "-c", &limit]).arg(&stand.pool().directory))?;
+        stand.restart_helper()?;
+        let quota = quotas::blocks(&stand.pool().directory)?;
+        ensure!(quota.first().is_some_and(|quota| quota.limit == 16 << 10), "{quota:?}");
+        Ok(())
+    })
+}

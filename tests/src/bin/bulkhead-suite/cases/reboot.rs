@@ -1,0 +1,119 @@
+//! A real reboot, and a power cut, with volumes published: on the machine's own disks, which outlive both.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::observe::{loops, mounts, quotas};
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::setting::Phase::{AfterReboot, BeforeReboot};
+use bulkhead_tests::setting::{PoolFilesystem, program};
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    volumes_are_left_published: Reboot(BeforeReboot),
+    volumes_are_found_unpublished_and_whole: Reboot(AfterReboot),
+}
+
+const SIZE: i64 = 64 * MIB;
+
+/// Where the machine has its pools; both filesystems at once, one pool each.
+const POOLS: [(&str, &str); 2] = [("default", "/pools/xfs"), ("other", "/pools/ext4")];
+
+/// The volumes, two kinds on two pools; all but the last are published when the machine goes.
+fn volumes() -> Vec<(String, &'static str, VolumeCapability)> {
+    let mut volumes = Vec::new();
+    for (pool, _) in POOLS {
+        volumes.push((format!("dir-{pool}"), pool, mount()));
+        volumes.push((format!("dev-{pool}"), pool, block()));
+    }
+    volumes
+}
+
+fn target(stand: &Stand, id: &str) -> PathBuf {
+    stand.target(id)
+}
+
+fn pattern(id: &str) -> Vec<u8> {
+    id.bytes().cycle().take(1 << 20).collect()
+}
+
+fn start(stand: &mut Stand) -> Result<()> {
+    ensure!(stand.setting.pool_fs == PoolFilesystem::Xfs, "both filesystems are tested at once: leave out --pool-fs");
+    stand.pools = POOLS.map(|(name, directory)| Pool::existing(Path::new(directory), name)).into();
+    for (_, directory) in POOLS {
+        if !Path::new(directory).join(".bulkhead").exists() {
+            run(Command::new(program("bulkhead-privhelper")?).args(["--init-pool", directory]))?;
+        }
+    }
+    stand.start()
+}
+
+fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
+    start(stand)?;
+    let csi = stand.csi()?;
+    for (id, pool, capability) in volumes() {
+        let parameters = parameters(&[("pool", pool)]);
+        csi.create_volume(CreateVolumeRequest { parameters, ..create(&id, SIZE, capability.clone()) })?;
+        let at = target(stand, &id);
+        csi.node_publish_volume(publish(&id, &at, capability.clone()))?;
+        let file = if capability == mount() {
+            File::create(at.join("file"))?
+        } else {
+            File::options().write(true).open(&at)?
+        };
+        file.write_all_at(&pattern(&id), 4096)?;
+        file.sync_all()?;
+        csi.node_expand_volume(node_expand(&id, &at, 2 * SIZE))?;
+    }
+    // One that is being deleted when the machine goes.
+    let parameters = parameters(&[("pool", "default")]);
+    csi.create_volume(CreateVolumeRequest { parameters, ..create("going", SIZE, mount()) })?;
+    let data = Path::new("/pools/xfs/going/data");
+    for number in 0..200 {
+        fs::write(data.join(number.to_string()), "x")?;
+    }
+    csi.delete_volume(delete("going"))?;
+    stand.leave_as_it_is();
+    Ok(())
+}
+
+fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
+    // A reboot takes every mount and every device with it.
+    for (_, directory) in POOLS {
+        let device = Pool::existing(Path::new(directory), "any").device()?;
+        ensure!(loops::backed_by(&device)?.is_empty());
+        let elsewhere = |mount: &mounts::Mount| mount.device == device && mount.point != Path::new(directory);
+        ensure!(!mounts::all()?.iter().any(elsewhere), "a volume is still mounted");
+    }
+    start(stand)?;
+    let csi = stand.csi()?;
+    let listed = csi.list_volumes(ListVolumesRequest::default())?.entries.len();
+    ensure!(listed == volumes().len(), "{listed} volumes");
+    for (id, pool, capability) in volumes() {
+        let at = target(stand, &id);
+        csi.node_unpublish_volume(unpublish(&id, &at))?;
+        csi.node_publish_volume(publish(&id, &at, capability.clone()))?;
+        let path = if capability == mount() { at.join("file") } else { at.clone() };
+        let mut found = vec![0; 1 << 20];
+        File::open(&path)?.read_exact_at(&mut found, 4096)?;
+        ensure!(found == pattern(&id), "{id} has lost what was written and synced");
+        let total = csi.node_get_volume_stats(stats(&id, &at))?.usage[0].total;
+        ensure!(total == 2 * SIZE, "{id} has {total} bytes");
+        if capability == mount() {
+            let directory = POOLS.iter().find(|(name, _)| *name == pool).context("pool")?.1;
+            let limits = quotas::blocks(Path::new(directory))?;
+            ensure!(limits.iter().any(|quota| quota.limit == 128 << 10), "{limits:?}");
+        }
+    }
+    for (id, ..) in volumes() {
+        csi.node_unpublish_volume(unpublish(&id, &target(stand, &id)))?;
+        csi.delete_volume(delete(&id))?;
+    }
+    Ok(())
+}
