@@ -1,12 +1,11 @@
 //! `cargo xtask test`: every test of the project, on this host and in the machine.
 
-use std::fmt;
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::count::{Count, Counter};
 use crate::policy;
@@ -21,56 +20,83 @@ const SUITE: &str = "bulkhead-suite";
 /// What `test` takes.
 #[derive(Args)]
 pub struct TestArguments {
-    /// Only suite tests whose name contains this, and no other steps.
+    /// Only tests of the suite whose name contains this.
     filter: Option<String>,
     /// Also what takes too long for every run: storms, races, many rounds.
     #[arg(long)]
     long: bool,
     /// Nothing in the virtual machine.
-    #[arg(long, conflicts_with = "vm_only")]
+    #[arg(long, conflicts_with_all = ["vm_only", "steps"])]
     host_only: bool,
-    /// Nothing on this host but the unit tests.
-    #[arg(long)]
+    /// The suite only in the virtual machine.
+    #[arg(long, conflicts_with = "steps")]
     vm_only: bool,
+    /// Only this step; may be given several times.
+    #[arg(long = "step", value_enum, value_name = "STEP")]
+    steps: Vec<Step>,
 }
 
-/// The filesystem of the pool that a suite runs on.
-#[derive(Clone, Copy)]
-enum PoolFilesystem {
+/// The steps that count tests, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// What must hold for the code with privilege.
+    Policy,
+    /// Unit and property tests of every crate.
+    Unit,
+    /// The suite on this host.
+    Host,
+    /// The suite in the machine, its pool on XFS.
     Xfs,
+    /// The suite in the machine, its pool on ext4.
     Ext4,
+    /// csi-sanity in the machine.
+    Sanity,
+    /// The tests that a reboot of the machine interrupts.
+    Reboot,
+    /// The same tests, interrupted by a power cut.
+    PowerCut,
 }
 
-impl fmt::Display for PoolFilesystem {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            PoolFilesystem::Xfs => "xfs",
-            PoolFilesystem::Ext4 => "ext4",
-        })
+impl Step {
+    fn title(self) -> &'static str {
+        match self {
+            Step::Policy => "policy for the code with privilege",
+            Step::Unit => "unit and property tests",
+            Step::Host => "suite on this host",
+            Step::Xfs => "suite in the machine on XFS",
+            Step::Ext4 => "suite in the machine on ext4",
+            Step::Sanity => "csi-sanity in the machine",
+            Step::Reboot => "across a reboot of the machine",
+            Step::PowerCut => "across a power cut of the machine",
+        }
+    }
+
+    fn wanted(self, arguments: &TestArguments) -> bool {
+        if !arguments.steps.is_empty() {
+            return arguments.steps.contains(&self);
+        }
+        match self {
+            Step::Policy | Step::Unit => arguments.filter.is_none(),
+            Step::Host => !arguments.vm_only,
+            Step::Xfs | Step::Ext4 => !arguments.host_only,
+            Step::Sanity | Step::Reboot | Step::PowerCut => !arguments.host_only && arguments.filter.is_none(),
+        }
+    }
+
+    /// Whether it runs the programs of the workspace.
+    fn needs_programs(self) -> bool {
+        !matches!(self, Step::Policy | Step::Unit)
     }
 }
 
-/// Runs the steps. A step that fails does not keep the others from running.
+/// Runs the steps. One that fails does not keep the others from running.
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
     let mut report = Report::new(arguments.filter.is_some());
     let run = Run { workspace, arguments };
-    if arguments.filter.is_none() {
-        report.tests("policy for the code with privilege", || policy::check(workspace));
-        report.tests("unit and property tests", || run.unit_tests());
-    }
-    if report.preparation("build the programs", || run.build()) {
-        if !arguments.vm_only {
-            report.tests("suite on this host", || run.suite_on_host());
-        }
-        if !arguments.host_only {
-            for filesystem in [PoolFilesystem::Xfs, PoolFilesystem::Ext4] {
-                report.tests(&format!("suite in the machine on {filesystem}"), || run.suite_in_machine(filesystem));
-            }
-            if arguments.filter.is_none() {
-                report.tests("csi-sanity in the machine", || run.sanity());
-                report.tests("across a reboot of the machine", || run.interrupted(Machine::reboot));
-                report.tests("across a power cut of the machine", || run.interrupted(Machine::power_cut));
-            }
+    let built = report.preparation("build the programs", || run.build());
+    for step in Step::value_variants() {
+        if step.wanted(arguments) && (built || !step.needs_programs()) {
+            report.tests(step.title(), || run.step(*step));
         }
     }
     report.finish()
@@ -82,6 +108,19 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    fn step(&self, step: Step) -> Result<Count> {
+        match step {
+            Step::Policy => policy::check(self.workspace),
+            Step::Unit => self.unit_tests(),
+            Step::Host => self.suite_on_host(),
+            Step::Xfs => self.suite_in_machine("xfs"),
+            Step::Ext4 => self.suite_in_machine("ext4"),
+            Step::Sanity => self.sanity(),
+            Step::Reboot => self.interrupted(Machine::reboot),
+            Step::PowerCut => self.interrupted(Machine::power_cut),
+        }
+    }
+
     fn unit_tests(&self) -> Result<Count> {
         let mut test = cargo();
         test.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--target", Architecture::host().triple()]);
@@ -98,12 +137,12 @@ impl Run<'_> {
         ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
         let program = self.workspace.program(SUITE, Architecture::host(), Profile::Dev);
         let mut suite = command("sh");
-        suite.args(["-c", &self.suite(&program, "host", PoolFilesystem::Xfs)]);
+        suite.args(["-c", &self.suite(&program, "host", "xfs")]);
         let (status, counter) = count_of(&mut suite)?;
         verdict(status, counter.last())
     }
 
-    fn suite_in_machine(&self, filesystem: PoolFilesystem) -> Result<Count> {
+    fn suite_in_machine(&self, filesystem: &str) -> Result<Count> {
         let mut machine = self.machine(&[])?;
         self.count_in_machine(&mut machine, &self.suite(Path::new(SUITE), "vm", filesystem))
     }
@@ -141,7 +180,7 @@ impl Run<'_> {
     }
 
     /// The shell command that runs the suite.
-    fn suite(&self, program: &Path, place: &str, filesystem: PoolFilesystem) -> String {
+    fn suite(&self, program: &Path, place: &str, filesystem: &str) -> String {
         let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
         if self.arguments.long {
             line += " --long";
