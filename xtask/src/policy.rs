@@ -166,4 +166,20 @@ mod tests {
         assert!(listed("libc\n").is_err());
         assert!(listed("libc  one\nlibc  two\n").is_err());
     }
+    #[test]
+    fn unsafe_code_and_panics_are_found_where_they_must_not_be() {
+        let root = tempfile::tempdir().expect("a directory");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+            fs::write(path, text).expect("a file");
+        };
+        write("privhelper/src/sys/mount.rs", "fn a() { unsafe { b() } }\n");
+        write("protocol/src/lib.rs", "fn a() { b().unwrap_or(0) } // .unwrap() and unsafe\n");
+        assert_eq!(unsafe_code(root.path()).expect("good").split(' ').next(), Some("1"));
+        panics(root.path()).expect("good");
+        write("privhelper/src/main.rs", "\nfn a() { b().unwrap(); unsafe { c() } }\n");
+        assert!(unsafe_code(root.path()).unwrap_err().to_string().contains("privhelper/src/main.rs:2"));
+        assert_eq!(panics(root.path()).unwrap_err().to_string(), "privhelper/src/main.rs:2: unwrap");
+    }
 }
