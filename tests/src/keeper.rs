@@ -16,7 +16,7 @@ use crate::observe::{loops, mounts, processes};
 use crate::setting::{Phase, Place, Setting};
 
 /// Runs `body`, which is this program as the test itself, below `work`.
-pub fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
+pub(crate) fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
     // Whatever the test leaves behind becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
@@ -35,8 +35,12 @@ pub fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> R
     cleaned
 }
 
-/// The work directory as a shared mount, in a namespace of its own where the place is somebody's machine.
-fn make_place(place: Place, work: &Path) -> Result<()> {
+/// Makes the work directory a shared mount, in a namespace of its own where the place is somebody's machine. Call it
+/// while the process has one thread.
+///
+/// # Errors
+/// When this is not root.
+pub fn make_place(place: Place, work: &Path) -> Result<()> {
     if place == Place::Host {
         unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace: run this as root")?;
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;

@@ -6,7 +6,7 @@ pub mod csi;
 pub mod daemon;
 pub mod expect;
 pub mod helper;
-mod keeper;
+pub mod keeper;
 pub mod kubelet;
 mod leaks;
 pub mod observe;

@@ -1,11 +1,10 @@
 //! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes on them.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-use std::os::unix::process::CommandExt;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::Welcome;
@@ -167,15 +166,24 @@ impl Stand {
     /// When it does not get ready.
     pub fn start_frontend(&mut self) -> Result<()> {
         self.launch_frontend()?;
-        let mut frontend = self.frontend.take().context("the frontend was not started")?;
-        let limit = self.patience(Duration::from_secs(20));
-        let served = frontend.wait_until(limit, || {
-            let ready = self.csi()?.probe(ProbeRequest {})?.ready;
-            ensure!(ready == Some(true), "probe says ready: {ready:?}");
-            Ok(())
-        });
-        self.frontend = Some(frontend);
-        served.context("the frontend does not get ready")
+        let end = Instant::now() + self.patience(Duration::from_secs(20));
+        loop {
+            // There is nothing to wait for without either of them.
+            for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
+                daemon.check_alive()?;
+            }
+            match self.probe() {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > end => return Err(error.context("the frontend does not get ready")),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    fn probe(&self) -> Result<()> {
+        let ready = self.csi()?.probe(ProbeRequest {})?.ready;
+        ensure!(ready == Some(true), "probe says ready: {ready:?}");
+        Ok(())
     }
 
     /// Starts the frontend and does not wait.

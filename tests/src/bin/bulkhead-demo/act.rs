@@ -1,0 +1,308 @@
+//! The acts, in their order.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::wait;
+
+use crate::node::Node;
+use crate::prompt::{ctl, ctl_refused, found, step};
+use crate::writer::Writer;
+
+const MIB: u64 = 1 << 20;
+/// What is written to each volume and compared later.
+const CONTENT: u64 = 24 * MIB;
+
+pub fn prepare(node: &Node) -> Result<()> {
+    step("A pool, and a look at whether this node can serve it");
+    node.set_up()?;
+    if node.here {
+        println!("   This kernel's quotas are not used: sizes of directory volumes are not enforced here.");
+        println!("   The step that feels a size shows a block volume only; the rest is the same.");
+    }
+    println!("   $ bulkhead-privhelper --check {}", node.helper_flags().join(" "));
+    let output = Command::new(program("bulkhead-privhelper")?).arg("--check").args(node.helper_flags()).output()?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    text.lines().for_each(|line| println!("   | {line}"));
+    ensure!(output.status.success(), "the check failed");
+    Ok(())
+}
+
+pub fn make(node: &mut Node) -> Result<()> {
+    step("Start both processes: the helper as root, the frontend as user 901 without any capability");
+    node.start()?;
+    let (_, frontend) = node.pids()?;
+    let status = fs::read_to_string(format!("/proc/{frontend}/status"))?;
+    let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or_default();
+    ensure!(value("CapEff:").trim_start_matches('0').is_empty() && value("Uid:").starts_with("901"), "{status}");
+    found("the process that makes the volumes has no privilege");
+    println!("   $ export BULKHEAD_ENDPOINT=unix://{}", node.endpoint().display());
+    let endpoint = node.endpoint();
+    ctl(&endpoint, "node info")?;
+    ctl(&endpoint, "capacity")?;
+    step("Make a directory volume and a block volume");
+    ctl(&endpoint, "volume create data --size 64Mi")?;
+    ctl(&endpoint, "volume create disk --size 64Mi --block")?;
+    ctl(&endpoint, "volume create data --size 64Mi")?;
+    let listed = ctl(&endpoint, "volume list")?;
+    ensure!(listed.lines().count() == 3, "there are not two volumes");
+    found("asking twice for one name gives one volume");
+    Ok(())
+}
+
+pub fn use_them(node: &Node) -> Result<()> {
+    step("Publish and fill them");
+    publish(node)?;
+    publish(node)?;
+    check_published(node)?;
+    found("publishing twice makes one mount and one loop device");
+    fill(&node.target("data").join("content"))?;
+    fill(&node.target("disk"))?;
+    remember(node)?;
+    found("24 MiB of random content in each, its checksums noted");
+    let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
+    ensure!(text.contains("64"), "statistics do not tell the size");
+    ctl(&node.endpoint(), &format!("volume stats disk {}", node.target("disk").display()))?;
+    Ok(())
+}
+
+pub fn feel_the_size(node: &Node) -> Result<()> {
+    step("Write more than fits");
+    if node.enforces_sizes() {
+        let file = node.target("data").join("too-much");
+        let error = write_until_refused(&file)?;
+        let felt = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
+        ensure!(felt, "the write failed otherwise: {error}");
+        let written = file.metadata()?.len() / MIB;
+        ensure!(written < 40, "{written} MiB more could be written");
+        found(&format!("after {written} MiB more the directory volume is full: {error}"));
+        fs::remove_file(file)?;
+    } else {
+        println!("   The directory volume would take more than its 64 MiB: nothing enforces its size here.");
+    }
+    let device = File::options().write(true).open(node.target("disk"))?;
+    ensure!(device.write_at(&[1; 4096], 64 * MIB).is_err(), "the device is larger than it should be");
+    found("nothing can be written behind the end of the block volume");
+    compare(node)
+}
+
+pub fn read_only(node: &Node) -> Result<()> {
+    step("Publish the directory volume once more, for readers");
+    let readers = node.target("readers");
+    ctl(&node.endpoint(), &format!("volume publish data {} --read-only", readers.display()))?;
+    let error = fs::write(readers.join("file"), "x").err().context("a reader has written")?;
+    ensure!(error.kind() == io::ErrorKind::ReadOnlyFilesystem, "the write failed otherwise: {error}");
+    ensure!(checksum(&readers.join("content"))? == remembered(node, "data")?, "a reader sees other content");
+    found(&format!("a reader sees the same content and cannot write: {error}"));
+    let beside = node.target("beside");
+    ctl_refused(&node.endpoint(), &format!("volume publish disk {} --block --read-only", beside.display()))?;
+    ensure!(!beside.exists(), "a refused publish leaves something behind");
+    found("a block volume is not published read-only beside read-write");
+    ctl(&node.endpoint(), &format!("volume unpublish data {}", readers.display()))?;
+    Ok(())
+}
+
+pub fn grow_while_written(node: &Node) -> Result<()> {
+    step("Grow both while they are written to");
+    let writers = writers(node)?;
+    let before = counts(&writers);
+    ctl(&node.endpoint(), "volume expand data --size 128Mi")?;
+    ctl(&node.endpoint(), &format!("volume expand disk --size 128Mi --path {}", node.target("disk").display()))?;
+    go_on(&writers, &before)?;
+    let device = File::options().write(true).open(node.target("disk"))?;
+    device.write_all_at(&[1; 4096], 128 * MIB - 4096)?;
+    ensure!(device.write_at(&[1; 4096], 128 * MIB).is_err(), "the device is larger than it should be");
+    drop(device);
+    if node.enforces_sizes() {
+        let file = node.target("data").join("more");
+        write_all(&file, 64)?;
+        fs::remove_file(&file)?;
+        found("64 MiB more fit into the directory volume now");
+    }
+    stop(writers)?;
+    found("both have their new size, and the writers noticed nothing");
+    let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
+    ensure!(text.contains("128"), "statistics do not tell the new size");
+    compare(node)
+}
+
+pub fn kill_both_while_written(node: &mut Node) -> Result<()> {
+    step("Kill both processes (SIGKILL) while the volumes are written to, and start them again");
+    let writers = writers(node)?;
+    let before = counts(&writers);
+    node.kill()?;
+    go_on(&writers, &before)?;
+    found("the writers go on without either process");
+    let before = counts(&writers);
+    node.start()?;
+    publish(node)?;
+    check_published(node)?;
+    go_on(&writers, &before)?;
+    stop(writers)?;
+    found("publishing again finds what is there: one mount and one loop device");
+    compare(node)
+}
+
+pub fn leave(node: &mut Node) -> Result<()> {
+    rustix::fs::sync();
+    if node.here {
+        step("End both processes; the volumes stay published");
+        node.stop()?;
+        check_published(node)
+    } else {
+        step("Leave the volumes published, and the machine goes down");
+        node.leave_running();
+        Ok(())
+    }
+}
+
+pub fn come_back(node: &mut Node) -> Result<()> {
+    if node.here {
+        step("Nothing was rebooted here: the volumes are still published");
+        check_published(node)?;
+    } else {
+        step("After the reboot: no mount, no loop device, the volumes in their pool");
+        let pool = node.pool();
+        ensure!(mounts::below(&node.target(""))?.is_empty(), "something is still published");
+        ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is still there");
+        ensure!(pool.entries()? == ["data", "disk"], "the pool holds {:?}", pool.entries()?);
+        found("the pool is the only truth");
+    }
+    node.start()
+}
+
+pub fn find_again(node: &Node) -> Result<()> {
+    step("Publish them again and compare");
+    ctl(&node.endpoint(), "volume list")?;
+    publish(node)?;
+    check_published(node)?;
+    compare(node)?;
+    ensure!(loops::backed_by(&node.pool().device()?)?[0].size()? == 128 * MIB, "the device has another size");
+    found("sizes are as they were");
+    Ok(())
+}
+
+pub fn remove(node: &mut Node) -> Result<()> {
+    step("Unpublish and delete them");
+    ctl_refused(&node.endpoint(), "volume delete data")?;
+    found("a published volume is not deleted");
+    for id in ["data", "disk"] {
+        ctl(&node.endpoint(), &format!("volume unpublish {id} {}", node.target(id).display()))?;
+        ctl(&node.endpoint(), &format!("volume delete {id}"))?;
+    }
+    let pool = node.pool();
+    wait::until(Duration::from_secs(60), || {
+        ensure!(pool.entries()?.is_empty(), "the pool still holds {:?}", pool.entries()?);
+        Ok(())
+    })?;
+    ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left over");
+    ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left over");
+    ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left over");
+    node.stop()?;
+    node.tidy()?;
+    found("nothing is left: no mount, no loop device, no target, no file in the pool");
+    Ok(())
+}
+
+fn publish(node: &Node) -> Result<()> {
+    let (data, disk) = (node.target("data"), node.target("disk"));
+    ctl(&node.endpoint(), &format!("volume publish data {}", data.display()))?;
+    ctl(&node.endpoint(), &format!("volume publish disk {} --block", disk.display()))?;
+    Ok(())
+}
+
+fn check_published(node: &Node) -> Result<()> {
+    for id in ["data", "disk"] {
+        let number = mounts::at(&node.target(id))?.len();
+        ensure!(number == 1, "{id} is mounted {number} times");
+    }
+    let devices = loops::backed_by(&node.pool().device()?)?;
+    ensure!(devices.len() == 1, "there are {} loop devices: {devices:?}", devices.len());
+    Ok(())
+}
+
+fn fill(path: &Path) -> Result<()> {
+    let mut random = File::open("/dev/urandom")?.take(CONTENT);
+    let mut file = File::options().create(!path.exists()).write(true).open(path)?;
+    io::copy(&mut random, &mut file)?;
+    Ok(file.sync_all()?)
+}
+
+fn write_all(path: &Path, mebibytes: u64) -> Result<()> {
+    let mut file = File::create(path)?;
+    for _ in 0..mebibytes {
+        file.write_all(&[1; MIB as usize])?;
+    }
+    Ok(file.sync_all()?)
+}
+
+fn write_until_refused(path: &Path) -> Result<io::Error> {
+    let mut file = File::create(path)?;
+    for _ in 0..256 {
+        // What cannot be stored may be noticed only when it is written back.
+        if let Err(error) = file.write_all(&[1; MIB as usize]).and_then(|()| file.sync_data()) {
+            return Ok(error);
+        }
+    }
+    anyhow::bail!("256 MiB could be written into a volume of 64 MiB")
+}
+
+fn writers(node: &Node) -> Result<[Writer; 2]> {
+    Ok([
+        Writer::start(&node.target("data").join("journal"), 0, 256)?,
+        Writer::start(&node.target("disk"), 32 * MIB, 256)?,
+    ])
+}
+
+fn counts(writers: &[Writer; 2]) -> [u64; 2] {
+    [writers[0].count(), writers[1].count()]
+}
+
+fn go_on(writers: &[Writer; 2], before: &[u64; 2]) -> Result<()> {
+    writers.iter().zip(before).try_for_each(|(writer, before)| writer.check_goes_on(*before))
+}
+
+fn stop(writers: [Writer; 2]) -> Result<()> {
+    writers.into_iter().try_for_each(|writer| writer.stop().map(drop))
+}
+
+/// The SHA-256 of the content that was written first, by sha256sum(1).
+fn checksum(path: &Path) -> Result<String> {
+    let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut content = File::open(path).with_context(|| format!("open {}", path.display()))?.take(CONTENT);
+    io::copy(&mut content, &mut child.stdin.take().context("no pipe to sha256sum")?)?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "sha256sum failed");
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split_whitespace().next().context("sha256sum says nothing")?.to_owned())
+}
+
+fn checksums(node: &Node) -> Result<[(&'static str, String); 2]> {
+    Ok([("data", checksum(&node.target("data").join("content"))?), ("disk", checksum(&node.target("disk"))?)])
+}
+
+fn remember(node: &Node) -> Result<()> {
+    for (id, sum) in checksums(node)? {
+        fs::write(node.state().join(format!("{id}.sha256")), sum)?;
+    }
+    Ok(())
+}
+
+fn remembered(node: &Node, id: &str) -> Result<String> {
+    fs::read_to_string(node.state().join(format!("{id}.sha256"))).context("no checksum was noted")
+}
+
+fn compare(node: &Node) -> Result<()> {
+    for (id, sum) in checksums(node)? {
+        ensure!(sum == remembered(node, id)?, "the content of {id} has changed");
+    }
+    found("the checksums of both are as they were");
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! What the demonstration says and types.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::setting::program;
+
+/// Announces a step.
+pub fn step(text: &str) {
+    println!("\n-- {text}");
+}
+
+/// Tells what a check has found.
+pub fn found(text: &str) {
+    println!("   ok: {text}");
+}
+
+/// Runs `bulkheadctl` with the words of `line`, shows both, and gives what it printed.
+pub fn ctl(endpoint: &Path, line: &str) -> Result<String> {
+    let (status, text) = typed(endpoint, line)?;
+    ensure!(status, "bulkheadctl {line}: failed");
+    Ok(text)
+}
+
+/// The same for a command that must be refused; gives what it said.
+pub fn ctl_refused(endpoint: &Path, line: &str) -> Result<String> {
+    let (status, text) = typed(endpoint, line)?;
+    ensure!(!status, "bulkheadctl {line}: was not refused");
+    Ok(text)
+}
+
+fn typed(endpoint: &Path, line: &str) -> Result<(bool, String)> {
+    println!("   $ bulkheadctl {line}");
+    let output = Command::new(program("bulkheadctl")?)
+        .args(line.split_whitespace())
+        .env("BULKHEAD_ENDPOINT", format!("unix://{}", endpoint.display()))
+        .output()
+        .context("run bulkheadctl")?;
+    let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    text.lines().for_each(|line| println!("   | {line}"));
+    Ok((output.status.success(), text))
+}
