@@ -60,7 +60,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let welcome = startup::welcome(config, &state)?;
     let service = Arc::new(server::Service { state, welcome, allowed_uid: config.allowed_uid });
     startup::drop_privileges()?;
-    let threads = server::start(&service, startup::verify)?;
+    let threads = server::start(&service)?;
     seccomp::install(Process::Server, config.on_violation)
         .map_err(|error| format!("cannot install the seccomp filter: {error}"))?;
     outside.ready();

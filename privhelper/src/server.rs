@@ -4,7 +4,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
@@ -42,39 +42,34 @@ pub struct Threads {
     free: Receiver<()>,
 }
 
-/// Starts the threads; each checks what `verify` says of it. Returns when all have.
+/// Starts the threads, and returns when each has a working directory of its own, which the filter would not let it get.
 ///
 /// # Errors
-/// A sentence when one cannot be started or is not as it must be.
-pub fn start(service: &Arc<Service>, verify: fn() -> Result<(), String>) -> Result<Threads, String> {
+/// A sentence when one cannot be started.
+pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
     let (connections, waiting) = channel::<OwnedFd>();
     let waiting = Arc::new(Mutex::new(waiting));
     let (freed, free) = channel();
     let (report, reports) = channel();
-    let barrier = Arc::new(Barrier::new(CONNECTIONS.saturating_add(2)));
-    let spawn = |name: String, work: Box<dyn FnOnce() + Send>| {
-        let (report, barrier) = (report.clone(), Arc::clone(&barrier));
-        let ready = move || {
-            let ready = process::own_working_directory()
-                .map_err(|errno| format!("cannot unshare a thread's directory: {errno}"));
-            let _ = report.send(ready.and_then(|()| verify()));
-            barrier.wait();
+    let spawn = |work: Box<dyn FnOnce() + Send>| {
+        let report = report.clone();
+        let run = move || {
+            let _ = report.send(process::own_working_directory());
             work();
         };
-        let thread = std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(ready);
+        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     };
-    for number in 0..CONNECTIONS {
+    let attendant = Arc::clone(service);
+    spawn(Box::new(move || attend(&attendant)))?;
+    for _ in 0..CONNECTIONS {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
         let _ = freed.send(());
-        spawn(format!("serve-{number}"), Box::new(move || work(&service, &waiting, &freed)))?;
+        spawn(Box::new(move || work(&service, &waiting, &freed)))?;
     }
-    let attendant = Arc::clone(service);
-    spawn("attend".to_owned(), Box::new(move || attend(&attendant)))?;
-    for _ in 0..=CONNECTIONS {
-        reports.recv().map_err(|_| "a thread ended at start".to_owned())??;
+    for result in reports.iter().take(CONNECTIONS.saturating_add(1)) {
+        result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
     }
-    barrier.wait();
     Ok(Threads { connections, free })
 }
 

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::host::{self, Host};
 use crate::jail::{self, Jail};
 use crate::state::State;
-use crate::sys::{Errno, capability, file, mount, process, socket};
+use crate::sys::{Errno, capability, file, process, socket};
 use crate::{KEPT, emptier};
 
 /// The only two descriptors that come from outside or lead there: where the frontend connects, and where systemd is
@@ -75,32 +75,15 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
     Ok(Some(passed))
 }
 
-/// Makes the socket under a name of its own, gives it to the allowed user, and puts it in place of an old one.
 fn listen(path: &Path, uid: u32) -> Result<OwnedFd, Errno> {
-    let parent = path.parent().ok_or(Errno::INVAL)?;
     let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL)?;
-    let directory = file::open_at_start(parent, OFlags::PATH | OFlags::DIRECTORY)?;
-    if file::status_at(&directory, name).is_ok_and(|status| status.file_type != rustix::fs::FileType::Socket) {
-        return Err(Errno::EXIST);
-    }
-    let hidden = format!(".{name}");
-    match file::remove(&directory, &*hidden) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let listener = socket::new(SocketType::SEQPACKET)?;
-    mount::in_directory(directory.as_fd(), || socket::bind(&listener, &hidden))?;
-    let owner = rustix::fs::Uid::from_raw(uid);
-    rustix::fs::chownat(&directory, &*hidden, Some(owner), None, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
-    rustix::fs::chmodat(&directory, &*hidden, Mode::RUSR | Mode::WUSR, rustix::fs::AtFlags::empty())?;
-    socket::listen(&listener)?;
-    rustix::fs::renameat_with(&directory, &*hidden, &directory, name, rustix::fs::RenameFlags::empty())?;
-    Ok(listener)
+    let parent = file::open_at_start(path.parent().ok_or(Errno::INVAL)?, OFlags::PATH | OFlags::DIRECTORY)?;
+    socket::listen(&parent, name, SocketType::SEQPACKET, Some(uid))
 }
 
 fn connect_service_manager() -> Option<OwnedFd> {
     let path = std::env::var("NOTIFY_SOCKET").ok()?;
-    let connected = socket::new(SocketType::DGRAM).and_then(|made| socket::connect(&made, &path).map(|()| made));
+    let connected = socket::connect_datagram(&path);
     connected.inspect_err(|errno| tracing::warn!(%errno, "NOTIFY_SOCKET cannot be connected to")).ok()
 }
 

@@ -2,15 +2,14 @@
 //! restart loses no connection, and the kubelet sees nothing of it.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use bulkhead_protocol::{Error, ErrorKind, Socket};
-use rustix::fs::FileType;
 use rustix::net::SocketType;
 
 use super::{failed, lock};
-use crate::sys::{Errno, file, mount, socket};
+use crate::sys::{Errno, socket};
 
 /// Where a socket is to appear.
 #[derive(Debug)]
@@ -47,12 +46,13 @@ impl Sockets {
         if let Some(held) = listening.get(&which) {
             return copy(held).map_err(|errno| failed("duplicate the socket", &place.name, errno));
         }
-        let status = file::status_at(&place.directory, &place.name);
-        if status.is_ok_and(|status| status.file_type != FileType::Socket) {
-            let message = format!("{} is there and is no socket; remove it", place.name);
-            return Err(Error::new(ErrorKind::AlreadyExists, message));
-        }
-        let made = make(place).map_err(|errno| failed("make the socket", &place.name, errno))?;
+        let made =
+            socket::listen(&place.directory, &place.name, SocketType::STREAM, None).map_err(|errno| match errno {
+                Errno::EXIST => {
+                    Error::new(ErrorKind::AlreadyExists, format!("{} is there and is no socket; remove it", place.name))
+                }
+                errno => failed("make the socket", &place.name, errno),
+            })?;
         let passed = copy(&made).map_err(|errno| failed("duplicate the socket", &place.name, errno))?;
         listening.insert(which, made);
         Ok(passed)
@@ -61,24 +61,4 @@ impl Sockets {
 
 fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(socket, 0)
-}
-
-/// Makes it under a dot-name, which the kubelet does not look at, and renames it into place when it listens.
-fn make(place: &Place) -> Result<OwnedFd, Errno> {
-    let hidden = format!(".{}", place.name);
-    match file::remove(&place.directory, &hidden) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let made = socket::new(SocketType::STREAM)?;
-    mount::in_directory(place.directory.as_fd(), || socket::bind(&made, &hidden))?;
-    socket::listen(&made)?;
-    rustix::fs::renameat_with(
-        &place.directory,
-        &hidden,
-        &place.directory,
-        &place.name,
-        rustix::fs::RenameFlags::empty(),
-    )?;
-    Ok(made)
 }

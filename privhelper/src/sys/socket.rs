@@ -5,13 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType,
 };
 
-use super::{Errno, Result};
+use super::{Errno, Result, file};
 
 /// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug)]
@@ -33,33 +34,48 @@ pub enum Received {
     Closed,
 }
 
-/// Makes an unbound socket.
-pub fn new(socket_type: SocketType) -> Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None)
-}
-
 /// A pair of connected packet sockets.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// Gives a socket a name in the file system, relative to the working directory or absolute.
-pub fn bind(socket: impl AsFd, path: &str) -> Result<()> {
-    rustix::net::bind(socket, &SocketAddrUnix::new(path)?)
-}
-
-/// Connects a socket to a name in the file system, or to an abstract one if it begins with `@`.
-pub fn connect(socket: impl AsFd, path: &str) -> Result<()> {
+/// A connected socket for datagrams to a name in the file system, or to an abstract one if it begins with `@`.
+pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let address = match path.strip_prefix('@') {
         Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
         None => SocketAddrUnix::new(path)?,
     };
-    rustix::net::connect(socket, &address)
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
 }
 
-/// Lets a bound socket accept connections.
-pub fn listen(socket: impl AsFd) -> Result<()> {
-    rustix::net::listen(socket, 128)
+/// A listening socket called `name` in `directory`, for the owner's use only. It takes the place of an older one;
+/// `EXIST` if what is there is no socket.
+///
+/// It is made under a dot-name and gets its own when it listens: the kubelet does not look at dot-names, and nobody
+/// finds a socket that refuses connections. bind(2) knows no directory descriptors, so the calling thread must have a
+/// working directory of its own.
+pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: Option<u32>) -> Result<OwnedFd> {
+    if file::status_at(directory, name).is_ok_and(|status| status.file_type != FileType::Socket) {
+        return Err(Errno::EXIST);
+    }
+    let hidden = format!(".{name}");
+    match file::remove(directory, &*hidden) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None)?;
+    // The name gets the mode that the socket has when it is bound.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    super::mount::in_directory(directory.as_fd(), || rustix::net::bind(&socket, &SocketAddrUnix::new(&*hidden)?))?;
+    if let Some(uid) = owner {
+        let uid = Some(rustix::fs::Uid::from_raw(uid));
+        rustix::fs::chownat(directory, &*hidden, uid, None, AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    rustix::net::listen(&socket, 128)?;
+    rustix::fs::renameat_with(directory, &*hidden, directory, name, RenameFlags::empty())?;
+    Ok(socket)
 }
 
 /// The next connection.
