@@ -68,11 +68,17 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
 /// Ends everything below this process, and tells what there was.
 fn end_processes() -> Result<Vec<String>> {
     let mut left = BTreeSet::new();
+    // A helper that was just stopped takes its emptier along, a moment later.
+    let grace = Instant::now() + Duration::from_secs(3);
     loop {
         let found = processes::descendants(rustix::process::getpid().as_raw_nonzero().get())?;
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
         if found.is_empty() {
             return Ok(left.into_iter().collect());
+        }
+        if Instant::now() < grace {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
         }
         for process in found {
             left.insert(format!("{} ({})", process.name, process.pid));
@@ -85,8 +91,11 @@ fn end_processes() -> Result<Vec<String>> {
     }
 }
 
-/// Takes away the test's mounts, loop devices and files, and complains if there were any mounts or loop devices.
-fn clean(work: &Path) -> Result<()> {
+/// Takes away the mounts, loop devices and files of a work directory.
+///
+/// # Errors
+/// When there were any mounts or loop devices, or they do not go.
+pub fn clean(work: &Path) -> Result<()> {
     let left = mounts::below(work)?;
     let devices: BTreeSet<&str> = left.iter().map(|mount| mount.device.as_str()).collect();
     let is_ours = |device: &loops::Loop| {

@@ -230,6 +230,14 @@ impl Stand {
         self.frontend.take().context("the frontend was not started")?.kill()
     }
 
+    /// Kills whichever process runs, when all that is left is to clean up.
+    pub fn abandon(&mut self) {
+        for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
+            // One that has ended by itself needs no killing.
+            let _ = daemon.kill();
+        }
+    }
+
     /// Kills the helper without warning and starts another.
     ///
     /// # Errors

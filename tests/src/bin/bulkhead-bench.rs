@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest, VolumeCapability};
-use bulkhead_tests::keeper::make_place;
-use bulkhead_tests::observe::processes;
+use bulkhead_tests::keeper::{clean, make_place};
+use bulkhead_tests::observe::{mounts, processes};
 use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
 use clap::Parser;
 use serde_json::json;
 
@@ -65,11 +66,22 @@ fn run(options: &Options) -> Result<()> {
     make_place(Place::Host, &work)?;
     let setting = Setting { place: Place::Host, pool_fs: options.pool_fs, long: false, phase: None };
     let mut stand = Stand::new(&setting, &work, scratch.path())?;
+    let measured = measure(&mut stand, options);
+    stand.abandon();
+    // After a failure it has much to take away, and that is not the failure to tell of.
+    let cleaned = clean(&work);
+    let (timings, memory) = measured?;
+    cleaned?;
+    print(options, &timings, &memory);
+    Ok(())
+}
+
+fn measure(stand: &mut Stand, options: &Options) -> Result<(Vec<Timing>, Vec<Memory>)> {
     stand.add_pool("default")?;
     stand.pools[0].options.push_str(",overcommit=100");
     stand.start()?;
     let csi = stand.csi()?;
-    let (mut timings, mut memory) = (Vec::new(), vec![measure_memory(&mut stand, 0)?]);
+    let (mut timings, mut memory) = (Vec::new(), vec![measure_memory(stand, 0)?]);
     let mut published = 0;
     for &volumes in &options.volumes {
         for number in published..volumes {
@@ -78,18 +90,23 @@ fn run(options: &Options) -> Result<()> {
             csi.node_publish_volume(publish(&id, &stand.target(&id), capability))?;
         }
         published = published.max(volumes);
-        measure_calls(&stand, &csi, volumes, options.calls, &mut timings)?;
-        memory.push(measure_memory(&mut stand, volumes)?);
+        measure_calls(stand, &csi, volumes, options.calls, &mut timings)?;
+        memory.push(measure_memory(stand, volumes)?);
     }
     for number in 0..published {
         let (id, _) = volume(number);
-        csi.node_unpublish_volume(unpublish(&id, &stand.target(&id)))?;
+        repeated(|| Ok(csi.node_unpublish_volume(unpublish(&id, &stand.target(&id))).map(drop)?))?;
         csi.delete_volume(delete(&id))?;
     }
-    stand.finish()?;
-    bulkhead_tests::observe::mounts::unmount_all(&work)?;
-    print(options, &timings, &memory);
-    Ok(())
+    let pool = stand.pool().directory.clone();
+    stand.stop()?;
+    mounts::unmount_all(&pool)?;
+    Ok((timings, memory))
+}
+
+/// Other programs look at every loop device there is, and then a device is busy for a moment.
+fn repeated(mut call: impl FnMut() -> Result<()>) -> Result<()> {
+    wait::until(Duration::from_secs(5), &mut call)
 }
 
 fn volume(number: usize) -> (String, VolumeCapability) {
@@ -125,7 +142,10 @@ fn measure_calls(
             let request = publish("measured", &target, capability.clone());
             published.push(timed(|| Ok(csi.node_publish_volume(request).map(drop)?))?);
             let request = unpublish("measured", &target);
-            unpublished.push(timed(|| Ok(csi.node_unpublish_volume(request).map(drop)?))?);
+            match timed(|| Ok(csi.node_unpublish_volume(request).map(drop)?)) {
+                Ok(time) => unpublished.push(time),
+                Err(_) => repeated(|| Ok(csi.node_unpublish_volume(unpublish("measured", &target)).map(drop)?))?,
+            }
         }
         csi.delete_volume(delete("measured"))?;
         add(names[0], published);

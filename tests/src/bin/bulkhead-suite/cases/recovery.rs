@@ -50,11 +50,13 @@ fn kill(stand: &mut Stand, victim: Victim) -> Result<()> {
     }
 }
 
+type Step<'a> = &'a dyn Fn(&Stand) -> Result<()>;
+
 /// A volume's whole life in CSI calls; after each the victim is killed, and each is repeated behind that.
 fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
         let (target, other) = (stand.target(id), stand.target("other"));
-        let steps: [&dyn Fn(&Stand) -> Result<()>; 8] = [
+        let steps: [Step<'_>; 8] = [
             &|stand| Ok(stand.csi()?.create_volume(create(id, SIZE, capability.clone())).map(drop)?),
             &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &target, capability.clone())).map(drop)?),
             &|stand| Ok(stand.csi()?.node_publish_volume(publish(id, &other, capability.clone())).map(drop)?),
