@@ -15,6 +15,7 @@ mod node_block;
 mod node_directory;
 mod reboot;
 mod recovery;
+mod registration;
 mod requests;
 mod startup;
 mod stats;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Case> {
         unpublish::cases(),
         expand::cases(),
         stats::cases(),
+        registration::cases(),
         requests::cases(),
         bad_input::cases(),
         kubelet_record::cases(),
