@@ -7,6 +7,7 @@ mod controller;
 mod controller_create;
 mod deletion;
 mod expand;
+mod frontend;
 mod identity;
 mod kubelet_record;
 mod limits;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
         unpublish::cases(),
         expand::cases(),
         stats::cases(),
+        frontend::cases(),
         registration::cases(),
         requests::cases(),
         bad_input::cases(),

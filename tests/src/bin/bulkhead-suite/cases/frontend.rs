@@ -1,0 +1,125 @@
+//! The frontend as a process: its command line, its own endpoint, and what it does without a helper.
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::CsiClient;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    doubtful_command_lines_are_refused: Bare,
+    an_endpoint_of_its_own_replaces_a_stale_socket: Bare,
+    it_waits_for_a_helper_that_starts_later: Bare,
+    it_serves_what_it_can_while_the_helper_is_away,
+    it_ends_when_it_is_asked_to,
+    each_call_may_come_on_a_connection_of_its_own,
+}
+
+fn frontend() -> Result<Command> {
+    let mut command = Command::new(program("bulkhead-frontend")?);
+    command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
+    Ok(command)
+}
+
+fn doubtful_command_lines_are_refused(stand: &mut Stand) -> Result<()> {
+    let socket = stand.helper_socket().display().to_string();
+    let long = "n".repeat(257);
+    for flags in [
+        vec!["--node-id", "node"],
+        vec!["--helper-socket", &socket],
+        vec!["--helper-socket", &socket, "--node-id", ""],
+        vec!["--helper-socket", &socket, "--node-id", &long],
+        vec!["--helper-socket", &socket, "--node-id", "node", "--csi-endpoint", "tcp://127.0.0.1:1"],
+        vec!["--helper-socket", &socket, "--node-id", "node", "--csi-endpoint", "unix://relative"],
+        vec!["--helper-socket", &socket, "--node-id", "node", "--no-such-flag"],
+    ] {
+        let output = frontend()?.args(&flags).output()?;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.code().is_some_and(|code| code != 0), "{flags:?} ended with {}", output.status);
+        ensure!(!text.trim().is_empty() && !text.contains("panicked"), "{flags:?}: {text}");
+    }
+    Ok(())
+}
+
+fn an_endpoint_of_its_own_replaces_a_stale_socket(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let directory = stand.work().join("run/own");
+    fs::create_dir(&directory)?;
+    std::os::unix::fs::chown(&directory, Some(FRONTEND_UID), Some(FRONTEND_UID))?;
+    let endpoint = directory.join("csi.sock");
+    drop(UnixListener::bind(&endpoint)?);
+    let mut command = frontend()?;
+    command.arg("--helper-socket").arg(stand.helper_socket()).args(["--node-id", "node", "--csi-endpoint"]);
+    command.arg(format!("unix://{}", endpoint.display()));
+    let mut own = Daemon::start("frontend", &mut command, &stand.logs())?;
+    own.wait_until(stand.patience(Duration::from_secs(20)), || {
+        let csi = CsiClient::connect(&endpoint)?;
+        ensure!(csi.probe(ProbeRequest {})?.ready == Some(true), "not ready");
+        Ok(())
+    })?;
+    let csi = CsiClient::connect(&endpoint)?;
+    csi.create_volume(create("vol-a", MIB, mount()))?;
+    csi.delete_volume(delete("vol-a"))?;
+    own.stop(stand.patience(Duration::from_secs(10)))?;
+    if endpoint.exists() {
+        fs::remove_file(&endpoint)?;
+    }
+    Ok(())
+}
+
+fn it_waits_for_a_helper_that_starts_later(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.launch_frontend()?;
+    std::thread::sleep(stand.patience(Duration::from_millis(500)));
+    stand.running_frontend()?.check_alive()?;
+    stand.start_helper()?;
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "not ready");
+        Ok(())
+    })
+}
+
+fn it_serves_what_it_can_while_the_helper_is_away(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    stand.kill_helper()?;
+    csi.get_plugin_info(GetPluginInfoRequest {})?;
+    csi.get_plugin_capabilities(GetPluginCapabilitiesRequest {})?;
+    csi.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+    csi.controller_get_capabilities(ControllerGetCapabilitiesRequest {})?;
+    csi.node_get_info(NodeGetInfoRequest {})?;
+    stand.start_helper()
+}
+
+fn it_ends_when_it_is_asked_to(stand: &mut Stand) -> Result<()> {
+    let before = stand.running_frontend()?.pid();
+    stand.stop()?;
+    stand.start_helper()?;
+    stand.start_frontend()?;
+    ensure!(stand.running_frontend()?.pid() != before);
+    Ok(())
+}
+
+/// The kubelet opens a connection for each call.
+fn each_call_may_come_on_a_connection_of_its_own(stand: &mut Stand) -> Result<()> {
+    let target = stand.target("a");
+    stand.csi()?.create_volume(create("vol-a", MIB, mount()))?;
+    for _ in 0..50 {
+        stand.csi()?.node_get_capabilities(NodeGetCapabilitiesRequest {})?;
+        stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+        stand.csi()?.node_get_volume_stats(stats("vol-a", &target))?;
+        stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+    }
+    stand.csi()?.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
