@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
 
-use crate::process::{capture, command, run};
-use crate::progress::say;
+use crate::process::{capture, command, run, run_quietly};
+use crate::progress::{say, timed};
 
 /// Makes sure that Debian packages are installed: installs them as root, or tells the one line that does.
 pub fn require(packages: &[&str]) -> Result<()> {
@@ -20,19 +20,17 @@ pub fn require(packages: &[&str]) -> Result<()> {
              sudo apt-get update && sudo apt-get install --yes --no-install-recommends {list}\n"
         );
     }
-    say(format_args!("installing packages: {list}"));
-    refresh()?;
-    let arguments = ["install", "--yes", "--no-install-recommends", "-qq", "-o", "Dpkg::Use-Pty=0"];
-    run(command("apt-get")
-        .args(arguments)
-        .args(&missing)
-        .env("DEBIAN_FRONTEND", "noninteractive")
-        .stdout(std::io::stderr()))
+    timed(format_args!("installing packages: {list}"), || {
+        refresh()?;
+        let mut install = command("apt-get");
+        install.args(["install", "--yes", "--no-install-recommends", "-qq"]).args(&missing);
+        run_quietly(install.env("DEBIAN_FRONTEND", "noninteractive"))
+    })
 }
 
 /// Fetches the lists of packages anew.
 pub fn refresh() -> Result<()> {
-    run(command("apt-get").args(["update", "-qq"]).stdout(std::io::stderr()))
+    run_quietly(command("apt-get").args(["update", "-qq"]))
 }
 
 fn missing(packages: &[&str]) -> Result<Vec<String>> {
