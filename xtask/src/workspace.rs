@@ -95,7 +95,7 @@ impl Workspace {
     pub fn build(&self, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
         packages::require_target(architecture.triple())?;
         let mut build = cargo();
-        build.current_dir(&self.root).args(["build", "--quiet", "--bins", "--target", architecture.triple()]);
+        build.current_dir(&self.root).args(["build", "--bins", "--target", architecture.triple()]);
         let packages: std::collections::BTreeSet<&String> = self.programs.values().collect();
         for package in packages {
             build.args(["--package", package]);

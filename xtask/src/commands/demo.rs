@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::process::{command, run};
 use crate::progress::{say, timed};
-use crate::vm::{Machine, Options};
+use crate::vm::{Machine, Options, require_packages};
 use crate::workspace::{Architecture, Profile, Workspace};
 
 const DEMO: &str = "bulkhead-demo";
@@ -25,6 +25,9 @@ pub struct DemoArguments {
 /// Shows it. `demo: ok` is written only when every step of both phases was checked.
 pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
     ensure!(workspace.has_program(DEMO), "the workspace has no program {DEMO}");
+    if !arguments.here {
+        require_packages(Architecture::host())?;
+    }
     let programs = timed("building", || workspace.build(Architecture::host(), Profile::Dev))?;
     if arguments.here {
         on_this_host(workspace)?;

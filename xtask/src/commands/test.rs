@@ -12,7 +12,7 @@ use crate::policy;
 use crate::process::{command, run_with};
 use crate::report::Report;
 use crate::sanity;
-use crate::vm::{Machine, Options, show};
+use crate::vm::{Machine, Options, require_packages, show};
 use crate::workspace::{Architecture, Profile, Workspace, cargo};
 
 const SUITE: &str = "bulkhead-suite";
@@ -83,6 +83,10 @@ impl Step {
         }
     }
 
+    fn needs_machine(self) -> bool {
+        self.needs_programs() && self != Step::Host
+    }
+
     /// Whether it runs the programs of the workspace.
     fn needs_programs(self) -> bool {
         !matches!(self, Step::Policy | Step::Unit)
@@ -93,6 +97,9 @@ impl Step {
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
     let mut report = Report::new(arguments.filter.is_some());
     let run = Run { workspace, arguments };
+    if Step::value_variants().iter().any(|step| step.wanted(arguments) && step.needs_machine()) {
+        report.preparation("packages for the machine", || require_packages(Architecture::host()));
+    }
     let built = report.preparation("build the programs", || run.build());
     for step in Step::value_variants() {
         if step.wanted(arguments) && (built || !step.needs_programs()) {

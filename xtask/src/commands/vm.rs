@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::exit_code;
 use crate::progress::{say, timed};
-use crate::vm::{Machine, Options, Userland};
+use crate::vm::{Machine, Options, Userland, require_packages};
 use crate::workspace::{Architecture, Profile, Workspace};
 
 /// What `vm` takes.
@@ -49,6 +49,7 @@ pub struct VmArguments {
 /// Boots a machine, runs the command and returns the exit status of what ran last.
 pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
     let architecture = arguments.arch;
+    require_packages(architecture)?;
     let programs = match arguments.no_build {
         true => workspace.built(architecture, Profile::Dev)?,
         false => timed("building", || workspace.build(architecture, Profile::Dev))?,

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use self::parts::Parts;
+pub use self::parts::require_packages;
 use self::qemu::Accelerator;
 use self::session::Session;
 pub use self::session::{Output, Sink};

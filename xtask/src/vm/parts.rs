@@ -22,6 +22,15 @@ use crate::workspace::{Architecture, Workspace};
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
 const AGENT: &str = "bulkhead-vm-agent";
 
+/// Makes sure that this host has what a machine is made with. Worth doing before a long build.
+pub fn require_packages(architecture: Architecture) -> Result<()> {
+    let qemu = match architecture {
+        Architecture::Amd64 => "qemu-system-x86",
+        Architecture::Arm64 => "qemu-system-arm",
+    };
+    packages::require(&[qemu, "kmod"].into_iter().chain(tools::packages()).collect::<Vec<_>>())
+}
+
 /// A machine that is not running.
 pub struct Parts {
     kernel: Kernel,
@@ -35,11 +44,7 @@ pub struct Parts {
 impl Parts {
     /// Installs, downloads, formats and packs what is needed.
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
-        let qemu = match options.architecture {
-            Architecture::Amd64 => "qemu-system-x86",
-            Architecture::Arm64 => "qemu-system-arm",
-        };
-        packages::require(&[qemu, "kmod"].into_iter().chain(tools::packages()).collect::<Vec<_>>())?;
+        require_packages(options.architecture)?;
         let cache = workspace.machine_cache();
         let (kernel, tools) = {
             let _lock = directory::lock(&cache, "packages")?;
