@@ -42,8 +42,6 @@ enum Task {
     },
     /// Run every test, and end with the line `N passed, N failed`.
     Test(TestArguments),
-    /// Only the checks of the code that runs with privilege: its size, its crates, unsafe, panics.
-    Policy,
     /// Show real volumes through their whole life, and end with the line `demo: ok`.
     Demo(DemoArguments),
     /// Measure the services on this host.
@@ -73,10 +71,6 @@ fn run(task: &Task) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
-        Task::Policy => {
-            let count = policy::check(&workspace)?;
-            Ok(if count.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::Vm(arguments) => commands::vm(&workspace, arguments),
