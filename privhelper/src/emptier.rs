@@ -5,12 +5,11 @@
 //! a directory is moved up to the top before it is emptied itself. That needs three descriptors and two buffers, however
 //! deep and wide the tree is.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use bulkhead_protocol::Text;
 use caps::Capability;
-use rustix::fs::{FileType, OFlags, RawDir, SeekFrom};
+use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::capability::{drop_all_but, raise, verify_dropped};
@@ -94,14 +93,14 @@ fn empty_flat(top: &OwnedFd) -> SysResult<()> {
     let mut moved = 0_u64;
     loop {
         let mut found = false;
-        each_entry(top, |name| {
+        file::each_entry(top, |name| {
             found = true;
             match remove_file(top, name) {
                 Err(Errno::ISDIR) => {}
                 other => return other,
             }
             let directory = file::open(top, name, DIRECTORY)?;
-            each_entry(&directory, |inner| match remove_file(&directory, inner) {
+            file::each_entry(&directory, |inner| match remove_file(&directory, inner) {
                 Err(Errno::ISDIR) => move_up(&directory, inner, top, &mut moved),
                 other => other,
             })?;
@@ -120,21 +119,6 @@ fn empty_flat(top: &OwnedFd) -> SysResult<()> {
             return Ok(());
         }
     }
-}
-
-/// Calls `act` for each entry of an open directory, from its beginning, with a buffer of fixed size. Names that are no
-/// UTF-8 are names like any other, so `act` gets bytes.
-fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&std::ffi::CStr) -> SysResult<()>) -> SysResult<()> {
-    rustix::fs::seek(directory, SeekFrom::Start(0))?;
-    let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-    let mut entries = RawDir::new(directory, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            act(entry.file_name())?;
-        }
-    }
-    Ok(())
 }
 
 /// Removes an entry that is no directory (`ISDIR` if it is one), immutable or not.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::PoolName;
-use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::fs::{Mode, OFlags};
 
 use crate::config::PoolConfig;
 use crate::state::MARKER;
@@ -115,13 +115,10 @@ fn check(text: &str, pool: &PoolConfig) -> Result<(), String> {
 
 /// Whether there is nothing in a directory but what mkfs.ext4 puts there.
 fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
-    let listing = file::open(directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(listing, &mut buffer);
-    while let Some(entry) = entries.next() {
-        if !matches!(entry?.file_name().to_bytes(), b"." | b".." | b"lost+found") {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let mut empty = true;
+    file::each_entry(directory, |name| {
+        empty &= name == c"lost+found";
+        Ok(())
+    })?;
+    Ok(empty)
 }

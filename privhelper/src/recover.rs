@@ -2,12 +2,11 @@
 //! directory is walked: a foreign mount there may hang.
 
 use std::collections::BTreeMap;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, VolumeId, VolumeKind};
-use rustix::fs::{FileType, OFlags, RawDir};
+use rustix::fs::{FileType, OFlags};
 
 use crate::config::{Config, PoolConfig};
 use crate::host::{Host, HostPublish};
@@ -112,13 +111,11 @@ fn serve(
 
 /// Goes through a pool's entries, once.
 fn scan(state: &State, index: usize, pool: &Served, owners: &mut Owners, doomed: &mut Vec<Doomed>) -> SysResult<()> {
-    let listing = file::open(&pool.directory, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    let mut buffer = [MaybeUninit::uninit(); 16 << 10];
-    let mut entries = RawDir::new(listing, &mut buffer);
     let mut names = Vec::new();
-    while let Some(entry) = entries.next() {
-        names.push(entry?.file_name().to_string_lossy().into_owned());
-    }
+    file::each_entry(&pool.directory, |name| {
+        names.push(name.to_string_lossy().into_owned());
+        Ok(())
+    })?;
     for name in names {
         if name.starts_with(MAKING) || name.starts_with(DOOMED) {
             doomed.push(bury(state, index, pool, name)?);
@@ -126,7 +123,7 @@ fn scan(state: &State, index: usize, pool: &Served, owners: &mut Owners, doomed:
             if let Err(why) = adopt(state, index, pool, &id, owners) {
                 tracing::error!(pool = %pool.config.name, volume = %id, ?why, "a volume is not served");
             }
-        } else if !matches!(name.as_str(), "." | ".." | MARKER | "lost+found") {
+        } else if !matches!(name.as_str(), MARKER | "lost+found") {
             tracing::warn!(pool = %pool.config.name, ?name, "an entry of the pool is no volume");
         }
     }

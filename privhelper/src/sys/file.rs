@@ -3,11 +3,15 @@
 //! Every path is resolved by openat2(2) with `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`; the last
 //! component is handled by *at() calls on the parent, and nothing is resolved twice.
 
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::libc;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxAttributes, StatxFlags};
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
+    Timespec, Timestamps, UTIME_NOW,
+};
 
 use super::{Errno, Result, checked};
 
@@ -96,6 +100,21 @@ pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<
             Mode::empty(),
             BENEATH,
         )?;
+    }
+    Ok(())
+}
+
+/// Calls `act` for each entry of a directory that is open for reading, from its beginning, with a buffer of fixed size.
+/// Names that are no UTF-8 are names like any other.
+pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>) -> Result<()> {
+    rustix::fs::seek(directory, SeekFrom::Start(0))?;
+    let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            act(entry.file_name())?;
+        }
     }
     Ok(())
 }
