@@ -81,7 +81,7 @@ pub fn feel_the_size(node: &Node) -> Result<()> {
         let felt = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
         ensure!(felt, "the write failed otherwise: {error}");
         let written = file.metadata()?.len() / MIB;
-        ensure!(written < 40, "{written} MiB more could be written");
+        ensure!(written <= 40, "{written} MiB more could be written");
         found(&format!("after {written} MiB more the directory volume is full: {error}"));
         fs::remove_file(file)?;
     } else {
