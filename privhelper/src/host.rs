@@ -156,6 +156,7 @@ fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: b
     let directory =
         file::open_at_start(&config.directory, flags).map_err(|errno| format!("cannot open {shown}: {errno}"))?;
     let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
+    marker::refuse_unmounted(&directory, config, &status)?;
     let mount = mounts
         .iter()
         .find(|mount| mount.id == status.mount_id)
@@ -197,7 +198,7 @@ fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: b
             ));
         }
     }
-    let marker = marker::lock(&directory, config, &status, changes)?;
+    let marker = marker::lock(&directory, config, changes)?;
     Ok(HostPool { directory, marker, warnings })
 }
 

@@ -15,21 +15,31 @@ const MAX_LENGTH: usize = 4096;
 /// First line of a marker; the number is the layout of what lies in the pool.
 const HEADER: &str = "bulkhead-pool 1";
 
-/// Locks a pool's marker, once it is there and right. With `changes`, an empty directory that is the root of a mount
-/// gets one.
+/// Refuses a directory that has no marker and is not the root of a mount: most likely its disk is not mounted, and then
+/// it does not matter what else is wrong with the filesystem that shows instead.
+///
+/// # Errors
+/// One sentence that says so.
+pub fn refuse_unmounted(directory: &OwnedFd, pool: &PoolConfig, status: &Status) -> Result<(), String> {
+    let shown = pool.directory.display();
+    match file::open(directory, MARKER, OFlags::RDONLY) {
+        Err(Errno::NOENT) if !status.mount_root => Err(format!(
+            "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-privhelper --init-pool {shown}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Locks a pool's marker, once it is there and right. With `changes`, an empty directory gets one; call
+/// [`refuse_unmounted`] before.
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
-pub fn lock(directory: &OwnedFd, pool: &PoolConfig, status: &Status, changes: bool) -> Result<OwnedFd, String> {
+pub fn lock(directory: &OwnedFd, pool: &PoolConfig, changes: bool) -> Result<OwnedFd, String> {
     let shown = pool.directory.display();
     let fail = |what: &str, errno: Errno| format!("cannot {what} {shown}/{MARKER}: {errno}");
     let marker = match file::open(directory, MARKER, OFlags::RDONLY) {
         Err(Errno::NOENT) => {
-            if !status.mount_root {
-                return Err(format!(
-                    "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-privhelper --init-pool {shown}"
-                ));
-            }
             if !is_empty(directory).map_err(|errno| fail("list the directory of", errno))? {
                 return Err(format!(
                     "{shown} has no marker and is not empty; if it is to be a pool, run bulkhead-privhelper --init-pool {shown}"
