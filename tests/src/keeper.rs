@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 use crate::case::{Case, Needs};
 use crate::observe::{loops, mounts, processes};
 use crate::setting::{Phase, Place, Setting};
+use crate::wait;
 
 /// Runs `body`, which is this program as the test itself, below `work`.
 pub(crate) fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
@@ -27,6 +28,12 @@ pub(crate) fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Comman
     if verdict.is_err() {
         print_logs(work);
     }
+    // The emptier ends shortly behind the helper.
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let _ = wait::until(setting.place.patience(Duration::from_secs(1)), || {
+        ensure!(verdict.is_err() || processes::descendants(pid)?.is_empty());
+        Ok(())
+    });
     let left = end_processes();
     let cleaned = clean(work);
     verdict?;

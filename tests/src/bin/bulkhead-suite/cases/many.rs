@@ -9,6 +9,7 @@ use bulkhead_tests::csi::v1::ListVolumesRequest;
 use bulkhead_tests::csi::v1::node_client::NodeClient;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::setting::Place;
 use bulkhead_tests::stand::Stand;
 use tonic::Code;
 
@@ -24,7 +25,9 @@ fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<(
     stand.pools[0].options.push_str(",overcommit=4");
     stand.start()?;
     let csi = stand.csi()?;
-    let ids: Vec<String> = (0..1000).map(|number| format!("vol-{number}")).collect();
+    // An emulated processor takes its time for a thousand: there only when asked for.
+    let number = if stand.setting.place == Place::Host || stand.setting.long { 1000 } else { 200 };
+    let ids: Vec<String> = (0..number).map(|number| format!("vol-{number}")).collect();
     let mut took = Vec::new();
     for id in &ids {
         csi.create_volume(create(id, MIB, mount()))?;
@@ -40,7 +43,7 @@ fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<(
         times.sort();
         times[times.len() / 2]
     };
-    let (first, last) = (median(&took[..100]), median(&took[900..]));
+    let (first, last) = (median(&took[..100]), median(&took[took.len() - 100..]));
     ensure!(last < 5 * first + Duration::from_millis(2), "a publish took {first:?} at first and {last:?} at the end");
     // All of that is found again.
     stand.restart_helper()?;

@@ -192,7 +192,7 @@ fn interrupted_deletes_are_finished(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     let outer = stand.pool().volume("vol-a");
-    for directory in 0..40 {
+    for directory in 0..30 {
         fs::create_dir(outer.join(format!("data/{directory}")))?;
         for file in 0..25 {
             fs::write(outer.join(format!("data/{directory}/{file}")), "x")?;
