@@ -2,14 +2,16 @@
 //!
 //! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and it may
 //! still be written to. So nothing is followed, ".." is never trusted, and deep trees are made flat: a directory inside
-//! a directory is moved up to the top before it is emptied itself. That needs three descriptors and two buffers, however
-//! deep and wide the tree is.
+//! a directory is moved to a place that no pod can reach before it is emptied itself. That needs a few descriptors and
+//! two buffers, however deep and wide the tree is. A job that takes long is put back, so that it keeps no other waiting.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Text;
 use caps::Capability;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::capability::{drop_all_but, raise, verify_dropped};
@@ -76,88 +78,122 @@ fn work(pool: &OwnedFd, name: &str) -> SysResult<()> {
         Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
         Err(errno) => return Err(errno),
     };
-    // Moving a directory of another project into one that hands down its own is refused (EXDEV).
-    let attributes = file::attributes(&top);
-    if let Ok(attributes) = attributes
-        && attributes.flags & Attributes::PROJECT_INHERIT != 0
-    {
-        let flags = attributes.flags & !Attributes::PROJECT_INHERIT;
-        file::set_attributes(&top, attributes.with_flags(flags))?;
+    // What is made in here from now on is charged to nobody: a volume may be full, and emptying it takes directories.
+    let attributes = file::attributes(&top)?;
+    if attributes.flags & Attributes::PROJECT_INHERIT != 0 {
+        file::set_attributes(&top, attributes.with_flags(attributes.flags & !Attributes::PROJECT_INHERIT))?;
     }
-    empty_flat(&top)?;
+    match file::make_directory(&top, FLAT, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let mut flat = Flat { place: file::open(&top, FLAT, DIRECTORY)?, moved: 0, deadline: Instant::now() + PATIENCE };
+    flat.empty(&top)?;
+    file::remove_directory(&top, FLAT)?;
     file::remove_directory(pool, name)
 }
 
-/// Empties `top`: its files go, its directories are emptied one level, and theirs are moved up here first.
-fn empty_flat(top: &OwnedFd) -> SysResult<()> {
-    let mut moved = 0_u64;
-    loop {
-        let mut found = false;
-        file::each_entry(top, |name| {
-            found = true;
-            match remove_file(top, name) {
-                Err(Errno::ISDIR) => {}
-                other => return other,
-            }
-            let directory = file::open(top, name, DIRECTORY)?;
-            file::each_entry(&directory, |inner| match remove_file(&directory, inner) {
-                Err(Errno::ISDIR) => move_up(&directory, inner, top, &mut moved),
-                other => other,
-            })?;
-            match file::remove_directory(top, name) {
-                // Somebody still writes there: it is met again in the next round.
-                Err(Errno::NOTEMPTY) => Ok(()),
-                Err(Errno::PERM) => {
-                    allow_changes(&directory)?;
-                    allow_changes(top)?;
-                    file::remove_directory(top, name)
+/// The directory of a doomed volume in which its directories lie side by side.
+const FLAT: &str = "flat";
+/// How long one job may take before the next has its turn.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+struct Flat {
+    place: OwnedFd,
+    /// Numbers for names, so far.
+    moved: u64,
+    deadline: Instant,
+}
+
+impl Flat {
+    fn empty(&mut self, top: &OwnedFd) -> SysResult<()> {
+        self.flatten(top)?;
+        let mut found = true;
+        while found {
+            found = false;
+            let place = rustix::io::fcntl_dupfd_cloexec(&self.place, 0)?;
+            file::each_entry(&place, |name| {
+                found = true;
+                let directory = file::open(&place, name, DIRECTORY)?;
+                self.flatten(&directory)?;
+                match file::remove_directory(&place, name) {
+                    // Somebody still writes there: it is met again in the next round.
+                    Err(Errno::NOTEMPTY) => Ok(()),
+                    Err(Errno::PERM) => {
+                        allow_changes(&directory)?;
+                        file::remove_directory(&place, name)
+                    }
+                    other => other,
                 }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of a directory first, which makes room, and then moves its directories.
+    fn flatten(&mut self, directory: &OwnedFd) -> SysResult<()> {
+        let deadline = self.deadline;
+        file::each_entry(directory, |name| {
+            if Instant::now() > deadline {
+                return Err(Errno::TIME);
+            }
+            match remove_file(directory, name) {
+                Err(Errno::ISDIR) => Ok(()),
                 other => other,
             }
         })?;
-        if !found {
-            return Ok(());
+        file::each_entry(directory, |name| {
+            if name.to_bytes() == FLAT.as_bytes() && self.is_in(directory)? {
+                Ok(())
+            } else {
+                self.take(directory, name)
+            }
+        })
+    }
+
+    /// Whether this is the directory that holds the flat place, where the place itself must stay.
+    fn is_in(&self, directory: &OwnedFd) -> SysResult<bool> {
+        let inside = file::status_at(directory, FLAT)?;
+        Ok(inside.id == file::status(&self.place)?.id)
+    }
+
+    fn take(&mut self, from: &OwnedFd, name: &CStr) -> SysResult<()> {
+        loop {
+            self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
+            let rename = |to: &str| file::rename_new(from, name, &self.place, to);
+            let moved = rename(&self.moved.to_string());
+            match moved {
+                // Left there by a helper that was killed.
+                Err(Errno::EXIST) => {}
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+                Err(Errno::PERM) => {
+                    allow_changes(from)?;
+                    allow_changes(file::open(from, name, DIRECTORY)?)?;
+                    return rename(&self.moved.to_string());
+                }
+                other => return other,
+            }
         }
     }
 }
 
 /// Removes an entry that is no directory (`ISDIR` if it is one), immutable or not.
-fn remove_file(parent: &OwnedFd, name: &std::ffi::CStr) -> SysResult<()> {
+fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     let remove = || file::remove(parent, name);
     match remove() {
         Err(Errno::NOENT) => Ok(()),
         // A flag on the entry or on its directory; for a directory Linux may say EPERM too.
         Err(Errno::PERM) => {
             allow_changes(parent)?;
-            if is_directory(parent, name)? {
-                return Err(Errno::ISDIR);
+            match file::status_at(parent, name)?.file_type {
+                FileType::Directory => return Err(Errno::ISDIR),
+                FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
+                // Links, fifos, sockets and nodes cannot be opened for it; only a kernel that can set their flags has them.
+                _ => file::clear_flags_at(parent, name, Attributes::UNREMOVABLE)?,
             }
-            allow_changes(file::open(parent, name, OFlags::RDONLY)?)?;
             remove()
         }
         other => other,
-    }
-}
-
-fn move_up(from: &OwnedFd, name: &std::ffi::CStr, top: &OwnedFd, moved: &mut u64) -> SysResult<()> {
-    loop {
-        *moved = moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
-        let free = format!("{moved}");
-        let rename = || rustix::fs::renameat_with(from, name, top, &*free, rustix::fs::RenameFlags::NOREPLACE);
-        match rename() {
-            // The name is taken by something the pod wrote: the next number.
-            Err(Errno::EXIST) => {}
-            Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::PERM) => {
-                allow_changes(from)?;
-                allow_changes(file::open(from, name, DIRECTORY)?)?;
-                match rename() {
-                    Err(Errno::EXIST) => {}
-                    other => return other,
-                }
-            }
-            other => return other,
-        }
     }
 }
 
@@ -169,8 +205,4 @@ fn allow_changes(file: impl AsFd) -> SysResult<()> {
     }
     let flags = attributes.flags & !Attributes::UNREMOVABLE;
     file::set_attributes(&file, attributes.with_flags(flags))
-}
-
-fn is_directory(parent: &OwnedFd, name: &std::ffi::CStr) -> SysResult<bool> {
-    Ok(file::status_at(parent, name)?.file_type == FileType::Directory)
 }

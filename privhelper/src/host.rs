@@ -10,7 +10,7 @@ use crate::marker;
 use crate::mountinfo::{self, Mount};
 use crate::state::Shape;
 use crate::sys::{self, Errno, file, quota, quota::QuotaState};
-use bulkhead_protocol::{PublishName, QuotaMode, Socket};
+use bulkhead_protocol::{MountFlags, PublishName, QuotaMode, Socket};
 
 /// The host, as far as the helper needs it.
 #[derive(Debug)]
@@ -36,6 +36,8 @@ pub struct HostPool {
     pub directory: OwnedFd,
     /// The locked marker.
     pub marker: OwnedFd,
+    /// What every mount of its volumes has because the pool's own mount has it.
+    pub inherited: MountFlags,
     /// What is not right, but does not keep it from being served.
     pub warnings: Vec<String>,
 }
@@ -199,7 +201,7 @@ fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: b
         }
     }
     let marker = marker::lock(&directory, config, changes)?;
-    Ok(HostPool { directory, marker, warnings })
+    Ok(HostPool { directory, marker, inherited: mount.flags(), warnings })
 }
 
 /// A pool below a publish directory would be visible twice, and a target inside it could not be told from any other.

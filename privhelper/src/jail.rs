@@ -68,6 +68,12 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
         mount::make_private(clone).map_err(step("make a clone private"))?;
     }
 
+    for clone in pools.iter().flatten() {
+        // Pods may have written device nodes.
+        let flags = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        mount::set_flags(clone, flags).map_err(step("restrict a pool"))?;
+    }
+
     let root = mount::tmpfs("64k", "128").map_err(step("make its root"))?;
     let nodes = mount::tmpfs("64k", "65536").map_err(step("make a place for device nodes"))?;
     let below = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;

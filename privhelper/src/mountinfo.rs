@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
+use bulkhead_protocol::MountFlags;
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -34,6 +36,16 @@ impl Mount {
     /// Whether it has an option.
     pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
+    }
+
+    /// What its options say of the flags that a request can name.
+    pub fn flags(&self) -> MountFlags {
+        MountFlags {
+            read_only: self.has("ro"),
+            no_exec: self.has("noexec"),
+            no_atime: self.has("noatime"),
+            no_diratime: self.has("nodiratime"),
+        }
     }
 }
 

@@ -9,13 +9,13 @@ use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, Volum
 use rustix::fs::{FileType, OFlags};
 
 use crate::config::{Config, PoolConfig};
-use crate::host::{Host, HostPublish};
+use crate::host::{Host, HostPool, HostPublish};
 use crate::jail::Jail;
 use crate::mountinfo::Mount;
 use crate::ops;
 use crate::state::{
     Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PublishDirectory,
-    Published, Purpose, Served, Share, Sockets, State, Volume, Volumes, read_spec, write_spec,
+    Published, Purpose, Served, Share, Sockets, SpecError, State, Volume, Volumes, read_spec, write_spec,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;
@@ -35,6 +35,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         pools: Vec::new(),
         publish: Vec::new(),
         volumes: Volumes::default(),
+        unserved: BTreeMap::new(),
         loops: Loops::new(host.loop_control, jail.nodes),
         claims: Claims::default(),
         sockets: Sockets::new(jail.sockets),
@@ -47,9 +48,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
     let mut filesystems = BTreeMap::new();
     for ((config_pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
         let served = match (found, directory) {
-            (Ok(found), Some(directory)) => {
-                serve(config_pool, config.project_ids, found.warnings, found.marker, directory, &mut filesystems)
-            }
+            (Ok(found), Some(directory)) => serve(config_pool, config.project_ids, found, directory, &mut filesystems),
             (Err(condition), _) => Err(condition),
             (Ok(_), None) => Err("it is not in the jail".to_owned()),
         };
@@ -61,40 +60,30 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
     if state.pools.iter().all(|pool| pool.state.is_err()) {
         return Err("no pool can be served; see the lines above".to_owned());
     }
-    let (mut owners, mut doomed) = (Owners::new(), Vec::new());
-    for (index, pool) in state.pools.iter().enumerate() {
-        if let Ok(pool) = &pool.state {
-            scan(&state, index, pool, &mut owners, &mut doomed)
-                .map_err(|errno| format!("cannot list pool {}: {errno}", pool.config.name))?;
+    let (mut owners, mut doomed, mut unserved) = (Owners::new(), Vec::new(), BTreeMap::new());
+    for index in 0..state.pools.len() {
+        let Some(Ok(pool)) = state.pools.get(index).map(|pool| &pool.state) else { continue };
+        let scanned = scan(&state, index, pool, &mut owners, &mut doomed, &mut unserved);
+        let swept = scanned.and_then(|()| if pool.has_quotas() { pool.filesystem.sweep() } else { Ok(()) });
+        if let (Err(errno), Some(pool)) = (swept, state.pools.get_mut(index)) {
+            tracing::error!(pool = %pool.config.name, %errno, "a pool is not served: it cannot be listed");
+            pool.state = Err(format!("it cannot be listed: {errno}"));
         }
     }
+    state.unserved = unserved;
     // Doomed volumes hold their project and their room until they are empty, so they are entered before any is buried.
     for doomed in doomed {
         state.graveyard.bury(doomed);
-    }
-    for filesystem in filesystems.values() {
-        filesystem
-            .sweep()
-            .or_else(ignore_missing_quota)
-            .map_err(|errno| format!("cannot sweep old quotas: {errno}"))?;
     }
     let devices = find_devices(&state, &host.loops, &owners);
     find_targets(&state, &host.mounts, &host.publish, &owners, &devices);
     Ok(state)
 }
 
-fn ignore_missing_quota(errno: Errno) -> SysResult<()> {
-    match errno {
-        Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL => Ok(()),
-        other => Err(other),
-    }
-}
-
 fn serve(
     config: &PoolConfig,
     project_ids: (u32, u32),
-    warnings: Vec<String>,
-    host_marker: OwnedFd,
+    found: HostPool,
     directory: OwnedFd,
     filesystems: &mut BTreeMap<(u32, u32), Arc<Filesystem>>,
 ) -> Result<Served, String> {
@@ -104,13 +93,21 @@ fn serve(
     let filesystem = Arc::clone(filesystems.entry(device).or_insert_with(|| Filesystem::new(root, project_ids)));
     // A descriptor from outside would keep the host from unmounting the pool: take the lock again from inside.
     let marker = file::open(&directory, MARKER, OFlags::RDONLY).map_err(fail)?;
-    drop(host_marker);
+    let HostPool { marker: outside, inherited, warnings, .. } = found;
+    drop(outside);
     file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
-    Ok(Served { config: config.clone(), directory, filesystem, warnings, _marker: marker })
+    Ok(Served { config: config.clone(), directory, filesystem, inherited, warnings, _marker: marker })
 }
 
 /// Goes through a pool's entries, once.
-fn scan(state: &State, index: usize, pool: &Served, owners: &mut Owners, doomed: &mut Vec<Doomed>) -> SysResult<()> {
+fn scan(
+    state: &State,
+    index: usize,
+    pool: &Served,
+    owners: &mut Owners,
+    doomed: &mut Vec<Doomed>,
+    unserved: &mut BTreeMap<VolumeId, String>,
+) -> SysResult<()> {
     let mut names = Vec::new();
     file::each_entry(&pool.directory, |name| {
         names.push(name.to_string_lossy().into_owned());
@@ -120,8 +117,13 @@ fn scan(state: &State, index: usize, pool: &Served, owners: &mut Owners, doomed:
         if name.starts_with(MAKING) || name.starts_with(DOOMED) {
             doomed.push(bury(state, index, pool, name)?);
         } else if let Ok(id) = name.parse::<VolumeId>() {
-            if let Err(why) = adopt(state, index, pool, &id, owners) {
-                tracing::error!(pool = %pool.config.name, volume = %id, ?why, "a volume is not served");
+            match adopt(state, index, pool, &id, owners) {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!(pool = %pool.config.name, ?name, "an entry of the pool is no volume"),
+                Err(why) => {
+                    tracing::error!(pool = %pool.config.name, volume = %id, ?why, "a volume is not served");
+                    unserved.insert(id, why);
+                }
             }
         } else if !matches!(name.as_str(), MARKER | "lost+found") {
             tracing::warn!(pool = %pool.config.name, ?name, "an entry of the pool is no volume");
@@ -159,11 +161,17 @@ fn project_of(pool: &Served, outer: &OwnedFd) -> SysResult<Option<ProjectId>> {
     Ok((project != 0).then_some(ProjectId(project)))
 }
 
-/// Enters a volume, and mends what a crash may have left half done.
-fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut Owners) -> Result<(), String> {
+/// Enters a volume, and mends what a crash may have left half done; `false` if the entry only has the name of one.
+fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut Owners) -> Result<bool, String> {
     let say = |errno: Errno| errno.to_string();
-    let outer = file::open(&pool.directory, id.as_str(), OFlags::RDONLY | OFlags::DIRECTORY).map_err(say)?;
-    let mut spec = read_spec(&outer).map_err(|error| format!("its record cannot be used: {error:?}"))?;
+    let outer = match file::open(&pool.directory, id.as_str(), OFlags::RDONLY | OFlags::DIRECTORY) {
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
+        outer => outer.map_err(say)?,
+    };
+    let mut spec = match read_spec(&outer) {
+        Err(SpecError::Read(Errno::NODATA)) => return Ok(false),
+        spec => spec.map_err(|error| format!("its record cannot be used: {error:?}"))?,
+    };
     let project = project_of(pool, &outer).map_err(say)?;
     match spec.kind {
         VolumeKind::Directory { inodes, .. } => {
@@ -200,7 +208,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
         return Err("another pool has a volume of that id".to_owned());
     }
     pool.filesystem.adopt(Share::of(&spec, project.is_some()), project);
-    Ok(())
+    Ok(true)
 }
 
 /// Finds the loop devices that back images of ours, and notes those that are free.
@@ -283,11 +291,6 @@ fn owner_of(
 fn flags(state: &State, id: &VolumeId, mount: &Mount) -> MountFlags {
     match state.volumes.get(id).and_then(|volume| volume.device) {
         Some(device) => MountFlags { read_only: device.read_only, ..MountFlags::default() },
-        None => MountFlags {
-            read_only: mount.has("ro"),
-            no_exec: mount.has("noexec"),
-            no_atime: mount.has("noatime"),
-            no_diratime: mount.has("nodiratime"),
-        },
+        None => mount.flags(),
     }
 }

@@ -29,7 +29,8 @@ pub struct Outside {
 /// # Errors
 /// A sentence on what is wrong with the socket.
 pub fn take_outside(config: &Config) -> Result<Outside, String> {
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    // Everything that is made gets the mode that is asked for.
+    rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
         .map_err(|errno| format!("cannot close what was open at start: {errno}"))?;

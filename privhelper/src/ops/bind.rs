@@ -4,7 +4,7 @@ use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeI
 use rustix::fs::OFlags;
 
 use super::target::{Form, hold, is_published, note, refuse_other};
-use super::{existing, wrong_kind};
+use super::{absent, existing, wrong_kind};
 use crate::state::{DATA, Purpose, Served, State, failed};
 use crate::sys::file;
 use crate::sys::mount::MountAttrFlags;
@@ -27,6 +27,13 @@ pub fn bind_mount(
     directory.check_shape(target, Purpose::Directory)?;
     directory.check_record(target, id, &state.driver)?;
     let held = hold(state, target)?;
+    // What the pool's own mount has cannot be taken off, and is found again after a restart.
+    let flags = MountFlags {
+        read_only: flags.read_only,
+        no_atime: flags.no_atime,
+        no_exec: flags.no_exec || pool.inherited.no_exec,
+        no_diratime: flags.no_diratime || pool.inherited.no_diratime,
+    };
     if is_published(state, id, &volume, &held, flags, exclusive)? {
         return Ok(Reply::Done);
     }
@@ -40,7 +47,7 @@ pub fn bind_mount(
 /// Unmounts a directory volume from a target and removes the target.
 pub fn unmount(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, Some(target))?;
-    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
     if !matches!(volume.spec.kind, VolumeKind::Directory { .. }) {
         return Err(wrong_kind(id, "a block volume, not a directory volume"));
     }

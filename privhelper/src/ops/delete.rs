@@ -2,6 +2,7 @@
 
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
 
+use super::absent;
 use super::loops::detach;
 use crate::state::{DOOMED, Doomed, Settlement, Share, State, failed};
 use crate::sys::file;
@@ -9,7 +10,7 @@ use crate::sys::file;
 /// Deletes a volume that is published nowhere. One that is not there is deleted already.
 pub fn delete(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, None)?;
-    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
     let pool = state.pool_at(volume.pool)?;
     if let Some(target) = volume.targets.keys().next() {
         let message = format!("volume {id} is published at {target}; unpublish it first");

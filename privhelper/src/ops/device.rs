@@ -5,7 +5,7 @@ use rustix::fs::FileType;
 
 use super::loops::attached;
 use super::target::{Form, hold, is_published, note, refuse_other};
-use super::{existing_image, wrong_kind};
+use super::{absent, existing_image, wrong_kind};
 use crate::state::{Purpose, State, failed};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::mount::MountAttrFlags;
@@ -40,7 +40,7 @@ pub fn make_device(state: &State, id: &VolumeId, target: &TargetPath, exclusive:
 /// Removes a volume's device node from a target, and the target.
 pub fn remove_device(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, Some(target))?;
-    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
     if !matches!(volume.spec.kind, VolumeKind::Image { .. }) {
         return Err(wrong_kind(id, "a directory volume, not a block volume"));
     }

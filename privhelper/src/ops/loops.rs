@@ -3,8 +3,8 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::existing_image;
 use super::grow::open_image;
+use super::{absent, existing_image};
 use crate::state::{Device, State, Volume, failed};
 use crate::sys::Errno;
 use crate::sys::file::{self, FileId};
@@ -20,15 +20,19 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
     let image = open_image(pool, id, flags).map_err(fail)?;
     let image_id = file::status(&image).map_err(fail)?.id;
     if let Some(device) = volume.device {
-        if state.loops.is_attached(device.number, image_id).map_err(fail)? {
-            if device.read_only == read_only {
-                return Ok(Reply::Done);
-            }
-            if !volume.targets.is_empty() {
-                let now = if device.read_only { "read-only" } else { "read-write" };
-                let message = format!("volume {id} is published {now}; all its targets must be so");
-                return Err(Error::new(ErrorKind::InUse, message));
-            }
+        let attached = state.loops.revive(device.number, image_id).map_err(fail)?;
+        if attached && device.read_only == read_only {
+            return Ok(Reply::Done);
+        }
+        if !volume.targets.is_empty() {
+            let why = match (attached, device.read_only) {
+                (false, _) => "on a device that another program has detached; unpublish it everywhere first",
+                (true, true) => "read-only; all its targets must be so",
+                (true, false) => "read-write; all its targets must be so",
+            };
+            return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published {why}")));
+        }
+        if attached {
             detach(state, id, &volume)?;
         }
         state.volumes.update(id, |volume| volume.device = None);
@@ -46,7 +50,7 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
 /// Detaches a block volume's loop device.
 pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, None)?;
-    let Some(volume) = state.volumes.get(id) else { return Ok(Reply::Done) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
     if let Some(target) = volume.targets.keys().next() {
         return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {target}; its device stays")));
     }
@@ -80,7 +84,7 @@ pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error
     Ok(())
 }
 
-/// The volume's device, if it still backs the volume's image. One that is dying is revived.
+/// The volume's device, if it still backs the volume's image.
 pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
     let Some(device) = volume.device else { return Ok(None) };
     let image = image_id(state, id, volume)?;

@@ -9,7 +9,7 @@ mod loops;
 mod status;
 mod target;
 
-use bulkhead_protocol::{Error, ErrorKind, VolumeId, VolumeKind};
+use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 
 pub use bind::{bind_mount, unmount};
 pub use create::{create, inodes_limit};
@@ -19,11 +19,19 @@ pub use grow::{grow_image, set_quota};
 pub use loops::{loop_attach, loop_detach, loop_resize};
 pub use status::{list, pool_status, usage};
 
-use crate::state::{State, Volume, unknown};
+use crate::state::{State, Volume};
 
 /// What is known of a volume that must be there.
 fn existing(state: &State, id: &VolumeId) -> Result<Volume, Error> {
-    state.volumes.get(id).ok_or_else(|| unknown(id))
+    state.volumes.get(id).ok_or_else(|| state.unknown(id))
+}
+
+/// The answer to a request to take away what is not there: done, if that is certain.
+fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    match state.unknown(id) {
+        error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
+        error => Err(error),
+    }
 }
 
 /// The same, if it is a block volume.

@@ -142,6 +142,8 @@ impl Graveyard {
         let Some(doomed) = queue.current.take() else { return };
         match report.errno {
             None => queue.charged.push(doomed),
+            // It took long, and others wait.
+            Some(errno) if errno == Errno::TIME.raw_os_error() => queue.waiting.push_back(doomed),
             Some(errno) => {
                 let errno = Errno::from_raw_os_error(errno);
                 tracing::warn!(name = doomed.name, %errno, "a deleted volume could not be emptied; it is tried again");

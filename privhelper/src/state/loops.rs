@@ -110,19 +110,19 @@ impl Loops {
         Err(Errno::BUSY)
     }
 
-    /// Whether a device still backs an image. One that is dying is revived.
+    /// Whether a device still backs an image.
     pub fn is_attached(&self, number: u32, image: FileId) -> SysResult<bool> {
+        is_bound_to(self.open(number)?, image)
+    }
+
+    /// The same; one that is dying is revived.
+    pub fn revive(&self, number: u32, image: FileId) -> SysResult<bool> {
         let device = self.open(number)?;
-        match loopdevice::binding(&device) {
-            Ok(binding) if binding.image == image => {
-                if binding.autoclear {
-                    loopdevice::clear_autoclear(&device)?;
-                }
-                Ok(true)
-            }
-            Ok(_) | Err(Errno::NXIO) => Ok(false),
-            Err(errno) => Err(errno),
+        let bound = is_bound_to(&device, image)?;
+        if bound && loopdevice::binding(&device)?.autoclear {
+            loopdevice::clear_autoclear(&device)?;
         }
+        Ok(bound)
     }
 
     /// Lets a device see its image's new length.

@@ -10,6 +10,7 @@ mod record;
 mod sockets;
 mod volumes;
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
@@ -18,7 +19,7 @@ pub use claims::Claims;
 pub use doomed::{Doomed, Graveyard, Settlement};
 pub use filesystem::{Filesystem, Share};
 pub use loops::{Device, Loops};
-pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, Served, read_spec, write_spec};
+pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, Served, SpecError, read_spec, write_spec};
 pub use publish::{PublishDirectory, Purpose, Shape};
 pub use sockets::{Place, Sockets};
 pub use volumes::{Published, Volume, Volumes};
@@ -36,6 +37,8 @@ pub struct State {
     pub publish: Vec<PublishDirectory>,
     /// The volumes and their targets.
     pub volumes: Volumes,
+    /// Volumes that are there and cannot be served, and why.
+    pub unserved: BTreeMap<VolumeId, String>,
     /// Loop devices.
     pub loops: Loops,
     /// What operations are under way.
@@ -61,6 +64,19 @@ impl State {
         pool.served()
     }
 
+    /// Why there is no volume of that id. `NotFound` only if that is certain: a volume may be there and not be served.
+    pub fn unknown(&self, id: &VolumeId) -> Error {
+        let broken = self.pools.iter().find(|pool| pool.state.is_err());
+        match (self.unserved.get(id), broken) {
+            (Some(why), _) => Error::new(ErrorKind::PoolBroken, format!("volume {id} is not served: {why}")),
+            (None, Some(pool)) => {
+                let message = format!("volume {id} may be in pool {}, which is not served", pool.config.name);
+                Error::new(ErrorKind::PoolBroken, message)
+            }
+            (None, None) => Error::new(ErrorKind::NotFound, format!("there is no volume {id}")),
+        }
+    }
+
     /// The publish directory of a target.
     pub fn publish_directory(&self, target: &TargetPath) -> Result<&PublishDirectory, Error> {
         self.publish.iter().find(|directory| directory.name == target.directory).ok_or_else(|| {
@@ -78,11 +94,6 @@ pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> 
         other => ErrorKind::Io(other.raw_os_error()),
     };
     Error::new(kind, format!("{operation} {object}: {errno}"))
-}
-
-/// No such volume.
-pub fn unknown(volume: &VolumeId) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no volume {volume}"))
 }
 
 /// Locks a mutex. A thread that panicked while it held it has ended the process, so there is nothing to recover.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, QuotaMode, VolumeSpec};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, QuotaMode, VolumeSpec};
 use caps::Capability;
 
 use super::Filesystem;
@@ -45,6 +45,8 @@ pub struct Served {
     pub directory: OwnedFd,
     /// The filesystem it lies on.
     pub filesystem: Arc<Filesystem>,
+    /// What every mount of its volumes has because the pool's own mount has it.
+    pub inherited: MountFlags,
     /// What is not right, but does not keep it from being served.
     pub warnings: Vec<String>,
     /// The marker, locked: no other helper serves the pool meanwhile.

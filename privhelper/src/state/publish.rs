@@ -112,7 +112,7 @@ impl PublishDirectory {
 }
 
 fn is_global_map(shape: Shape, path: &RelativePath) -> bool {
-    shape == Shape::KubeletDevices && matches!(parts(path), ["volumeDevices", _, "dev", _, ""])
+    shape == Shape::KubeletDevices && matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty())
 }
 
 /// Where the kubelet keeps its record for a target of its shape; `None` for any other target.
@@ -121,7 +121,7 @@ fn record_path(shape: Shape, path: &RelativePath) -> Option<String> {
         (Shape::KubeletPods, [pod, "volumes", "kubernetes.io~csi", volume, "mount"]) => {
             Some(format!("{pod}/volumes/kubernetes.io~csi/{volume}/vol_data.json"))
         }
-        (Shape::KubeletDevices, ["volumeDevices", "publish", volume, _, ""]) => {
+        (Shape::KubeletDevices, ["volumeDevices", "publish", volume, pod, ""]) if !pod.is_empty() => {
             Some(format!("volumeDevices/{volume}/data/vol_data.json"))
         }
         _ => None,

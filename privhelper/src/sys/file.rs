@@ -152,7 +152,7 @@ pub fn remove_directory(parent: impl AsFd, name: impl rustix::path::Arg) -> Resu
 }
 
 /// Renames an entry; one that is there already is never replaced.
-pub fn rename_new(from: impl AsFd, old: &str, to: impl AsFd, new: &str) -> Result<()> {
+pub fn rename_new(from: impl AsFd, old: impl rustix::path::Arg, to: impl AsFd, new: &str) -> Result<()> {
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)
 }
 
@@ -210,6 +210,34 @@ pub fn attributes(file: impl AsFd) -> Result<Attributes> {
 pub fn set_attributes(file: impl AsFd, attributes: Attributes) -> Result<()> {
     // SAFETY: the kernel reads one `struct fsxattr`, which `Attributes` mirrors, from the pointer; it lives through the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR, &raw const attributes) })).map(drop)
+}
+
+/// Takes flags off the entry `name` of `parent` without opening it, whatever it is (file_setattr(2), Linux 6.17).
+pub fn clear_flags_at(parent: impl AsFd, name: &CStr, flags: u32) -> Result<()> {
+    let mut raw = AttributesAt::default();
+    let size = size_of::<AttributesAt>();
+    let at = libc::AT_SYMLINK_NOFOLLOW;
+    // SAFETY: the kernel reads the NUL-terminated name and writes at most `size` bytes to `raw`; both live through the call.
+    checked(unsafe { libc::syscall(FILE_GETATTR, raw_fd(&parent), name.as_ptr(), &raw mut raw, size, at) })?;
+    raw.flags &= !u64::from(flags);
+    // SAFETY: the kernel reads the NUL-terminated name and `size` bytes of `raw`; both live through the call.
+    checked(unsafe { libc::syscall(FILE_SETATTR, raw_fd(&parent), name.as_ptr(), &raw const raw, size, at) }).map(drop)
+}
+
+/// The numbers of file_getattr(2) and file_setattr(2), the same on every architecture.
+pub const FILE_GETATTR: libc::c_long = 468;
+/// See [`FILE_GETATTR`].
+pub const FILE_SETATTR: libc::c_long = 469;
+
+/// `struct file_attr` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct AttributesAt {
+    flags: u64,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    cow_extent_size: u32,
 }
 
 /// `struct fsxattr` of linux/fs.h.

@@ -20,7 +20,7 @@ use seccompiler::{
     SeccompRule,
 };
 
-use super::file::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
+use super::file::{FILE_GETATTR, FILE_SETATTR, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use super::quota;
 
 /// What happens on a system call that is not allowed.
@@ -197,7 +197,8 @@ const SERVER: &[Filtered] = &[
     },
 ];
 
-const EMPTIER_ANY: &[libc::c_long] = &[SYS_getdents64, SYS_lseek, SYS_renameat2];
+const EMPTIER_ANY: &[libc::c_long] =
+    &[SYS_getdents64, SYS_lseek, SYS_renameat2, SYS_mkdirat, FILE_GETATTR, FILE_SETATTR];
 
 const EMPTIER: &[Filtered] = &[Filtered {
     call: SYS_ioctl,
