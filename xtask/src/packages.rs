@@ -7,6 +7,9 @@ use anyhow::{Context, Result, bail};
 use crate::process::{capture, command, run, run_quietly};
 use crate::progress::{say, timed};
 
+/// What the suite, the demonstration and the bench call on the host that they run on.
+pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
+
 /// Makes sure that Debian packages are installed: installs them as root, or tells the one line that does.
 pub fn require(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::packages;
 use crate::process::{command, run};
 use crate::progress::{say, timed};
 use crate::vm::{Machine, Options, require_packages};
@@ -25,7 +26,9 @@ pub struct DemoArguments {
 /// Shows it. `demo: ok` is written only when every step of both phases was checked.
 pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
     ensure!(workspace.has_program(DEMO), "the workspace has no program {DEMO}");
-    if !arguments.here {
+    if arguments.here {
+        packages::require(&packages::FILESYSTEM_TOOLS)?;
+    } else {
         require_packages(Architecture::host())?;
     }
     let programs = timed("building", || workspace.build(Architecture::host(), Profile::Dev))?;

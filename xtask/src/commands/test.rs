@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
 use crate::count::{Count, Counter};
+use crate::packages;
 use crate::policy;
 use crate::process::{command, run_with};
 use crate::report::Report;
@@ -142,6 +143,7 @@ impl Run<'_> {
 
     fn suite_on_host(&self) -> Result<Count> {
         ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
+        packages::require(&packages::FILESYSTEM_TOOLS)?;
         let program = self.workspace.program(SUITE, Architecture::host(), Profile::Dev);
         let mut suite = command("sh");
         suite.args(["-c", &self.suite(&program, "host", "xfs")]);
