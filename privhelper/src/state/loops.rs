@@ -97,10 +97,11 @@ impl Loops {
             self.remove_node(number);
             return Ok(());
         }
-        loopdevice::unbind(&device)?;
-        // Device managers open every device for a moment when it changes.
+        // Device managers open every device for a moment when it changes. While they do, unbinding only marks it, and
+        // the last close would be ours: so it is asked for again.
         for pause in [0, 5, 20, 50] {
             std::thread::sleep(Duration::from_millis(pause));
+            loopdevice::unbind(&device)?;
             if !is_bound_to(&device, image)? {
                 self.remove_node(number);
                 lock(&self.idle).push_back(number);
