@@ -22,6 +22,7 @@ cases! {
     a_mount_inside_the_volume_keeps_it_busy,
     an_open_file_inside_the_volume_keeps_it_busy,
     an_open_device_is_released_when_it_is_closed,
+    a_short_look_at_the_device_does_not_fail_the_call,
     another_volumes_device_is_never_touched,
     an_unknown_volume_or_target_is_done,
 }
@@ -169,6 +170,27 @@ fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()>
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
     drop(open);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+/// Device managers open every device for a moment when it changes.
+fn a_short_look_at_the_device_does_not_fail_the_call(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    for _ in 0..5 {
+        csi.node_publish_volume(publish("vol-a", &target, block()))?;
+        let device = loops::backed_by(&stand.pool().device()?)?;
+        let open = fs::File::open(&device[0].path)?;
+        let look = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(15));
+            drop(open);
+        });
+        csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+        ensure!(look.join().is_ok());
+        ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty());
+    }
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
