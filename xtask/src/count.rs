@@ -1,6 +1,9 @@
 //! How many tests passed and failed, read from what a test program writes.
 
 use std::fmt;
+use std::process::ExitStatus;
+
+use anyhow::{Context, Result, ensure};
 
 /// Passed and failed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,13 @@ impl Counter {
             self.seen.extend(Count::of_line(&String::from_utf8_lossy(&self.line)));
             self.line.clear();
         }
+    }
+
+    /// The count that is meant, which must agree with how the program ended.
+    pub fn verdict(&self, status: ExitStatus, meant: fn(&Self) -> Option<Count>) -> Result<Count> {
+        let count = meant(self).with_context(|| format!("told no number of tests; it ended with {status}"))?;
+        ensure!(status.success() || count.failed > 0, "ended with {status} after {count}");
+        Ok(count)
     }
 
     /// All counts together, for a program that tells one for each of its parts; none if there was none.

@@ -2,13 +2,16 @@
 
 mod commands;
 mod count;
+mod directory;
 mod go;
 mod packages;
 mod policy;
 mod process;
+mod programs;
 mod progress;
 mod report;
 mod sanity;
+mod suites;
 mod vm;
 mod workspace;
 

@@ -36,21 +36,24 @@ impl Report {
         });
     }
 
-    /// Runs a step that others depend on, and tells whether it succeeded.
-    pub fn preparation(&mut self, name: &str, step: impl FnOnce() -> Result<()>) -> bool {
-        self.step(name, || step().map(|()| Outcome::Done))
+    /// Runs a step that others depend on, and returns what they need if it succeeded.
+    pub fn preparation<T>(&mut self, name: &str, step: impl FnOnce() -> Result<T>) -> Option<T> {
+        let mut made = None;
+        self.step(name, || {
+            made = Some(step()?);
+            Ok(Outcome::Done)
+        });
+        made
     }
 
-    fn step(&mut self, name: &str, step: impl FnOnce() -> Result<Outcome>) -> bool {
+    fn step(&mut self, name: &str, step: impl FnOnce() -> Result<Outcome>) {
         say(format_args!("== {name}"));
         let start = Instant::now();
         let outcome = step().unwrap_or_else(|error| {
             say(format_args!("{name}: {error:#}"));
             Outcome::Broken(error.to_string().lines().next().unwrap_or_default().to_owned())
         });
-        let succeeded = !matches!(outcome, Outcome::Broken(_));
         self.lines.push((name.to_owned(), start.elapsed(), outcome));
-        succeeded
     }
 
     /// Prints the summary. Its last line is the total, in which a step that broke counts as one failure.

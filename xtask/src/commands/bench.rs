@@ -8,8 +8,9 @@ use clap::Args;
 use super::exit_code;
 use crate::packages;
 use crate::process::command;
+use crate::programs::Programs;
 use crate::progress::timed;
-use crate::workspace::{Architecture, Profile, Workspace};
+use crate::workspace::{Profile, Workspace};
 
 const BENCH: &str = "bulkhead-bench";
 
@@ -26,7 +27,6 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     ensure!(workspace.has_program(BENCH), "the workspace has no program {BENCH}");
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");
     packages::require(&packages::FILESYSTEM_TOOLS)?;
-    timed("building", || workspace.build(Architecture::host(), Profile::Release))?;
-    let program = workspace.program(BENCH, Architecture::host(), Profile::Release);
-    Ok(exit_code(command("env").arg(program).args(&arguments.arguments).status()?))
+    let programs = timed("building", || Programs::build(workspace, Profile::Release))?;
+    Ok(exit_code(command("env").arg(programs.path(BENCH)).args(&arguments.arguments).status()?))
 }

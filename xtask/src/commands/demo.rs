@@ -8,6 +8,7 @@ use clap::Args;
 
 use crate::packages;
 use crate::process::{command, run};
+use crate::programs::Programs;
 use crate::progress::{say, timed};
 use crate::vm::{Machine, Options, require_packages};
 use crate::workspace::{Architecture, Profile, Workspace};
@@ -31,11 +32,11 @@ pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode
     } else {
         require_packages(Architecture::host())?;
     }
-    let programs = timed("building", || workspace.build(Architecture::host(), Profile::Dev))?;
+    let programs = timed("building", || Programs::build(workspace, Profile::Dev))?;
     if arguments.here {
-        on_this_host(workspace)?;
+        on_this_host(&programs)?;
     } else {
-        let mut machine = Machine::boot(workspace, &Options::new(programs))?;
+        let mut machine = Machine::boot(workspace, &Options::new(programs.all()?))?;
         phase(&mut machine, "before-reboot")?;
         say("rebooting the machine");
         machine.reboot()?;
@@ -51,14 +52,13 @@ fn phase(machine: &mut Machine, phase: &str) -> Result<()> {
     Ok(())
 }
 
-fn on_this_host(workspace: &Workspace) -> Result<()> {
+fn on_this_host(programs: &Programs) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "--here needs root: run it with sudo, or leave out --here");
     say("on this host: mounts and loop devices are made here and removed at the end");
     say("on this host: nothing is rebooted, so what a reboot takes away is not shown");
     say("on this host: sizes are enforced only if this kernel has project quotas");
-    let program = workspace.program(DEMO, Architecture::host(), Profile::Dev);
     for phase in ["before-reboot", "after-reboot"] {
-        run(command("env").arg(&program).args(["--here", "--phase", phase]))?;
+        run(command("env").arg(programs.path(DEMO)).args(["--here", "--phase", phase]))?;
     }
     Ok(())
 }

@@ -1,22 +1,18 @@
 //! `cargo xtask test`: every test of the project, on this host and in the machine.
 
-use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus};
-use std::time::Duration;
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::count::{Count, Counter};
-use crate::packages;
 use crate::policy;
-use crate::process::{command, run_with};
+use crate::process::run_with;
+use crate::programs::Programs;
 use crate::report::Report;
-use crate::sanity;
-use crate::vm::{Machine, Options, require_packages, show};
+use crate::suites::Suites;
+use crate::vm::{Machine, require_packages};
 use crate::workspace::{Architecture, Profile, Workspace, cargo};
-
-const SUITE: &str = "bulkhead-suite";
 
 /// What `test` takes.
 #[derive(Args)]
@@ -97,121 +93,38 @@ impl Step {
 /// Runs the steps. One that fails does not keep the others from running.
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
     let mut report = Report::new(arguments.filter.is_some());
-    let run = Run { workspace, arguments };
-    if Step::value_variants().iter().any(|step| step.wanted(arguments) && step.needs_machine()) {
+    let steps: Vec<Step> = Step::value_variants().iter().copied().filter(|step| step.wanted(arguments)).collect();
+    if steps.iter().any(|step| step.needs_machine()) {
         report.preparation("packages for the machine", || require_packages(Architecture::host()));
     }
-    let built = report.preparation("build the programs", || run.build());
-    for step in Step::value_variants() {
-        if step.wanted(arguments) && (built || !step.needs_programs()) {
-            report.tests(step.title(), || run.step(*step));
+    let mut programs = None;
+    if steps.iter().any(|step| step.needs_programs()) {
+        programs = report.preparation("build the programs", || Programs::build(workspace, Profile::Dev));
+    }
+    let suites =
+        programs.map(|programs| Suites { workspace, programs, filter: arguments.filter.clone(), long: arguments.long });
+    for step in steps {
+        let title = step.title();
+        match (step, &suites) {
+            (Step::Policy, _) => report.tests(title, || policy::check(workspace)),
+            (Step::Unit, _) => report.tests(title, unit_tests),
+            (Step::Host, Some(suites)) => report.tests(title, || suites.on_host()),
+            (Step::Xfs, Some(suites)) => report.tests(title, || suites.in_machine("xfs")),
+            (Step::Ext4, Some(suites)) => report.tests(title, || suites.in_machine("ext4")),
+            (Step::Sanity, Some(suites)) => report.tests(title, || suites.sanity()),
+            (Step::Reboot, Some(suites)) => report.tests(title, || suites.interrupted(Machine::reboot)),
+            (Step::PowerCut, Some(suites)) => report.tests(title, || suites.interrupted(Machine::power_cut)),
+            // That the programs are not built is a failure in the report already.
+            (_, None) => {}
         }
     }
     report.finish()
 }
 
-struct Run<'a> {
-    workspace: &'a Workspace,
-    arguments: &'a TestArguments,
-}
-
-impl Run<'_> {
-    fn step(&self, step: Step) -> Result<Count> {
-        match step {
-            Step::Policy => policy::check(self.workspace),
-            Step::Unit => self.unit_tests(),
-            Step::Host => self.suite_on_host(),
-            Step::Xfs => self.suite_in_machine("xfs"),
-            Step::Ext4 => self.suite_in_machine("ext4"),
-            Step::Sanity => self.sanity(),
-            Step::Reboot => self.interrupted(Machine::reboot),
-            Step::PowerCut => self.interrupted(Machine::power_cut),
-        }
-    }
-
-    fn unit_tests(&self) -> Result<Count> {
-        let mut test = cargo();
-        test.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--target", Architecture::host().triple()]);
-        let (status, counter) = count_of(&mut test)?;
-        verdict(status, counter.sum())
-    }
-
-    fn build(&self) -> Result<()> {
-        ensure!(self.workspace.has_program(SUITE), "the workspace has no program {SUITE}");
-        self.workspace.build(Architecture::host(), Profile::Dev).map(drop)
-    }
-
-    fn suite_on_host(&self) -> Result<Count> {
-        ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
-        packages::require(&packages::FILESYSTEM_TOOLS)?;
-        let program = self.workspace.program(SUITE, Architecture::host(), Profile::Dev);
-        let mut suite = command("sh");
-        suite.args(["-c", &self.suite(&program, "host", "xfs")]);
-        let (status, counter) = count_of(&mut suite)?;
-        verdict(status, counter.last())
-    }
-
-    fn suite_in_machine(&self, filesystem: &str) -> Result<Count> {
-        let mut machine = self.machine(&[])?;
-        self.count_in_machine(&mut machine, &self.suite(Path::new(SUITE), "vm", filesystem))
-    }
-
-    fn sanity(&self) -> Result<Count> {
-        let program = sanity::build(self.workspace)?;
-        let mut machine = self.machine(&[&program])?;
-        self.count_in_machine(&mut machine, sanity::COMMAND)
-    }
-
-    /// The suite's two phases, with the end of the machine and its next start between them.
-    fn interrupted(&self, interrupt: fn(&mut Machine) -> Result<()>) -> Result<Count> {
-        let mut machine = self.machine(&[])?;
-        let before = self.count_in_machine(&mut machine, &format!("{SUITE} --place vm --phase before-reboot"))?;
-        interrupt(&mut machine)?;
-        let mut count = self.count_in_machine(&mut machine, &format!("{SUITE} --place vm --phase after-reboot"))?;
-        count.add(before);
-        Ok(count)
-    }
-
-    fn machine(&self, more: &[&Path]) -> Result<Machine> {
-        let mut programs = self.workspace.built(Architecture::host(), Profile::Dev)?;
-        programs.extend(more.iter().map(|path| path.to_path_buf()));
-        Machine::boot(self.workspace, &Options::new(programs))
-    }
-
-    fn count_in_machine(&self, machine: &mut Machine, line: &str) -> Result<Count> {
-        let timeout = Duration::from_secs(if self.arguments.long { 4 * 3600 } else { 1800 });
-        let mut counter = Counter::default();
-        let status = machine.run_with(line, timeout, &mut |output, bytes| {
-            counter.push(bytes);
-            show(output, bytes);
-        })?;
-        verdict(status, counter.last())
-    }
-
-    /// The shell command that runs the suite.
-    fn suite(&self, program: &Path, place: &str, filesystem: &str) -> String {
-        let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
-        if self.arguments.long {
-            line += " --long";
-        }
-        if let Some(filter) = &self.arguments.filter {
-            line += &format!(" '{}'", filter.replace('\'', r"'\''"));
-        }
-        line
-    }
-}
-
-fn count_of(command: &mut Command) -> Result<(ExitStatus, Counter)> {
+fn unit_tests() -> Result<Count> {
+    let mut test = cargo();
+    test.args(["test", "--quiet", "--workspace", "--no-fail-fast", "--target", Architecture::host().triple()]);
     let mut counter = Counter::default();
-    let status = run_with(command, |bytes| counter.push(bytes))?;
-    Ok((status, counter))
-}
-
-/// What a program counted must agree with how it ended.
-fn verdict(status: ExitStatus, count: Option<Count>) -> Result<Count> {
-    let count = count.with_context(|| format!("told no number of tests; it ended with {status}"))?;
-    if !status.success() && count.failed == 0 {
-        bail!("ended with {status} after {count}");
-    }
-    Ok(count)
+    let status = run_with(&mut test, |bytes| counter.push(bytes))?;
+    counter.verdict(status, Counter::sum)
 }

@@ -7,7 +7,6 @@ mod apt;
 mod channel;
 mod cpio;
 mod debian;
-mod directory;
 mod disks;
 mod elf;
 mod kernel;

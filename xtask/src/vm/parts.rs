@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::apt::Apt;
-use super::directory::{self, RunDirectory};
 use super::disks::{Disk, POOLS, STATE};
 use super::kernel::Kernel;
 use super::qemu::{Accelerator, Guest};
@@ -14,6 +13,7 @@ use super::root::{self, Content};
 use super::session::Session;
 use super::tools::{self, Tools};
 use super::{BOOT_PATIENCE, Options, Userland, debian};
+use crate::directory::{self, RunDirectory};
 use crate::packages;
 use crate::process::{command, run_quietly};
 use crate::progress::say;

@@ -1,4 +1,4 @@
-//! The directory of one running machine, and the lock of the cache that all machines share.
+//! Directories that last as long as one run, and the lock of the cache that all runs share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,0 +1,44 @@
+//! The programs under test, copied once they are built: another build in the same checkout must not change them while
+//! they run, nor between two steps.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::directory::RunDirectory;
+use crate::workspace::{Architecture, Profile, Workspace};
+
+/// A directory of programs, removed with this value.
+pub struct Programs {
+    directory: RunDirectory,
+}
+
+impl Programs {
+    /// Builds the workspace's programs for this host and copies them.
+    pub fn build(workspace: &Workspace, profile: Profile) -> Result<Self> {
+        let built = workspace.build(Architecture::host(), profile)?;
+        let programs = Programs { directory: RunDirectory::new(&workspace.machine_cache())? };
+        for program in built {
+            programs.add(&program)?;
+        }
+        Ok(programs)
+    }
+
+    /// Copies one more.
+    pub fn add(&self, program: &Path) -> Result<()> {
+        let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
+        let copy = self.directory.path().join(name);
+        fs::copy(program, copy).with_context(|| format!("copy {}", program.display())).map(drop)
+    }
+
+    /// Where a program is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Result<Vec<PathBuf>> {
+        fs::read_dir(self.directory.path())?.map(|entry| Ok(entry?.path())).collect()
+    }
+}

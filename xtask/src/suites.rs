@@ -1,0 +1,88 @@
+//! Runs the suites that test the real programs: on this host, in the machine, across its reboot.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use crate::count::{Count, Counter};
+use crate::packages;
+use crate::process::{command, run_with};
+use crate::programs::Programs;
+use crate::sanity;
+use crate::vm::{Machine, Options, show};
+use crate::workspace::Workspace;
+
+const SUITE: &str = "bulkhead-suite";
+
+/// How the suites are run.
+pub struct Suites<'a> {
+    /// Where the machine's parts are kept.
+    pub workspace: &'a Workspace,
+    /// What is tested, and the suites.
+    pub programs: Programs,
+    /// Only tests whose name contains this.
+    pub filter: Option<String>,
+    /// Also what takes long.
+    pub long: bool,
+}
+
+impl Suites<'_> {
+    /// The suite on this host.
+    pub fn on_host(&self) -> Result<Count> {
+        ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
+        packages::require(&packages::FILESYSTEM_TOOLS)?;
+        let mut suite = command("sh");
+        suite.args(["-c", &self.line(&self.programs.path(SUITE), "host", "xfs")]);
+        let mut counter = Counter::default();
+        let status = run_with(&mut suite, |bytes| counter.push(bytes))?;
+        counter.verdict(status, Counter::last)
+    }
+
+    /// The suite in a machine of its own, with its pool on this filesystem.
+    pub fn in_machine(&self, filesystem: &str) -> Result<Count> {
+        self.count(&mut self.boot()?, &self.line(Path::new(SUITE), "vm", filesystem))
+    }
+
+    /// csi-sanity, with what it tests, in a machine of its own.
+    pub fn sanity(&self) -> Result<Count> {
+        self.programs.add(&sanity::build(self.workspace)?)?;
+        self.count(&mut self.boot()?, sanity::COMMAND)
+    }
+
+    /// The suite's two phases, with the end of the machine and its next start between them.
+    pub fn interrupted(&self, interrupt: fn(&mut Machine) -> Result<()>) -> Result<Count> {
+        let mut machine = self.boot()?;
+        let before = self.count(&mut machine, &format!("{SUITE} --place vm --phase before-reboot"))?;
+        interrupt(&mut machine)?;
+        let mut count = self.count(&mut machine, &format!("{SUITE} --place vm --phase after-reboot"))?;
+        count.add(before);
+        Ok(count)
+    }
+
+    fn boot(&self) -> Result<Machine> {
+        Machine::boot(self.workspace, &Options::new(self.programs.all()?))
+    }
+
+    fn count(&self, machine: &mut Machine, line: &str) -> Result<Count> {
+        let timeout = Duration::from_secs(if self.long { 4 * 3600 } else { 3600 });
+        let mut counter = Counter::default();
+        let status = machine.run_with(line, timeout, &mut |output, bytes| {
+            counter.push(bytes);
+            show(output, bytes);
+        })?;
+        counter.verdict(status, Counter::last)
+    }
+
+    /// The shell command that runs the suite.
+    fn line(&self, program: &Path, place: &str, filesystem: &str) -> String {
+        let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
+        if self.long {
+            line += " --long";
+        }
+        if let Some(filter) = &self.filter {
+            line += &format!(" '{}'", filter.replace('\'', r"'\''"));
+        }
+        line
+    }
+}
