@@ -187,6 +187,7 @@ fn in_role(role: Role, cases: &[Case], name: &str, setting: &Setting, work: &Pat
     match role {
         Role::Keeper => keeper::keep(case, setting, work, myself(Role::Body, name, setting, work, templates)?),
         Role::Body => {
+            feel_limits()?;
             let mut stand = Stand::new(setting, work, templates)?;
             if case.starts() {
                 stand.start()?;
@@ -195,6 +196,17 @@ fn in_role(role: Role, cases: &[Case], name: &str, setting: &Setting, work: &Pat
             stand.finish()
         }
     }
+}
+
+/// ext4 lets whoever has this capability write beyond a quota, and a test wants to feel it. Programs that it starts as
+/// root have it all the same.
+fn feel_limits() -> Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+    sets.permitted.remove(CapabilitySet::SYS_RESOURCE);
+    sets.inheritable.remove(CapabilitySet::SYS_RESOURCE);
+    Ok(set_capabilities(None, sets)?)
 }
 
 fn myself(role: Role, name: &str, setting: &Setting, work: &Path, templates: &Path) -> Result<Command> {
