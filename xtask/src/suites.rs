@@ -10,7 +10,7 @@ use crate::packages;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
 use crate::sanity;
-use crate::vm::{Machine, Options, show};
+use crate::vm::{Machine, Options, Sink, show};
 use crate::workspace::Workspace;
 
 const SUITE: &str = "bulkhead-suite";
@@ -40,22 +40,29 @@ impl Suites<'_> {
     }
 
     /// The suite in a machine of its own, with its pool on this filesystem.
-    pub fn in_machine(&self, filesystem: &str) -> Result<Count> {
-        self.count(&mut self.boot()?, &self.line(Path::new(SUITE), "vm", filesystem))
+    pub fn in_machine(&self, filesystem: &str, sink: Sink<'_>) -> Result<Count> {
+        self.count(&mut self.boot()?, &self.line(Path::new(SUITE), "vm", filesystem), sink)
+    }
+
+    /// The same beside another machine: what it writes is returned for later.
+    pub fn in_machine_unseen(&self, filesystem: &str) -> (Result<Count>, Vec<u8>) {
+        let mut written = Vec::new();
+        let count = self.in_machine(filesystem, &mut |_, bytes| written.extend_from_slice(bytes));
+        (count, written)
     }
 
     /// csi-sanity, with what it tests, in a machine of its own.
     pub fn sanity(&self) -> Result<Count> {
         self.programs.add(&sanity::build(self.workspace)?)?;
-        self.count(&mut self.boot()?, sanity::COMMAND)
+        self.count(&mut self.boot()?, sanity::COMMAND, &mut show)
     }
 
     /// The suite's two phases, with the end of the machine and its next start between them.
     pub fn interrupted(&self, interrupt: fn(&mut Machine) -> Result<()>) -> Result<Count> {
         let mut machine = self.boot()?;
-        let before = self.count(&mut machine, &format!("{SUITE} --place vm --phase before-reboot"))?;
+        let before = self.count(&mut machine, &format!("{SUITE} --place vm --phase before-reboot"), &mut show)?;
         interrupt(&mut machine)?;
-        let mut count = self.count(&mut machine, &format!("{SUITE} --place vm --phase after-reboot"))?;
+        let mut count = self.count(&mut machine, &format!("{SUITE} --place vm --phase after-reboot"), &mut show)?;
         count.add(before);
         Ok(count)
     }
@@ -64,12 +71,12 @@ impl Suites<'_> {
         Machine::boot(self.workspace, &Options::new(self.programs.all()?))
     }
 
-    fn count(&self, machine: &mut Machine, line: &str) -> Result<Count> {
+    fn count(&self, machine: &mut Machine, line: &str, sink: Sink<'_>) -> Result<Count> {
         let timeout = Duration::from_secs(if self.long { 4 * 3600 } else { 3600 });
         let mut counter = Counter::default();
         let status = machine.run_with(line, timeout, &mut |output, bytes| {
             counter.push(bytes);
-            show(output, bytes);
+            sink(output, bytes);
         })?;
         counter.verdict(status, Counter::last)
     }

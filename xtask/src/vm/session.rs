@@ -109,6 +109,8 @@ impl Session {
                     let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sends what is no frame" };
                     return Err(self.failure(doing, what));
                 }
+                // Its end of the socket may be open in another QEMU, started at the same moment.
+                Event::Silence if self.qemu.ended() => return Err(self.failure(doing, "QEMU ended")),
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));
                 }
