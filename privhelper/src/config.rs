@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use bulkhead_protocol::{DriverName, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, PoolName, PublishName, QuotaMode};
 use rustix::fs::OFlags;
 
+use crate::state::KUBELET_PROJECTS;
 use crate::sys::file;
 use crate::sys::seccomp::OnViolation;
 
@@ -248,9 +249,9 @@ fn publish(value: &str) -> Result<(PublishName, PathBuf), Complaint> {
 
 fn project_ids(value: &str) -> Result<(u32, u32), Complaint> {
     let range = value.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-    range
-        .filter(|(first, last)| *first >= 1 && first <= last)
-        .ok_or_else(|| format!("FIRST-LAST is wanted, not {value:?}"))
+    range.filter(|(first, last)| *first >= 1 && first <= last && *last < KUBELET_PROJECTS).ok_or_else(|| {
+        format!("FIRST-LAST is wanted, from 1 to 1048576 (the kubelet's begin behind it), not {value:?}")
+    })
 }
 
 fn on_violation(value: &str) -> Result<OnViolation, Complaint> {

@@ -1,9 +1,9 @@
 //! The second process: it empties deleted volumes, so it walks what pods wrote. It sees the pools only, and cannot mount.
 //!
 //! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and it may
-//! still be written to. So nothing is followed, ".." is never trusted, and deep trees are made flat: a directory inside
-//! a directory is moved to a place that no pod can reach before it is emptied itself. That needs a few descriptors and
-//! two buffers, however deep and wide the tree is. A job that takes long is put back, so that it keeps no other waiting.
+//! still be written to. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is moved
+//! to the top first: that bounds descriptors and memory, however deep and wide the tree is, and needs no room in a pool
+//! that is full. A job that takes long is put back, so that it keeps no other waiting.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Text;
 use caps::Capability;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::sys::capability::{drop_all_but, raise, verify_dropped};
@@ -46,6 +46,7 @@ pub struct Report {
 pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>], on_violation: OnViolation) -> Result<(), String> {
     drop_all_but(&KEPT).map_err(|errno| format!("the emptier cannot drop its privileges: {errno}"))?;
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
+    let mut moved = 0;
     verify_dropped(&KEPT).map_err(|what| format!("the emptier still has more than it needs: {what}"))?;
     seccomp::install(Process::Emptier, on_violation)
         .map_err(|error| format!("the emptier's seccomp filter: {error}"))?;
@@ -60,14 +61,14 @@ pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>], on_violation: OnViolatio
         let job = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Job>(packet).ok());
         let job = job.ok_or("the emptier was sent what is no job")?;
         let pool = usize::try_from(job.pool).ok().and_then(|index| pools.get(index)).and_then(Option::as_ref);
-        let result = pool.ok_or(Errno::NOENT).and_then(|pool| work(pool, job.name.as_str()));
+        let result = pool.ok_or(Errno::NOENT).and_then(|pool| work(pool, job.name.as_str(), &mut moved));
         let report = Report { errno: result.err().map(Errno::raw_os_error) };
         let packet = bulkhead_protocol::encode(&report).map_err(|error| error.to_string())?;
         socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot answer: {errno}"))?;
     }
 }
 
-fn work(pool: &OwnedFd, name: &str) -> SysResult<()> {
+fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
     if !name.starts_with('.') || name.contains('/') {
         return Err(Errno::INVAL);
     }
@@ -78,98 +79,74 @@ fn work(pool: &OwnedFd, name: &str) -> SysResult<()> {
         Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
         Err(errno) => return Err(errno),
     };
-    // What is made in here from now on is charged to nobody: a volume may be full, and emptying it takes directories.
+    // Moving a directory of another project into one that hands down its own is refused (EXDEV).
     let attributes = file::attributes(&top)?;
     if attributes.flags & Attributes::PROJECT_INHERIT != 0 {
         file::set_attributes(&top, attributes.with_flags(attributes.flags & !Attributes::PROJECT_INHERIT))?;
     }
-    match file::make_directory(&top, FLAT, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
+    let mut emptying = Emptying { top: &top, moved, deadline: Instant::now() + PATIENCE };
+    loop {
+        match file::remove_directory(pool, name) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => emptying.empty(&top, 0)?,
+            other => return other,
+        }
     }
-    let mut flat = Flat { place: file::open(&top, FLAT, DIRECTORY)?, moved: 0, deadline: Instant::now() + PATIENCE };
-    flat.empty(&top)?;
-    file::remove_directory(&top, FLAT)?;
-    file::remove_directory(pool, name)
 }
 
-/// The directory of a doomed volume in which its directories lie side by side.
-const FLAT: &str = "flat";
+/// How deep directories are emptied where they are.
+const DEEPEST: u32 = 32;
 /// How long one job may take before the next has its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-struct Flat {
-    place: OwnedFd,
-    /// Numbers for names, so far.
-    moved: u64,
+struct Emptying<'a> {
+    top: &'a OwnedFd,
+    /// Numbers for names at the top, so far; none is tried twice.
+    moved: &'a mut u64,
     deadline: Instant,
 }
 
-impl Flat {
-    fn empty(&mut self, top: &OwnedFd) -> SysResult<()> {
-        self.flatten(top)?;
-        let mut found = true;
-        while found {
-            found = false;
-            let place = rustix::io::fcntl_dupfd_cloexec(&self.place, 0)?;
-            file::each_entry(&place, |name| {
-                found = true;
-                let directory = file::open(&place, name, DIRECTORY)?;
-                self.flatten(&directory)?;
-                match file::remove_directory(&place, name) {
-                    // Somebody still writes there: it is met again in the next round.
-                    Err(Errno::NOTEMPTY) => Ok(()),
-                    Err(Errno::PERM) => {
-                        allow_changes(&directory)?;
-                        file::remove_directory(&place, name)
-                    }
-                    other => other,
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Removes the files of a directory first, which makes room, and then moves its directories.
-    fn flatten(&mut self, directory: &OwnedFd) -> SysResult<()> {
-        let deadline = self.deadline;
+impl Emptying<'_> {
+    /// Removes what is in a directory. Somebody may still write there: what is left is met in the next round.
+    fn empty(&mut self, directory: &OwnedFd, depth: u32) -> SysResult<()> {
         file::each_entry(directory, |name| {
-            if Instant::now() > deadline {
+            if Instant::now() > self.deadline {
                 return Err(Errno::TIME);
             }
             match remove_file(directory, name) {
-                Err(Errno::ISDIR) => Ok(()),
-                other => other,
+                Err(Errno::ISDIR) if depth >= DEEPEST => return self.move_up(directory, name),
+                Err(Errno::ISDIR) => {}
+                other => return other,
             }
-        })?;
-        file::each_entry(directory, |name| {
-            if name.to_bytes() == FLAT.as_bytes() && self.is_in(directory)? {
-                Ok(())
-            } else {
-                self.take(directory, name)
+            let inner = match file::open(directory, name, DIRECTORY) {
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+                inner => inner?,
+            };
+            self.empty(&inner, depth.saturating_add(1))?;
+            match file::remove_directory(directory, name) {
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => Ok(()),
+                Err(Errno::PERM) => {
+                    allow_changes(&inner)?;
+                    allow_changes(directory)?;
+                    file::remove_directory(directory, name)
+                }
+                other => other,
             }
         })
     }
 
-    /// Whether this is the directory that holds the flat place, where the place itself must stay.
-    fn is_in(&self, directory: &OwnedFd) -> SysResult<bool> {
-        let inside = file::status_at(directory, FLAT)?;
-        Ok(inside.id == file::status(&self.place)?.id)
-    }
-
-    fn take(&mut self, from: &OwnedFd, name: &CStr) -> SysResult<()> {
+    fn move_up(&mut self, from: &OwnedFd, name: &CStr) -> SysResult<()> {
         loop {
-            self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
-            let rename = |to: &str| file::rename_new(from, name, &self.place, to);
-            let moved = rename(&self.moved.to_string());
-            match moved {
+            *self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
+            let to = self.moved.to_string();
+            let rename = || file::rename_new(from, name, self.top, &to);
+            match rename() {
                 // Left there by a helper that was killed.
                 Err(Errno::EXIST) => {}
-                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
+                Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::PERM) => {
                     allow_changes(from)?;
                     allow_changes(file::open(from, name, DIRECTORY)?)?;
-                    return rename(&self.moved.to_string());
+                    return rename();
                 }
                 other => return other,
             }

@@ -114,6 +114,11 @@ fn open_publish(
     let directory = open_directory(&path, config, changes)?;
     let shown = path.display();
     let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
+    if file::is_open_to_others(&status) {
+        return Err(format!(
+            "{shown} is not root's alone, and who may rename in it can hide a mount; run: chown root {shown}; chmod go-w {shown}"
+        ));
+    }
     let mount = mounts.iter().find(|mount| mount.id == status.mount_id);
     let mount = mount.ok_or_else(|| format!("{shown} is on no mount of this namespace"))?;
     if !mount.shared {
@@ -164,11 +169,16 @@ fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: b
         .find(|mount| mount.id == status.mount_id)
         .ok_or_else(|| format!("{shown} is on no mount of this namespace"))?;
     let point = mount.point.display();
-    if mount.has("ro") {
+    let read_only = rustix::fs::fstatvfs(&directory)
+        .is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    if read_only {
         return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
     }
     if !matches!(mount.filesystem.as_str(), "xfs" | "ext4") {
         return Err(format!("{shown} is on {}; a pool must be on XFS or ext4", mount.filesystem));
+    }
+    if file::is_open_to_others(&status) {
+        return Err(format!("{shown} is not root's alone; run: chown root {shown}; chmod go-w {shown}"));
     }
     let mut warnings = Vec::new();
     if mount.has("noexec") {
@@ -204,18 +214,19 @@ fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: b
     Ok(HostPool { directory, marker, inherited: mount.flags(), warnings })
 }
 
-/// A pool below a publish directory would be visible twice, and a target inside it could not be told from any other.
+/// Pools and publish directories must lie apart: a pool below a publish directory would be visible twice, and a publish
+/// directory around the kubelet's would give away what its shapes and records keep.
 fn refuse_overlap(config: &Config, pools: &[Result<HostPool, String>], publish: &[HostPublish]) -> Result<(), String> {
-    for (pool, found) in config.pools.iter().zip(pools) {
-        let Ok(found) = found else { continue };
-        let real = real_path(&found.directory, &pool.directory);
-        if let Some(other) =
-            publish.iter().find(|other| real.starts_with(&other.real_path) || other.real_path.starts_with(&real))
-        {
-            return Err(format!(
-                "pool {} and publish directory {} lie inside one another; keep them apart",
-                pool.name, other.name
-            ));
+    let served = config.pools.iter().zip(pools).filter_map(|(pool, found)| Some((pool, found.as_ref().ok()?)));
+    let pools =
+        served.map(|(pool, found)| (format!("pool {}", pool.name), real_path(&found.directory, &pool.directory)));
+    let publish = publish.iter().map(|found| (format!("publish directory {}", found.name), found.real_path.clone()));
+    let all: Vec<_> = pools.chain(publish).collect();
+    for (index, (name, path)) in all.iter().enumerate() {
+        for (other, inner) in all.iter().skip(index.saturating_add(1)) {
+            if path.starts_with(inner) || inner.starts_with(path) {
+                return Err(format!("{name} and {other} lie inside one another; keep them apart"));
+            }
         }
     }
     Ok(())

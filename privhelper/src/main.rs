@@ -51,7 +51,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
-    let outside = startup::take_outside(config)?;
+    let mut outside = startup::take_outside(config)?;
     let host = host::inspect(config, true)?;
     let jail = jail::enter(config, &host)?;
     jail::prove(&host, &jail)?;

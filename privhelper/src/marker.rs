@@ -58,6 +58,8 @@ pub fn lock(directory: &OwnedFd, pool: &PoolConfig, changes: bool) -> Result<Own
     check(&String::from_utf8_lossy(&content), pool)?;
     match file::lock(&marker) {
         Ok(()) => Ok(marker),
+        // A check disturbs nobody, and a helper that serves is a good sign.
+        Err(Errno::AGAIN) if !changes => Ok(marker),
         Err(Errno::AGAIN) => Err(format!("{shown} is served by another helper; stop it first")),
         Err(errno) => Err(fail("lock", errno)),
     }

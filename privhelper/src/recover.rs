@@ -68,6 +68,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         if let (Err(errno), Some(pool)) = (swept, state.pools.get_mut(index)) {
             tracing::error!(pool = %pool.config.name, %errno, "a pool is not served: it cannot be listed");
             pool.state = Err(format!("it cannot be listed: {errno}"));
+            doomed.retain(|doomed: &Doomed| doomed.pool != index);
         }
     }
     state.unserved = unserved;
@@ -173,10 +174,9 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
         spec => spec.map_err(|error| format!("its record cannot be used: {error:?}"))?,
     };
     let project = project_of(pool, &outer).map_err(say)?;
-    match spec.kind {
+    let content = match spec.kind {
         VolumeKind::Directory { inodes, .. } => {
             let data = file::open(&outer, DATA, OFlags::PATH | OFlags::DIRECTORY).map_err(say)?;
-            owners.insert(file::status(&data).map_err(say)?.id, id.clone());
             if let Some(project) = project {
                 let (bytes, inodes) = (spec.size.get(), ops::inodes_limit(inodes.get()));
                 let quota = pool.filesystem.quota(project).map_err(say)?;
@@ -185,11 +185,11 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
                     pool.filesystem.set_quota(project, bytes, inodes).map_err(say)?;
                 }
             }
+            file::status(&data).map_err(say)?.id
         }
         VolumeKind::Image { .. } => {
             let image = file::open(&outer, IMAGE, OFlags::RDWR).map_err(say)?;
             let status = file::status(&image).map_err(say)?;
-            owners.insert(status.id, id.clone());
             if status.allocated > status.size {
                 // Room that was allocated for a growth that did not end.
                 rustix::fs::ftruncate(&image, status.size).map_err(say)?;
@@ -201,12 +201,14 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
                 }
                 _ => {}
             }
+            status.id
         }
-    }
-    let volume = Volume { pool: index, project, spec, targets: BTreeMap::new(), device: None };
+    };
+    let volume = Volume { pool: index, project, spec, content, targets: BTreeMap::new(), device: None };
     if !state.volumes.insert(id.clone(), volume) {
         return Err("another pool has a volume of that id".to_owned());
     }
+    owners.insert(content, id.clone());
     pool.filesystem.adopt(Share::of(&spec, project.is_some()), project);
     Ok(true)
 }

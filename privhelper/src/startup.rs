@@ -47,9 +47,9 @@ pub fn take_outside(config: &Config) -> Result<Outside, String> {
 
 impl Outside {
     /// Tells systemd that requests are served.
-    pub fn ready(&self) {
-        if let Some(manager) = &self.service_manager
-            && let Err(errno) = socket::send(manager, b"READY=1\nSTATUS=Serving requests", None)
+    pub fn ready(&mut self) {
+        if let Some(manager) = self.service_manager.take()
+            && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
             tracing::warn!(%errno, "systemd cannot be told that the helper is ready");
         }

@@ -47,7 +47,7 @@ pub fn bind_mount(
 /// Unmounts a directory volume from a target and removes the target.
 pub fn unmount(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, Some(target))?;
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id, Some(target)) };
     if !matches!(volume.spec.kind, VolumeKind::Directory { .. }) {
         return Err(wrong_kind(id, "a block volume, not a directory volume"));
     }
@@ -60,10 +60,7 @@ pub fn unmount(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Repl
         }
         held => held?,
     };
-    let pool = state.pool_at(volume.pool)?;
-    let data = file::status(open_data(pool, id)?).map_err(|errno| failed("look at volume", id, errno))?.id;
-    held.unpublish(&volume, |status| status.id == data)?;
-    state.volumes.unpublish(id, target);
+    held.unpublish(state, id, &volume, |status| status.id == volume.content)?;
     Ok(Reply::Done)
 }
 

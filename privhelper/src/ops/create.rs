@@ -6,7 +6,7 @@ use bulkhead_protocol::{Error, ErrorKind, PoolName, Reply, VolumeId, VolumeKind,
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::state::{DATA, DOOMED, Doomed, IMAGE, MAKING, Served, Share, State, Volume, failed, write_spec};
-use crate::sys::file;
+use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
@@ -31,19 +31,30 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
         false => None,
     };
     let making = format!("{MAKING}{id}");
-    if let Err(errno) = build(pool, &making, id, &spec, project) {
-        // What was built keeps its project and its room until it is emptied.
-        if discard(state, index, pool, &making, project, share) {
-            reservation.keep();
+    let content = match build(pool, &making, id, &spec, project) {
+        Ok(content) => content,
+        Err(errno) => {
+            // What was built keeps its project and its room until it is emptied.
+            if discard(state, index, pool, &making, project, share) {
+                reservation.keep();
+            }
+            return Err(failed("create volume", id, errno));
         }
-        return Err(failed("create volume", id, errno));
-    }
+    };
     reservation.keep();
-    state.volumes.insert(id.clone(), Volume { pool: index, project, spec, targets: Default::default(), device: None });
+    state
+        .volumes
+        .insert(id.clone(), Volume { pool: index, project, spec, content, targets: Default::default(), device: None });
     Ok(Reply::Size(spec.size))
 }
 
-fn build(pool: &Served, making: &str, id: &VolumeId, spec: &VolumeSpec, project: Option<ProjectId>) -> SysResult<()> {
+fn build(
+    pool: &Served,
+    making: &str,
+    id: &VolumeId,
+    spec: &VolumeSpec,
+    project: Option<ProjectId>,
+) -> SysResult<FileId> {
     file::make_directory(&pool.directory, making, OWNER_ONLY)?;
     let outer = file::open(&pool.directory, making, OFlags::RDONLY | OFlags::DIRECTORY)?;
     if let Some(project) = project {
@@ -51,7 +62,7 @@ fn build(pool: &Served, making: &str, id: &VolumeId, spec: &VolumeSpec, project:
         file::set_attributes(&outer, attributes.in_project(project.0))?;
     }
     write_spec(&outer, spec)?;
-    match spec.kind {
+    let content = match spec.kind {
         VolumeKind::Directory { inodes, mode } => {
             file::make_directory(&outer, DATA, OWNER_ONLY)?;
             let data = file::open(&outer, DATA, OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -60,16 +71,22 @@ fn build(pool: &Served, making: &str, id: &VolumeId, spec: &VolumeSpec, project:
             if let Some(project) = project {
                 pool.filesystem.set_quota(project, spec.size.get(), inodes_limit(inodes.get()))?;
             }
+            file::status(&data)?.id
         }
         VolumeKind::Image { sparse, .. } => {
             let image = file::create(&outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
             allocate(&image, spec.size.get(), sparse)?;
             file::sync(&image)?;
+            file::status(&image)?.id
         }
-    }
+    };
     file::touch_and_sync(&outer)?;
     file::rename_new(&pool.directory, making, &pool.directory, id.as_str())?;
-    file::sync(&pool.directory)
+    // A volume that may not outlive a power cut is none: it gets its old name back, and goes.
+    file::sync(&pool.directory).inspect_err(|_| {
+        let _ = file::rename_new(&pool.directory, id.as_str(), &pool.directory, making);
+    })?;
+    Ok(content)
 }
 
 fn allocate(image: &OwnedFd, size: u64, sparse: bool) -> SysResult<()> {

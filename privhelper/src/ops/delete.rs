@@ -4,15 +4,16 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
 
 use super::absent;
 use super::loops::detach;
+use super::target::still_published;
 use crate::state::{DOOMED, Doomed, Settlement, Share, State, failed};
 use crate::sys::file;
 
 /// Deletes a volume that is published nowhere. One that is not there is deleted already.
 pub fn delete(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, None)?;
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
     let pool = state.pool_at(volume.pool)?;
-    if let Some(target) = volume.targets.keys().next() {
+    if let Some(target) = still_published(state, id, &volume)? {
         let message = format!("volume {id} is published at {target}; unpublish it first");
         return Err(Error::new(ErrorKind::InUse, message));
     }

@@ -40,7 +40,7 @@ pub fn make_device(state: &State, id: &VolumeId, target: &TargetPath, exclusive:
 /// Removes a volume's device node from a target, and the target.
 pub fn remove_device(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, Some(target))?;
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id, Some(target)) };
     if !matches!(volume.spec.kind, VolumeKind::Image { .. }) {
         return Err(wrong_kind(id, "a directory volume, not a block volume"));
     }
@@ -54,7 +54,8 @@ pub fn remove_device(state: &State, id: &VolumeId, target: &TargetPath) -> Resul
         held => held?,
     };
     let number = volume.device.map(|device| (MAJOR, device.number));
-    held.unpublish(&volume, |status| status.file_type == FileType::BlockDevice && Some(status.device) == number)?;
-    state.volumes.unpublish(id, target);
+    held.unpublish(state, id, &volume, |status| {
+        status.file_type == FileType::BlockDevice && Some(status.device) == number
+    })?;
     Ok(Reply::Done)
 }

@@ -4,10 +4,10 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::grow::open_image;
+use super::target::still_published;
 use super::{absent, existing_image};
 use crate::state::{Device, State, Volume, failed};
 use crate::sys::Errno;
-use crate::sys::file::{self, FileId};
 
 /// Attaches a block volume's image to a loop device.
 pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Reply, Error> {
@@ -18,9 +18,8 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
     let fail = |errno| failed("attach volume", id, errno);
     let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let image = open_image(pool, id, flags).map_err(fail)?;
-    let image_id = file::status(&image).map_err(fail)?.id;
     if let Some(device) = volume.device {
-        let attached = state.loops.revive(device.number, image_id).map_err(fail)?;
+        let attached = state.loops.revive(device.number, volume.content).map_err(fail)?;
         if attached && device.read_only == read_only {
             return Ok(Reply::Done);
         }
@@ -50,8 +49,8 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
 /// Detaches a block volume's loop device.
 pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, None)?;
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id) };
-    if let Some(target) = volume.targets.keys().next() {
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
+    if let Some(target) = still_published(state, id, &volume)? {
         return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {target}; its device stays")));
     }
     detach(state, id, &volume)?;
@@ -71,8 +70,7 @@ pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 /// Detaches the device of a volume that is published nowhere, if it has one.
 pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
     let Some(device) = volume.device else { return Ok(()) };
-    let image = image_id(state, id, volume)?;
-    state.loops.detach(device.number, image).map_err(|errno| match errno {
+    state.loops.detach(device.number, volume.content).map_err(|errno| match errno {
         Errno::BUSY => {
             let message =
                 format!("the device of volume {id} is still open in another process; it goes when that closes it");
@@ -87,16 +85,9 @@ pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error
 /// The volume's device, if it still backs the volume's image.
 pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
     let Some(device) = volume.device else { return Ok(None) };
-    let image = image_id(state, id, volume)?;
     let attached = state
         .loops
-        .is_attached(device.number, image)
+        .is_attached(device.number, volume.content)
         .map_err(|errno| failed("look at the device of volume", id, errno))?;
     Ok(attached.then_some(device))
-}
-
-fn image_id(state: &State, id: &VolumeId, volume: &Volume) -> Result<FileId, Error> {
-    let pool = state.pool_at(volume.pool)?;
-    let image = open_image(pool, id, OFlags::PATH).and_then(file::status);
-    Ok(image.map_err(|errno| failed("look at the image of volume", id, errno))?.id)
 }

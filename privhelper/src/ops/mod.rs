@@ -9,7 +9,7 @@ mod loops;
 mod status;
 mod target;
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
+use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId, VolumeKind};
 
 pub use bind::{bind_mount, unmount};
 pub use create::{create, inodes_limit};
@@ -26,14 +26,6 @@ fn existing(state: &State, id: &VolumeId) -> Result<Volume, Error> {
     state.volumes.get(id).ok_or_else(|| state.unknown(id))
 }
 
-/// The answer to a request to take away what is not there: done, if that is certain.
-fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    match state.unknown(id) {
-        error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
-        error => Err(error),
-    }
-}
-
 /// The same, if it is a block volume.
 fn existing_image(state: &State, id: &VolumeId) -> Result<Volume, Error> {
     let volume = existing(state, id)?;
@@ -45,4 +37,14 @@ fn existing_image(state: &State, id: &VolumeId) -> Result<Volume, Error> {
 
 fn wrong_kind(id: &VolumeId, is: &str) -> Error {
     Error::new(ErrorKind::WrongKind, format!("volume {id} is {is}"))
+}
+
+/// The answer to a request to take a volume away, from a target if one is given, when there is none: done, if it is
+/// certain that nothing of it is there.
+fn absent(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
+    match state.unknown(id) {
+        error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
+        _ if target.is_some_and(|target| target::is_clear(state, target)) => Ok(Reply::Done),
+        error => Err(error),
+    }
 }

@@ -152,8 +152,14 @@ impl Held<'_> {
         })
     }
 
-    /// Unmounts everything at the target that is proved ours, then removes the target.
-    pub fn unpublish(&self, volume: &Volume, is_ours: impl Fn(&Status) -> bool) -> Result<(), Error> {
+    /// Unmounts everything at the target that is proved ours, notes it, then removes the target.
+    pub fn unpublish(
+        &self,
+        state: &State,
+        id: &VolumeId,
+        volume: &Volume,
+        is_ours: impl Fn(&Status) -> bool,
+    ) -> Result<(), Error> {
         let recorded = volume.targets.get(self.target).map(|published| published.source);
         while let Some(status) = self.status()?.filter(|status| status.mount_root) {
             if recorded != Some(status.id) && !is_ours(&status) {
@@ -170,6 +176,7 @@ impl Held<'_> {
                 errno => failed("unmount target", self.target, errno),
             })?;
         }
+        state.volumes.unpublish(id, self.target);
         self.clear(None)
     }
 }
@@ -177,6 +184,26 @@ impl Held<'_> {
 /// Notes in the table that a volume is published.
 pub fn note(state: &State, id: &VolumeId, held: &Held<'_>, source: FileId, flags: MountFlags) {
     state.volumes.publish(id, held.target.clone(), Published { source, flags });
+}
+
+/// A target at which a volume is published. Entries of the table whose mount somebody has taken away are forgotten; one
+/// whose directory is gone is kept: the kernel lets a directory be renamed with a mount in it.
+pub fn still_published(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<TargetPath>, Error> {
+    for target in volume.targets.keys() {
+        match hold(state, target).and_then(|held| held.status()) {
+            Ok(status) if !status.is_some_and(|status| status.mount_root) => state.volumes.unpublish(id, target),
+            _ => return Ok(Some(target.clone())),
+        }
+    }
+    Ok(None)
+}
+
+/// Whether nothing is mounted at a target, for certain.
+pub fn is_clear(state: &State, target: &TargetPath) -> bool {
+    match hold(state, target) {
+        Ok(held) => held.status().is_ok_and(|status| !status.is_some_and(|status| status.mount_root)),
+        Err(error) => error.kind == ErrorKind::NotFound,
+    }
 }
 
 /// The request to unpublish names another volume than the one that is there.

@@ -13,6 +13,9 @@ use crate::sys::capability::raise;
 use crate::sys::quota::{self, ProjectId, ProjectQuota};
 use crate::sys::{Errno, Result as SysResult};
 
+/// The first of the project ids that the kubelet uses itself (its fsquota package).
+pub const KUBELET_PROJECTS: u32 = 1_048_577;
+
 /// A filesystem with one or more pools.
 #[derive(Debug)]
 pub struct Filesystem {
@@ -132,41 +135,46 @@ impl Filesystem {
     }
 
     /// Bytes charged to projects of no volume: whoever owns a file can move it into any project, and so out of its quota.
-    /// The first such project and the sum, if there is one.
+    /// The first such project and the sum, if there is one. The kubelet's own projects are left out.
     pub fn strays(&self) -> SysResult<Option<(ProjectId, u64)>> {
-        /// A bound on the walk: a hostile pod can make very many projects.
-        const MOST: usize = 100_000;
-        let ledger = lock(&self.ledger);
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        let (mut from, mut strays) = (ProjectId(1), None);
-        for _ in 0..MOST {
-            let Some((project, found)) = quota::get_next(&self.root, from)? else { break };
-            if found.used_bytes > 0 && !ledger.projects.contains(&project) {
+        let ours = lock(&self.ledger).projects.clone();
+        let mut strays = None;
+        self.walk((1, KUBELET_PROJECTS - 1), |project, found| {
+            if found.used_bytes > 0 && !ours.contains(&project) {
                 let (first, sum): (ProjectId, u64) = strays.unwrap_or((project, 0));
                 strays = Some((first, sum.saturating_add(found.used_bytes)));
             }
-            let Some(next) = project.0.checked_add(1) else { break };
-            from = ProjectId(next);
-        }
+            Ok(())
+        })?;
         Ok(strays)
     }
 
     /// Takes the limits off projects of our range that no volume has and nothing is charged to: a helper that was killed
     /// between removing a volume and releasing its quota leaves them.
     pub fn sweep(&self) -> SysResult<()> {
-        let ledger = lock(&self.ledger);
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        let (first, last) = self.project_ids;
-        let mut from = first;
-        while let Some((project, found)) = quota::get_next(&self.root, ProjectId(from))? {
-            if project.0 > last {
-                break;
-            }
+        let ours = lock(&self.ledger).projects.clone();
+        self.walk(self.project_ids, |project, found| {
             let idle = found.used_bytes == 0 && found.used_inodes == 0;
-            if idle && !found.is_unused() && !ledger.projects.contains(&project) {
+            if idle && !found.is_unused() && !ours.contains(&project) {
                 quota::set(&self.root, project, 0, 0)?;
             }
-            from = project.0.saturating_add(1);
+            Ok(())
+        })
+    }
+
+    /// Looks at the projects of a range that the filesystem knows. A hostile pod can make very many: not at all of them.
+    fn walk(&self, range: (u32, u32), mut look: impl FnMut(ProjectId, ProjectQuota) -> SysResult<()>) -> SysResult<()> {
+        const MOST: usize = 100_000;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let mut from = range.0;
+        for _ in 0..MOST {
+            match quota::get_next(&self.root, ProjectId(from))? {
+                Some((project, found)) if project.0 <= range.1 => {
+                    look(project, found)?;
+                    from = project.0.saturating_add(1);
+                }
+                _ => break,
+            }
         }
         Ok(())
     }
@@ -177,8 +185,9 @@ impl Filesystem {
         // Nothing counts what is written to directories without a project, so it narrows the room twice there: as
         // promised and as used. That is the safe side.
         let mut used = ledger.allocated;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         for project in &ledger.projects {
-            used = used.saturating_add(self.quota(*project)?.used_bytes);
+            used = used.saturating_add(quota::get(&self.root, *project)?.used_bytes);
         }
         let capacity = bytes(found.f_bavail).saturating_add(used);
         let overcommitted = u128::from(capacity).saturating_mul(pool.overcommit_permille.into()) / 1000;

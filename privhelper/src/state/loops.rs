@@ -73,7 +73,11 @@ impl Loops {
         for _ in 0..TRIES {
             let idle = lock(&self.idle).pop_front();
             let number = idle.map_or_else(|| loopdevice::any_free(&self.control), Ok)?;
-            let device = self.open(number)?;
+            let device = match self.open(number) {
+                // It is on its way out.
+                Err(Errno::NXIO) => continue,
+                device => device?,
+            };
             let configure =
                 |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), read_only, direct);
             // A backing file may refuse direct I/O, or not with this block size.
@@ -93,22 +97,25 @@ impl Loops {
     /// Detaches a device. `Busy` while somebody else has it open: it is dying then, and goes at the last close.
     pub fn detach(&self, number: u32, image: FileId) -> SysResult<()> {
         let device = self.open(number)?;
-        if !is_bound_to(&device, image)? {
-            self.remove_node(number);
-            return Ok(());
-        }
+        let mut bound = is_bound_to(&device, image)?;
         // Device managers open every device for a moment when it changes. While they do, unbinding only marks it, and
         // the last close would be ours: so it is asked for again.
         for pause in [0, 5, 20, 50] {
+            if !bound {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(pause));
             loopdevice::unbind(&device)?;
-            if !is_bound_to(&device, image)? {
-                self.remove_node(number);
-                lock(&self.idle).push_back(number);
-                return Ok(());
-            }
+            bound = is_bound_to(&device, image)?;
         }
-        Err(Errno::BUSY)
+        // Since Linux 6.10 it is this close that unbinds: only now may somebody else take the number.
+        drop(device);
+        if bound {
+            return Err(Errno::BUSY);
+        }
+        self.remove_node(number);
+        lock(&self.idle).push_back(number);
+        Ok(())
     }
 
     /// Whether a device still backs an image.

@@ -17,7 +17,7 @@ use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, Volu
 
 pub use claims::Claims;
 pub use doomed::{Doomed, Graveyard, Settlement};
-pub use filesystem::{Filesystem, Share};
+pub use filesystem::{Filesystem, KUBELET_PROJECTS, Share};
 pub use loops::{Device, Loops};
 pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, Served, SpecError, read_spec, write_spec};
 pub use publish::{PublishDirectory, Purpose, Shape};

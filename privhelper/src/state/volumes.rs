@@ -21,6 +21,8 @@ pub struct Volume {
     pub project: Option<ProjectId>,
     /// What was asked for, with the size it has now.
     pub spec: VolumeSpec,
+    /// The directory that is published, or the image: what is mounted or attached is compared with it.
+    pub content: FileId,
     /// Where it is published.
     pub targets: BTreeMap<TargetPath, Published>,
     /// The loop device its image is attached to.

@@ -41,10 +41,17 @@ pub struct Status {
     pub device: (u32, u32),
     /// Owner.
     pub uid: u32,
+    /// Permission bits and type.
+    pub mode: u32,
     /// Length in bytes.
     pub size: u64,
     /// Allocated bytes.
     pub allocated: u64,
+}
+
+/// Whether anybody but root may put something else where an entry of the directory was.
+pub fn is_open_to_others(status: &Status) -> bool {
+    status.uid != 0 || status.mode & 0o022 != 0
 }
 
 /// Opens a path of the configuration or of the jail's own making, links and all. At start only: no request gets here.
@@ -108,7 +115,7 @@ pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<
 /// Names that are no UTF-8 are names like any other.
 pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>) -> Result<()> {
     rustix::fs::seek(directory, SeekFrom::Start(0))?;
-    let mut buffer = [MaybeUninit::uninit(); 16 << 10];
+    let mut buffer = [MaybeUninit::uninit(); 4 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
@@ -126,7 +133,7 @@ pub fn status(file: impl AsFd) -> Result<Status> {
 
 /// What the entry `name` of `parent` is, without opening it; an empty name is `parent` itself.
 pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Status> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
     let found = rustix::fs::statx(parent, name, flags, wanted)?;
     Ok(Status {
@@ -136,6 +143,7 @@ pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat
         mount_id: found.stx_mnt_id,
         device: (found.stx_rdev_major, found.stx_rdev_minor),
         uid: found.stx_uid,
+        mode: found.stx_mode.into(),
         size: found.stx_size,
         allocated: found.stx_blocks.saturating_mul(512),
     })

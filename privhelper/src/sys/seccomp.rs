@@ -197,8 +197,7 @@ const SERVER: &[Filtered] = &[
     },
 ];
 
-const EMPTIER_ANY: &[libc::c_long] =
-    &[SYS_getdents64, SYS_lseek, SYS_renameat2, SYS_mkdirat, FILE_GETATTR, FILE_SETATTR];
+const EMPTIER_ANY: &[libc::c_long] = &[SYS_getdents64, SYS_lseek, SYS_renameat2, FILE_GETATTR, FILE_SETATTR];
 
 const EMPTIER: &[Filtered] = &[Filtered {
     call: SYS_ioctl,

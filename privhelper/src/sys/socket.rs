@@ -5,14 +5,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use nix::libc;
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType,
 };
 
-use super::{Errno, Result, file};
+use super::file::{self, raw_fd};
+use super::{Errno, Result, checked};
 
 /// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +95,15 @@ pub fn is_packet_listener(socket: impl AsFd) -> bool {
 
 /// Who is at the other end.
 pub fn peer(connection: impl AsFd) -> Result<Peer> {
-    let credentials = socket_peercred(connection)?;
-    Ok(Peer { pid: credentials.pid.as_raw_nonzero().get(), uid: credentials.uid.as_raw() })
+    let mut raw = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::OVERFLOW)?;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to the pointer, and the length; both live
+    // through the call. rustix would make a NonZero of the pid, which is 0 for a peer in another pid namespace.
+    let called =
+        unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) };
+    checked(called.into())?;
+    Ok(Peer { pid: raw.pid, uid: raw.uid })
 }
 
 /// How long a receive waits; `None` is for ever.
@@ -138,7 +147,8 @@ pub fn passed_by_service_manager() -> Result<OwnedFd> {
     let number = 3;
     // SAFETY: nothing of this process has opened a file yet, so descriptor 3, if it is open, was passed and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
-    match rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC) {
+    let blocking = || rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::empty());
+    match rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).and_then(|()| blocking()) {
         Ok(()) => Ok(socket),
         Err(errno) => {
             // It is not open: there is nothing to close.
