@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::GetCapacityRequest;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, openat};
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, mkdirat, mknodat, openat};
 
 cases! {
     immutable_and_append_only_files_go,
@@ -26,6 +27,8 @@ cases! {
     trees_of_other_owners_go,
     a_writer_does_not_keep_a_volume_alive,
     a_name_is_free_as_soon_as_delete_is_answered,
+    a_full_pool_of_directories_goes,
+    a_mount_taken_away_by_hand_keeps_no_volume_alive,
     room_comes_back: Quota,
     an_open_file_keeps_its_project_until_it_is_closed: Quota,
 }
@@ -52,6 +55,51 @@ fn wait_until_emptied(stand: &Stand) -> Result<()> {
         ensure!(!left.iter().any(|name| name.starts_with('.')), "{left:?}");
         Ok(())
     })
+}
+
+/// Emptying must need no room: neither in the volume's quota nor in the pool.
+fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
+    let all =
+        stand.csi()?.get_capacity(GetCapacityRequest::default())?.maximum_volume_size.context("a largest volume")?;
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", all, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    for outer in 0..40 {
+        for inner in 0..20 {
+            fs::create_dir_all(target.join(format!("{outer}/{inner}/a-directory-with-a-longer-name")))?;
+        }
+    }
+    // Deep inside, so that no room is given back before most directories are gone.
+    let file = File::create(target.join("39/19/a-directory-with-a-longer-name/filler"))?;
+    let (mut end, mut step) = (0, 1 << 30);
+    while step >= 4096 {
+        match fallocate(&file, FallocateFlags::empty(), end, step) {
+            Ok(()) => end += step,
+            Err(_) => step /= 2,
+        }
+    }
+    drop(file);
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    wait_until_emptied(stand)
+}
+
+fn a_mount_taken_away_by_hand_keeps_no_volume_alive(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
+        let target = stand.target(id);
+        csi.create_volume(create(id, SIZE, capability.clone()))?;
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        run(Command::new("umount").arg(&target))?;
+        csi.delete_volume(delete(id))?;
+        if target.is_dir() {
+            fs::remove_dir(&target)?;
+        } else {
+            fs::remove_file(&target)?;
+        }
+    }
+    Ok(())
 }
 
 fn immutable_and_append_only_files_go(stand: &mut Stand) -> Result<()> {

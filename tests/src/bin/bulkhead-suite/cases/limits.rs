@@ -68,6 +68,19 @@ fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
     bail!("{most} MiB could be written")
 }
 
+/// Takes every block there is.
+fn fill_pool(path: &Path) -> Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let file = File::create(path)?;
+    let mut end = 0;
+    for step in [64 << 20, 4 << 20, 256 << 10, 4096] {
+        while fallocate(&file, FallocateFlags::empty(), end, step).is_ok() {
+            end += step;
+        }
+    }
+    Ok(file.sync_all()?)
+}
+
 fn check_felt(kind: ErrorKind) -> Result<()> {
     ensure!(matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded), "failed with {kind:?}");
     Ok(())
@@ -244,12 +257,7 @@ fn a_full_pool_still_serves_and_deletes(stand: &mut Stand) -> Result<()> {
         csi.create_volume(create("vol-b", SIZE, mount()))?;
         let file = stand.pool().directory.join("filler");
         // Until nothing at all is left, not even for root.
-        let mut filler = File::create(&file)?;
-        let mebibyte = vec![1; 1 << 20];
-        while filler.write_all(&mebibyte).is_ok() {}
-        let _ = filler.sync_all();
-        while filler.write_all(&mebibyte[..4096]).is_ok() {}
-        let _ = filler.sync_all();
+        fill_pool(&file)?;
         refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
         refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
         csi.node_publish_volume(publish("vol-b", &stand.target("b"), mount()))?;
@@ -257,7 +265,6 @@ fn a_full_pool_still_serves_and_deletes(stand: &mut Stand) -> Result<()> {
         csi.node_unpublish_volume(unpublish("vol-b", &stand.target("b")))?;
         csi.delete_volume(delete("vol-b"))?;
         stand.restart_helper()?;
-        drop(filler);
         fs::remove_file(&file)?;
         Ok(())
     })
@@ -269,15 +276,13 @@ fn a_preallocated_device_never_runs_out(stand: &mut Stand) -> Result<()> {
     csi.create_volume(create("vol-a", SIZE, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     let file = stand.pool().directory.join("filler");
-    let mut filler = File::create(&file)?;
-    while filler.write_all(&[1; 1 << 16]).is_ok() {}
-    let _ = filler.sync_all();
+    fill_pool(&file)?;
     let mut device = File::options().write(true).open(&target)?;
     for _ in 0..16 {
         device.write_all(&[0x5a; 1 << 20])?;
     }
     device.sync_all()?;
-    drop((device, filler));
+    drop(device);
     fs::remove_file(&file)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;

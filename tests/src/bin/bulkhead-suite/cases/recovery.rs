@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -9,10 +10,13 @@ use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::{self, bind, directory_spec, image_spec, unbind, volume};
 use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
+use tonic::Code;
 
 cases! {
     the_helper_is_killed_between_any_two_requests,
@@ -27,6 +31,8 @@ cases! {
     the_helper_is_killed_during_calls: Long,
     a_cancelled_call_runs_to_its_end,
     the_emptier_ends_with_the_helper,
+    what_may_be_in_a_broken_pool_is_not_said_to_be_gone: Bare,
+    a_pool_mounted_noexec_is_published_the_same_after_a_restart: Bare,
 }
 
 const SIZE: i64 = 16 * MIB;
@@ -330,4 +336,51 @@ fn the_emptier_ends_with_the_helper(stand: &mut Stand) -> Result<()> {
 fn is_zombie(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('Z'))
+}
+
+fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("fast")?;
+    stand.start()?;
+    let target = stand.target("a");
+    let fast = parameters(&[("pool", "fast")]);
+    stand.csi()?.create_volume(CreateVolumeRequest { parameters: fast, ..create("vol-a", SIZE, mount()) })?;
+    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let marker = stand.pools[1].directory.join(".bulkhead");
+    let hidden = stand.work().join("marker");
+    let content = fs::read(&marker)?;
+    stand.kill_helper()?;
+    fs::write(&hidden, &content)?;
+    fs::remove_file(&marker)?;
+    stand.start_helper()?;
+    let csi = stand.csi()?;
+    refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "fast")?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "fast")?;
+    // Where certainly nothing is, there is nothing to take away.
+    csi.node_unpublish_volume(unpublish("vol-z", &stand.target("z")))?;
+    ensure!(mounts::at(&target)?.len() == 1);
+    stand.kill_helper()?;
+    fs::write(&marker, &content)?;
+    fs::remove_file(&hidden)?;
+    stand.start_helper()?;
+    stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+    stand.csi()?.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_pool_mounted_noexec_is_published_the_same_after_a_restart(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let options = ["-o", "remount,bind,noexec,nodiratime"];
+    run(Command::new("mount").args(options).arg(&stand.pool().directory))?;
+    stand.start()?;
+    let target = stand.target("a");
+    stand.csi()?.create_volume(create("vol-a", SIZE, mount()))?;
+    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    ensure!(mounts::at(&target)?[0].has("noexec"), "{:?}", mounts::at(&target)?);
+    stand.restart_helper()?;
+    stand.csi()?.node_publish_volume(publish("vol-a", &target, mount()))?;
+    ensure!(mounts::at(&target)?.len() == 1);
+    stand.csi()?.node_unpublish_volume(unpublish("vol-a", &target))?;
+    stand.csi()?.delete_volume(delete("vol-a"))?;
+    Ok(())
 }
