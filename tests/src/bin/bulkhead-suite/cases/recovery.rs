@@ -151,7 +151,7 @@ fn a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated(stand: &
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     stand.kill_helper()?;
     let answer = csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()));
-    bulkhead_tests::expect::refused(answer, tonic::Code::Unavailable, "helper")?;
+    refused(answer, Code::Unavailable, "helper")?;
     stand.start_helper()?;
     wait::until(stand.patience(Duration::from_secs(10)), || {
         csi.node_publish_volume(publish("vol-a", &stand.target("a"), mount()))?;
