@@ -40,6 +40,7 @@ cases! {
     a_project_in_use_is_not_taken: BareQuota,
     two_pools_on_one_filesystem_share_its_room: BareQuota,
     an_operator_who_lowers_a_limit_is_corrected_at_the_next_start: Quota,
+    a_disk_that_fills_up_during_an_allocation_leaves_nothing: Long,
 }
 
 const SIZE: i64 = 16 * MIB;
@@ -432,4 +433,47 @@ fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(stand: &mut Sta
         ensure!(quota.first().is_some_and(|quota| quota.limit == 16 << 10), "{quota:?}");
         Ok(())
     })
+}
+
+/// Somebody else takes and gives back what is free while images are allocated: each is made whole, or not at all.
+fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -> Result<()> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let csi = stand.csi()?;
+    let (file, done) = (stand.pool().directory.join("filler"), AtomicBool::new(false));
+    let target = stand.target("a");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // What cannot be taken was taken by the other side.
+                let _ = fill_pool(&file);
+                let _ = fs::remove_file(&file);
+            }
+        });
+        let raced = (0..60).try_for_each(|round| -> Result<()> {
+            let size = (1 + round % 4) * 48 * MIB;
+            match csi.create_volume(create("vol-a", size, block())) {
+                Ok(_) => {
+                    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+                    let image = stand.pool().volume("vol-a").join("image");
+                    let before = fs::metadata(&image)?.len();
+                    let grown = csi.node_expand_volume(node_expand("vol-a", &target, 2 * size));
+                    let after = fs::metadata(&image)?.len();
+                    ensure!(after == if grown.is_ok() { 2 * before } else { before }, "{before} became {after}");
+                    if let Err(status) = grown {
+                        refused::<()>(Err(status), Code::OutOfRange, "")?;
+                    }
+                    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+                    csi.delete_volume(delete("vol-a"))?;
+                }
+                refusal => refused(refusal, Code::ResourceExhausted, "")?,
+            }
+            Ok(())
+        });
+        done.store(true, Ordering::Relaxed);
+        raced
+    })?;
+    if file.exists() {
+        fs::remove_file(&file)?;
+    }
+    Ok(())
 }
