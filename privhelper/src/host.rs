@@ -26,7 +26,7 @@ pub struct Host {
     /// The publish directories.
     pub publish: Vec<HostPublish>,
     /// Directories and names of the frontend's sockets.
-    pub sockets: Vec<(Socket, OwnedFd, String)>,
+    pub sockets: Vec<HostSocket>,
 }
 
 /// A pool that passed its checks.
@@ -42,12 +42,25 @@ pub struct HostPool {
     pub warnings: Vec<String>,
 }
 
+/// Where one of the frontend's sockets goes.
+#[derive(Debug)]
+pub struct HostSocket {
+    /// Which of the two.
+    pub socket: Socket,
+    /// The directory's path.
+    pub path: PathBuf,
+    /// The directory.
+    pub directory: OwnedFd,
+    /// The name in it.
+    pub name: String,
+}
+
 /// A publish directory that passed its checks.
 #[derive(Debug)]
 pub struct HostPublish {
     /// Its name in requests.
     pub name: PublishName,
-    /// Its path as configured.
+    /// Its path, as configured.
     pub path: PathBuf,
     /// Its path without symbolic links.
     pub real_path: PathBuf,
@@ -77,8 +90,8 @@ pub fn inspect(config: &Config, changes: bool) -> Result<Host, String> {
     for (socket, path) in [(Socket::Csi, &config.csi_socket), (Socket::Registration, &config.registration_socket)] {
         if let Some(path) = path {
             let (parent, name) = (path.parent().unwrap_or(Path::new("/")), path.file_name().unwrap_or_default());
-            let directory = open_directory(parent, config, changes)?;
-            sockets.push((socket, directory, name.to_string_lossy().into_owned()));
+            let (path, directory) = open_directory(parent, config, changes)?;
+            sockets.push(HostSocket { socket, path, directory, name: name.to_string_lossy().into_owned() });
         }
     }
     Ok(Host { mounts, loops: loop_numbers()?, loop_control, pools, publish, sockets })
@@ -111,7 +124,8 @@ fn open_publish(
     config: &Config,
     changes: bool,
 ) -> Result<HostPublish, String> {
-    let directory = open_directory(&path, config, changes)?;
+    let wanted = path;
+    let (path, directory) = open_directory(&wanted, config, changes)?;
     let shown = path.display();
     let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
     if file::is_open_to_others(&status) {
@@ -134,26 +148,27 @@ fn open_publish(
             mount.point.display()
         ));
     }
-    Ok(HostPublish { name, real_path: real_path(&directory, &path), path, shape, directory })
+    let missing = wanted.strip_prefix(&path).unwrap_or(Path::new(""));
+    Ok(HostPublish { name, real_path: real_path(&directory, &path).join(missing), path, shape, directory })
 }
 
-/// Opens a directory of the configuration. The subtrees of the kubelet's directory are made where they are missing.
-fn open_directory(path: &Path, config: &Config, changes: bool) -> Result<OwnedFd, String> {
-    let open = |path: &Path| file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY);
+/// Opens a directory of the configuration, and tells its path. Subtrees of the kubelet's directory are made where they
+/// are missing; when nothing may be changed, the next directory above stands in for one.
+fn open_directory(path: &Path, config: &Config, changes: bool) -> Result<(PathBuf, OwnedFd), String> {
     let fail = |errno: Errno| format!("cannot open the directory {}: {errno}", path.display());
     let below = config.kubelet.as_ref().and_then(|kubelet| Some((kubelet, path.strip_prefix(kubelet).ok()?)));
-    match (open(path), below) {
-        (Err(Errno::NOENT), Some((kubelet, rest))) if changes => {
-            let root = open(kubelet)
-                .map_err(|errno| format!("cannot open the kubelet's directory {}: {errno}", kubelet.display()))?;
+    match (file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY), below, path.parent()) {
+        (Err(Errno::NOENT), Some((kubelet, rest)), Some(parent)) if kubelet != path => {
+            if !changes {
+                return open_directory(parent, config, changes);
+            }
+            let (_, root) = open_directory(kubelet, config, changes)?;
             let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP;
             file::make_directories(root.as_fd(), &rest.to_string_lossy(), mode).map_err(fail)?;
-            open(path).map_err(fail)
+            let made = file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY).map_err(fail)?;
+            Ok((path.to_owned(), made))
         }
-        (Err(Errno::NOENT), Some(_)) => {
-            Err(format!("{} is missing; the helper makes it when it starts", path.display()))
-        }
-        (result, _) => result.map_err(fail),
+        (result, ..) => Ok((path.to_owned(), result.map_err(fail)?)),
     }
 }
 

@@ -58,9 +58,9 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
         })?);
     }
     let mut sockets = Vec::new();
-    for ((_, directory, _), path) in host.sockets.iter().zip(socket_paths(config)) {
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        sockets.push(mount::clone_of(again(parent, directory)?).map_err(step("clone a socket's directory"))?);
+    for found in &host.sockets {
+        let clone = mount::clone_of(again(&found.path, &found.directory)?);
+        sockets.push(clone.map_err(step("clone a socket's directory"))?);
     }
 
     mount::make_all_private().map_err(step("make mounts private"))?;
@@ -91,8 +91,8 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     for (directory, clone) in host.publish.iter().zip(&publish) {
         hang(clone, &publish_path(directory)).map_err(step("hang a publish directory"))?;
     }
-    for ((socket, _, _), clone) in host.sockets.iter().zip(&sockets) {
-        hang(clone, socket_path(*socket)).map_err(step("hang a socket's directory"))?;
+    for (found, clone) in host.sockets.iter().zip(&sockets) {
+        hang(clone, socket_path(found.socket)).map_err(step("hang a socket's directory"))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
     mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
@@ -122,9 +122,9 @@ fn open(config: &Config, host: &Host) -> SysResult<Jail> {
     for found in &host.publish {
         jail.publish.push(directory(&publish_path(found), OFlags::PATH)?);
     }
-    for (socket, _, name) in &host.sockets {
-        let place = Place { directory: directory(socket_path(*socket), OFlags::PATH)?, name: name.clone() };
-        jail.sockets.insert(*socket, place);
+    for found in &host.sockets {
+        let place = Place { directory: directory(socket_path(found.socket), OFlags::PATH)?, name: found.name.clone() };
+        jail.sockets.insert(found.socket, place);
     }
     Ok(jail)
 }
@@ -146,10 +146,6 @@ fn socket_path(socket: Socket) -> &'static str {
         Socket::Csi => "sockets/csi",
         Socket::Registration => "sockets/registration",
     }
-}
-
-fn socket_paths(config: &Config) -> impl Iterator<Item = &std::path::PathBuf> {
-    [&config.csi_socket, &config.registration_socket].into_iter().flatten()
 }
 
 /// Opens a directory by its path in this mount namespace; it must be the one that was checked.

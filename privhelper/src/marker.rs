@@ -46,7 +46,8 @@ pub fn lock(directory: &OwnedFd, pool: &PoolConfig, changes: bool) -> Result<Own
                 ));
             }
             if !changes {
-                return Err(format!("{shown} is empty and has no marker; the helper makes one when it starts"));
+                // The helper will make it.
+                return rustix::io::fcntl_dupfd_cloexec(directory, 0).map_err(|errno| fail("look for", errno));
             }
             write(directory, Some(&pool.name)).map_err(|errno| fail("write", errno))?;
             file::open(directory, MARKER, OFlags::RDONLY)

@@ -248,7 +248,6 @@ fn walk(directory: &std::path::Path, names: &mut Vec<String>) -> Result<()> {
 
 fn check_says_ok_and_changes_nothing(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
-    fs::create_dir_all(stand.kubelet.root().join("plugins/bulkhead.csi.local"))?;
     let before = traces(stand)?;
     let output = stand.helper_command()?.arg("--check").output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
