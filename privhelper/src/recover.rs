@@ -95,6 +95,7 @@ fn serve(
     // A descriptor from outside would keep the host from unmounting the pool: take the lock again from inside.
     let marker = file::open(&directory, MARKER, OFlags::RDONLY).map_err(fail)?;
     let HostPool { marker: outside, inherited, warnings, .. } = found;
+    file::unlock(&outside).map_err(fail)?;
     drop(outside);
     file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
     Ok(Served { config: config.clone(), directory, filesystem, inherited, warnings, _marker: marker })

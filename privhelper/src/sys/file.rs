@@ -189,6 +189,11 @@ pub fn lock(file: impl AsFd) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
+/// Gives up the lock of an open file, also for copies of the descriptor in other processes.
+pub fn unlock(file: impl AsFd) -> Result<()> {
+    rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock)
+}
+
 /// Reads at most `limit` bytes of an open file; `EFBIG` if there are more.
 pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
     let mut content = vec![0; limit.saturating_add(1)];
