@@ -1,9 +1,9 @@
 //! Publishing directory volumes.
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId, VolumeKind};
+use bulkhead_protocol::{Error, MountFlags, Reply, TargetPath, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::target::{Form, hold, is_published, note, refuse_other};
+use super::target::{Form, hold, is_published, note, unpublish};
 use super::{absent, existing, wrong_kind};
 use crate::state::{DATA, Purpose, Served, State, failed};
 use crate::sys::file;
@@ -51,17 +51,7 @@ pub fn unmount(state: &State, id: &VolumeId, target: &TargetPath) -> Result<Repl
     if !matches!(volume.spec.kind, VolumeKind::Directory { .. }) {
         return Err(wrong_kind(id, "a block volume, not a directory volume"));
     }
-    refuse_other(state, id, target)?;
-    state.publish_directory(target)?.check_shape(target, Purpose::Directory)?;
-    let held = match hold(state, target) {
-        Err(error) if error.kind == ErrorKind::NotFound => {
-            state.volumes.unpublish(id, target);
-            return Ok(Reply::Done);
-        }
-        held => held?,
-    };
-    held.unpublish(state, id, &volume, |status| status.id == volume.content)?;
-    Ok(Reply::Done)
+    unpublish(state, id, &volume, target, Purpose::Directory, |status| status.id == volume.content)
 }
 
 fn open_data(pool: &Served, id: &VolumeId) -> Result<std::os::fd::OwnedFd, Error> {

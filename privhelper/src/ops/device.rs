@@ -4,7 +4,7 @@ use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeI
 use rustix::fs::FileType;
 
 use super::loops::attached;
-use super::target::{Form, hold, is_published, note, refuse_other};
+use super::target::{Form, hold, is_published, note, unpublish};
 use super::{absent, existing_image, wrong_kind};
 use crate::state::{Purpose, State, failed};
 use crate::sys::loopdevice::MAJOR;
@@ -44,18 +44,8 @@ pub fn remove_device(state: &State, id: &VolumeId, target: &TargetPath) -> Resul
     if !matches!(volume.spec.kind, VolumeKind::Image { .. }) {
         return Err(wrong_kind(id, "a directory volume, not a block volume"));
     }
-    refuse_other(state, id, target)?;
-    state.publish_directory(target)?.check_shape(target, Purpose::Device)?;
-    let held = match hold(state, target) {
-        Err(error) if error.kind == ErrorKind::NotFound => {
-            state.volumes.unpublish(id, target);
-            return Ok(Reply::Done);
-        }
-        held => held?,
-    };
     let number = volume.device.map(|device| (MAJOR, device.number));
-    held.unpublish(state, id, &volume, |status| {
+    unpublish(state, id, &volume, target, Purpose::Device, |status| {
         status.file_type == FileType::BlockDevice && Some(status.device) == number
-    })?;
-    Ok(Reply::Done)
+    })
 }

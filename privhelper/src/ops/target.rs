@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
-use crate::state::{Published, State, Volume, failed};
+use crate::state::{Published, Purpose, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -153,7 +153,7 @@ impl Held<'_> {
     }
 
     /// Unmounts everything at the target that is proved ours, notes it, then removes the target.
-    pub fn unpublish(
+    fn unpublish(
         &self,
         state: &State,
         id: &VolumeId,
@@ -206,12 +206,25 @@ pub fn is_clear(state: &State, target: &TargetPath) -> bool {
     }
 }
 
-/// The request to unpublish names another volume than the one that is there.
-pub fn refuse_other(state: &State, id: &VolumeId, target: &TargetPath) -> Result<(), Error> {
-    match state.volumes.at(target) {
-        Some(other) if other != *id => {
-            Err(Error::new(ErrorKind::InUse, format!("target {target} holds volume {other}, not {id}")))
-        }
-        _ => Ok(()),
+/// Takes a volume away from a target, and removes the target. What is not there is as good as taken away.
+///
+/// # Errors
+/// `InUse` when the target holds something that is none of this volume, `Busy` when it is still used.
+pub fn unpublish(
+    state: &State,
+    id: &VolumeId,
+    volume: &Volume,
+    target: &TargetPath,
+    purpose: Purpose,
+    is_ours: impl Fn(&Status) -> bool,
+) -> Result<Reply, Error> {
+    if let Some(other) = state.volumes.at(target).filter(|other| other != id) {
+        return Err(Error::new(ErrorKind::InUse, format!("target {target} holds volume {other}, not {id}")));
     }
+    state.publish_directory(target)?.check_shape(target, purpose)?;
+    match hold(state, target) {
+        Err(error) if error.kind == ErrorKind::NotFound => state.volumes.unpublish(id, target),
+        held => held?.unpublish(state, id, volume, is_ours)?,
+    }
+    Ok(Reply::Done)
 }
