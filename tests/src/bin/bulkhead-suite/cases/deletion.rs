@@ -282,8 +282,12 @@ fn room_comes_back(stand: &mut Stand) -> Result<()> {
     // Four times the pool in sum.
     for round in 0..8 {
         for capability in [mount(), block()] {
-            csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
-                .with_context(|| format!("round {round}"))?;
+            // The filesystem itself gives blocks back a moment after the last name is gone.
+            wait::until(stand.patience(Duration::from_secs(10)), || {
+                csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
+                    .map(drop)
+                    .with_context(|| format!("round {round}"))
+            })?;
             csi.node_publish_volume(publish("vol-a", &target, capability.clone()))?;
             if capability == mount() && round < 2 {
                 fs::write(target.join("file"), vec![1; 100 << 20])?;
