@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{capture, command, run, run_quietly};
 use crate::progress::{say, timed};
+use crate::workspace::Architecture;
 
 /// What the suite, the demonstration and the bench call on the host that they run on.
 pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
@@ -46,6 +47,23 @@ fn missing(packages: &[&str]) -> Result<Vec<String>> {
     let answer = String::from_utf8_lossy(&output.stdout);
     let installed: BTreeSet<&str> = answer.lines().filter_map(|line| line.strip_suffix(" installed")).collect();
     Ok(packages.iter().filter(|package| !installed.contains(*package)).map(|package| package.to_string()).collect())
+}
+
+/// Makes sure that there is a C compiler for the shipped target: the frontend's cryptography has parts in C.
+pub fn require_compiler(architecture: Architecture) -> Result<()> {
+    let (program, packages) = if architecture == Architecture::host() {
+        ("musl-gcc".to_owned(), vec!["musl-tools".to_owned()])
+    } else {
+        let name = architecture.name();
+        let packages =
+            [format!("gcc-{}-linux-gnu", name.replace('_', "-")), format!("libc6-dev-{}-cross", architecture.debian())];
+        (format!("{name}-linux-gnu-gcc"), packages.to_vec())
+    };
+    // Other systems than Debian may have it from elsewhere.
+    match command(&program).arg("--version").output() {
+        Ok(_) => Ok(()),
+        Err(_) => require(&packages.iter().map(String::as_str).collect::<Vec<_>>()),
+    }
 }
 
 /// Makes sure that the toolchain can build for a target.

@@ -94,6 +94,7 @@ impl Workspace {
     /// Builds every program of the workspace but xtask, and returns where they are.
     pub fn build(&self, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
         packages::require_target(architecture.triple())?;
+        packages::require_compiler(architecture)?;
         let mut build = cargo();
         build.current_dir(&self.root).args(["build", "--bins", "--target", architecture.triple()]);
         let packages: std::collections::BTreeSet<&String> = self.programs.values().collect();
