@@ -51,6 +51,6 @@ impl Drop for RunDirectory {
 pub fn lock(cache: &Path, part: &str) -> Result<File> {
     fs::create_dir_all(cache)?;
     let file = File::create(cache.join(format!("{part}.lock")))?;
-    flock(&file, FlockOperation::LockExclusive).context("wait for another xtask to prepare the machine's parts")?;
+    flock(&file, FlockOperation::LockExclusive).context("wait for another xtask to prepare the same")?;
     Ok(file)
 }

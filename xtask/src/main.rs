@@ -4,6 +4,7 @@ mod commands;
 mod count;
 mod directory;
 mod go;
+mod kubernetes;
 mod packages;
 mod policy;
 mod process;
@@ -49,6 +50,8 @@ enum Task {
     Demo(DemoArguments),
     /// Measure the services on this host.
     Bench(BenchArguments),
+    /// Build the programs of a Kubernetes cluster unless that is done, and print their directory.
+    ControlPlane,
     /// Run a command in the virtual machine, with the programs in its PATH.
     Vm(VmArguments),
 }
@@ -76,6 +79,10 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
+        Task::ControlPlane => {
+            println!("{}", kubernetes::cluster(&workspace)?.display());
+            Ok(ExitCode::SUCCESS)
+        }
         Task::Vm(arguments) => commands::vm(&workspace, arguments),
     }
 }

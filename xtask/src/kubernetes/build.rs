@@ -1,0 +1,55 @@
+//! Builds the programs with Go into a cache of the user's, which outlives the checkout: it takes some minutes.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::release::Release;
+use crate::directory::lock;
+use crate::go::go;
+use crate::process::run;
+use crate::progress::{say, timed};
+use crate::workspace::Architecture;
+
+/// What the release is built with: its API descriptions come out broken with a later one.
+const TOOLCHAIN: &str = "go1.26.8";
+
+/// Builds those that are not in the cache yet, and returns the directory that holds all.
+pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> {
+    let cache = cache()?;
+    let directory = cache.join(format!("{}-{}", release.version, Architecture::host().debian()));
+    let missing = || programs.iter().filter(|(name, _)| !directory.join(name).exists());
+    if missing().next().is_none() {
+        return Ok(directory);
+    }
+    let _lock = lock(&cache, &release.version)?;
+    fs::create_dir_all(&directory)?;
+    say(format_args!("building Kubernetes {} once, into {}: about six minutes", release.version, directory.display()));
+    for (name, package) in missing() {
+        timed(format_args!("building {name}"), || build(release, &cache, &directory.join(name), package))?;
+    }
+    Ok(directory)
+}
+
+fn build(release: &Release, cache: &Path, program: &Path, package: &str) -> Result<()> {
+    // Only what is complete has its name.
+    let unfinished = program.with_extension("unfinished");
+    let mut build =
+        go(cache).context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;
+    build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", &release.linker_flags()]);
+    build.arg("-o").arg(&unfinished).arg(package).current_dir(&release.module);
+    build.env("GOTOOLCHAIN", TOOLCHAIN).env("GOOS", "linux").env("GOARCH", Architecture::host().debian());
+    run(&mut build)?;
+    fs::rename(&unfinished, program).with_context(|| format!("install {}", program.display()))
+}
+
+fn cache() -> Result<PathBuf> {
+    let user = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
+        (Some(cache), _) => PathBuf::from(cache),
+        (None, Some(home)) => PathBuf::from(home).join(".cache"),
+        (None, None) => anyhow::bail!("neither XDG_CACHE_HOME nor HOME says where to keep the programs of Kubernetes"),
+    };
+    Ok(user.join("bulkhead/kubernetes"))
+}

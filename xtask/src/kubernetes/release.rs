@@ -1,0 +1,66 @@
+//! Which release of Kubernetes is tested with: the Go module that lists its programs says so, and nothing else does.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+
+/// The pinned release.
+pub struct Release {
+    /// The Go module that pins it.
+    pub module: PathBuf,
+    /// As `kubectl version` shows it: `v1.36.3`.
+    pub version: String,
+}
+
+impl Release {
+    /// Reads it from the module.
+    pub fn pinned(workspace: &Workspace) -> Result<Self> {
+        let module = workspace.root.join("tests/control-plane");
+        let file = module.join("go.mod");
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let version = version(&text).with_context(|| format!("{} requires no k8s.io/kubernetes", file.display()))?;
+        Ok(Release { version: version.to_owned(), module })
+    }
+
+    /// What the linker writes into the programs, which otherwise call themselves v0.0.0.
+    pub fn linker_flags(&self) -> String {
+        let mut numbers = self.version.trim_start_matches('v').split('.');
+        let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+        let version = &self.version;
+        let mut flags = "-s -w".to_owned();
+        for package in ["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"] {
+            flags += &format!(
+                " -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+            );
+        }
+        flags
+    }
+}
+
+fn version(module: &str) -> Option<&str> {
+    module.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().filter(|word| *word != "require").collect();
+        match words[..] {
+            ["k8s.io/kubernetes", version, ..] => Some(version),
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn a_module_tells_its_version() {
+        assert_eq!(version("go 1.26\n\nrequire k8s.io/kubernetes v1.2.3\n"), Some("v1.2.3"));
+        assert_eq!(
+            version("tool (\n\tk8s.io/kubernetes/cmd/kubectl\n)\nrequire (\n\tk8s.io/kubernetes v1.2.4 // x\n)\n"),
+            Some("v1.2.4")
+        );
+        assert_eq!(version("require k8s.io/kubernetes/other v1.2.3"), None);
+    }
+}
