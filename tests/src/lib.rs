@@ -2,6 +2,7 @@
 //! the kernel.
 
 pub mod case;
+pub mod cluster;
 pub mod csi;
 pub mod daemon;
 pub mod expect;
@@ -9,6 +10,7 @@ pub mod helper;
 pub mod keeper;
 pub mod kubelet;
 mod leaks;
+pub mod node;
 pub mod observe;
 pub mod pool;
 pub mod runner;

@@ -1,0 +1,162 @@
+//! Access to a control plane: a client whose calls wait, and the ways to break what it talks to.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde::de::DeserializeOwned;
+use tokio::runtime::{Builder, Runtime};
+use tonic::codegen::http::Request;
+
+use super::component::Traces;
+
+/// What a case reaches a control plane with, as its administrator.
+#[derive(Debug)]
+pub struct Access {
+    directory: PathBuf,
+    runtime: Runtime,
+    client: ClientHandle,
+}
+
+/// kube's client, which does not tell its inside.
+struct ClientHandle(Client);
+
+impl std::fmt::Debug for ClientHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Client")
+    }
+}
+
+impl Access {
+    /// To the control plane whose files are in `directory`.
+    ///
+    /// # Errors
+    /// When its kubeconfig cannot be used.
+    pub fn of(directory: &Path) -> Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let client = runtime.block_on(connect(&directory.join("admin.kubeconfig")))?;
+        Ok(Self { directory: directory.to_owned(), runtime, client: ClientHandle(client) })
+    }
+
+    /// The directory with the control plane's files.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.join("admin.kubeconfig")
+    }
+
+    /// kube's own client, for [`Self::run`].
+    pub fn client(&self) -> Client {
+        self.client.0.clone()
+    }
+
+    /// Waits for calls that a test puts together itself.
+    pub fn run<F: Future>(&self, calls: F) -> F::Output {
+        self.runtime.block_on(calls)
+    }
+
+    /// One of the control plane's processes: `etcd`, `kube-apiserver`, …
+    pub fn component(&self, name: &'static str) -> Traces {
+        Traces::new(&self.directory, name)
+    }
+
+    /// Waits until the API server says that it is ready.
+    ///
+    /// # Errors
+    /// What it says instead when `limit` is over.
+    pub fn wait_until_ready(&self, limit: Duration) -> Result<()> {
+        self.wait(limit, "the API server to be ready", || {
+            let request = Request::get("/readyz").body(Vec::new())?;
+            let asking = self.client.0.request_text(request);
+            self.run(async { tokio::time::timeout(Duration::from_secs(2), asking).await })??;
+            Ok(())
+        })
+    }
+
+    /// Waits until the controller manager has made a service account.
+    ///
+    /// # Errors
+    /// When it does not within `limit`.
+    pub fn wait_for_service_account(&self, namespace: &str, name: &str, limit: Duration) -> Result<()> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
+        self.wait(limit, "the controller manager to make service accounts", || {
+            self.run(accounts.get(name))?;
+            Ok(())
+        })
+    }
+
+    /// Waits until `check` finds nothing to complain of.
+    ///
+    /// # Errors
+    /// What was waited for, and the last complaint.
+    pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
+        let end = Instant::now() + limit;
+        let mut pause = Duration::from_millis(5);
+        loop {
+            match check() {
+                Ok(value) => return Ok(value),
+                Err(complaint) if Instant::now() >= end => {
+                    let seconds = limit.as_secs_f64();
+                    return Err(complaint.context(format!("waited {seconds:.1} s for {what}")));
+                }
+                Err(_) => std::thread::sleep(pause),
+            }
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until an object satisfies `check`, and gives it.
+    ///
+    /// # Errors
+    /// What was waited for, and the last complaint.
+    pub fn wait_for<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        limit: Duration,
+        what: &str,
+        mut check: impl FnMut(&K) -> Result<()>,
+    ) -> Result<K>
+    where
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        self.wait(limit, &format!("{name} {what}"), || {
+            let object = self.run(api.get(name))?;
+            check(&object)?;
+            Ok(object)
+        })
+    }
+
+    /// Waits until an object is gone.
+    ///
+    /// # Errors
+    /// When it is still there after `limit`.
+    pub fn wait_until_gone<K>(&self, api: &Api<K>, name: &str, limit: Duration) -> Result<()>
+    where
+        K: Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        self.wait(limit, &format!("{name} to be gone"), || {
+            let found = self.run(api.get_opt(name))?;
+            ensure!(found.is_none(), "it is still there: {found:?}");
+            Ok(())
+        })
+    }
+}
+
+/// A client as the kubeconfig says, which reports every failure at once.
+///
+/// # Errors
+/// When the kubeconfig cannot be used.
+pub async fn connect(kubeconfig: &Path) -> Result<Client> {
+    let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
+    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    config.default_retry = false;
+    Client::try_from(config).map_err(|error| anyhow!("make a client of {}: {error}", kubeconfig.display()))
+}

@@ -1,0 +1,130 @@
+//! A process of the control plane, kept running as a kubelet keeps a static pod running.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A component that is started again whenever it ends, until this value is dropped.
+#[derive(Debug)]
+pub struct Component {
+    stop: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+/// Where the files about a component are, for those who did not start it.
+#[derive(Clone, Debug)]
+pub struct Traces {
+    name: &'static str,
+    directory: PathBuf,
+}
+
+impl Traces {
+    /// Of the component `name` of the control plane in `directory`.
+    pub fn new(directory: &Path, name: &'static str) -> Self {
+        Self { name, directory: directory.to_owned() }
+    }
+
+    /// Its log.
+    pub fn log(&self) -> PathBuf {
+        self.directory.join(format!("{}.log", self.name))
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.pid", self.name))
+    }
+
+    fn hold_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.hold", self.name))
+    }
+
+    /// Ends it without warning. It is started again at once, unless it is held.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&self) -> Result<()> {
+        let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
+        let pid = text.trim().parse().ok().and_then(Pid::from_raw).context("process id")?;
+        kill_process(pid, Signal::KILL).with_context(|| format!("kill {}", self.name))?;
+        crate::wait::until(Duration::from_secs(10), || {
+            let now = fs::read_to_string(self.pid_file()).unwrap_or_default();
+            ensure!(now != text, "{} is not gone", self.name);
+            Ok(())
+        })
+    }
+
+    /// Ends it and keeps it away until [`Self::release`].
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn hold(&self) -> Result<()> {
+        File::create(self.hold_file())?;
+        self.kill()
+    }
+
+    /// Lets it start again.
+    pub fn release(&self) {
+        // Not held is as good.
+        let _ = fs::remove_file(self.hold_file());
+    }
+}
+
+impl Component {
+    /// Starts `program` with these arguments and keeps it running.
+    ///
+    /// # Errors
+    /// When its log cannot be written.
+    pub fn start(traces: Traces, program: PathBuf, arguments: Vec<String>) -> Result<Self> {
+        ensure!(program.exists(), "{} is missing", program.display());
+        let stop = Arc::new(AtomicBool::new(false));
+        let log = File::options().create(true).append(true).open(traces.log())?;
+        let stopped = stop.clone();
+        // It dies with the thread that starts it, and so with this whole process, however that ends.
+        let keeper = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                if traces.hold_file().exists() {
+                    thread::sleep(PAUSE);
+                } else if let Err(error) = run_once(&traces, &program, &arguments, &log, &stopped) {
+                    eprintln!("{}: {error:#}", traces.name);
+                    thread::sleep(Duration::from_secs(1));
+                }
+            }
+        });
+        Ok(Self { stop, keeper: Some(keeper) })
+    }
+}
+
+impl Drop for Component {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(keeper) = self.keeper.take() {
+            // A panic there has been reported by then.
+            let _ = keeper.join();
+        }
+    }
+}
+
+fn run_once(traces: &Traces, program: &Path, arguments: &[String], log: &File, stopped: &AtomicBool) -> Result<()> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).process_group(0);
+    let mut child = command.spawn().context("start setpriv")?;
+    fs::write(traces.pid_file(), child.id().to_string())?;
+    while child.try_wait()?.is_none() {
+        if stopped.load(Ordering::Relaxed) {
+            // Nothing that it keeps outlives the run.
+            child.kill()?;
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(fs::remove_file(traces.pid_file())?)
+}

@@ -1,0 +1,214 @@
+//! A real control plane on this machine: etcd, API server, controller manager and scheduler.
+
+use std::env;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::access::Access;
+use super::component::{Component, Traces};
+use super::credentials::Credentials;
+
+/// Names the directory that holds the programs of the control plane.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+/// How long a start may take: the API server alone needs five seconds of a processor.
+const START: Duration = Duration::from_secs(120);
+
+/// A running control plane. It ends with this value, and with the process that started it.
+#[derive(Debug)]
+pub struct ControlPlane {
+    components: Vec<Component>,
+    directory: TempDir,
+    credentials: Credentials,
+    server: String,
+}
+
+impl ControlPlane {
+    /// Starts one, and waits until it serves and its controllers work.
+    ///
+    /// # Errors
+    /// When a program is missing or does not get ready.
+    pub fn start() -> Result<Self> {
+        let assets = assets()?;
+        let directory = tempfile::Builder::new().prefix("bulkhead-control-plane-").tempdir()?;
+        let root = directory.path();
+        let credentials = Credentials::make(&root.join("pki"))?;
+        let [client, peer, api] = free_ports()?;
+        let server = format!("https://127.0.0.1:{api}");
+        let mut control_plane = Self { components: Vec::new(), directory, credentials, server };
+        control_plane.write_kubeconfigs()?;
+        control_plane.run(&assets, "etcd", control_plane.etcd_flags(client, peer))?;
+        control_plane.run(&assets, "kube-apiserver", control_plane.api_server_flags(client, api)?)?;
+        let access = control_plane.access()?;
+        control_plane.explained("the API server", "kube-apiserver", access.wait_until_ready(START))?;
+        control_plane.run(&assets, "kube-controller-manager", control_plane.manager_flags())?;
+        control_plane.run(&assets, "kube-scheduler", control_plane.scheduler_flags())?;
+        let works = access.wait_for_service_account("default", "default", START);
+        control_plane.explained("the controller manager", "kube-controller-manager", works)?;
+        Ok(control_plane)
+    }
+
+    /// Where its files are: all that a case needs to reach it.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Access as its administrator.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn access(&self) -> Result<Access> {
+        Access::of(self.directory())
+    }
+
+    /// The text of a kubeconfig of another user, for instance `system:node:NAME` of `system:nodes`.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn kubeconfig(&self, user: &str, group: Option<&str>) -> Result<String> {
+        self.credentials.kubeconfig(&self.server, user, group)
+    }
+
+    /// Ends it and keeps its files.
+    pub fn keep(mut self) -> PathBuf {
+        self.components.clear();
+        // The directory of a temporary one is taken from it.
+        let directory = std::mem::replace(&mut self.directory, TempDir::with_prefix("bulkhead-").expect("scratch"));
+        directory.keep()
+    }
+
+    fn run(&mut self, assets: &Path, name: &'static str, flags: Vec<String>) -> Result<()> {
+        let traces = Traces::new(self.directory(), name);
+        self.components.push(Component::start(traces, assets.join(name), flags)?);
+        Ok(())
+    }
+
+    /// Adds the end of a component's log to a complaint.
+    fn explained(&self, what: &str, component: &'static str, result: Result<()>) -> Result<()> {
+        result.with_context(|| {
+            let log = fs::read(Traces::new(self.directory(), component).log()).unwrap_or_default();
+            let log = String::from_utf8_lossy(&log);
+            let lines: Vec<&str> = log.lines().collect();
+            format!("{what} does not start: {}", lines[lines.len().saturating_sub(8)..].join("\n"))
+        })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.directory.path().join(name).display().to_string()
+    }
+
+    fn write_kubeconfigs(&self) -> Result<()> {
+        let users = [
+            ("admin", "admin", Some("system:masters")),
+            ("manager", "system:kube-controller-manager", None),
+            ("scheduler", "system:kube-scheduler", None),
+        ];
+        for (file, user, group) in users {
+            fs::write(self.path(&format!("{file}.kubeconfig")), self.kubeconfig(user, group)?)?;
+        }
+        Ok(())
+    }
+
+    fn etcd_flags(&self, client: u16, peer: u16) -> Vec<String> {
+        let (client, peer) = (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        vec![
+            format!("--data-dir={}", self.path("etcd")),
+            format!("--listen-client-urls={client}"),
+            format!("--advertise-client-urls={client}"),
+            format!("--listen-peer-urls={peer}"),
+            format!("--initial-advertise-peer-urls={peer}"),
+            format!("--initial-cluster=default={peer}"),
+            // What it holds need not survive the machine.
+            "--unsafe-no-fsync".to_owned(),
+            "--log-level=warn".to_owned(),
+        ]
+    }
+
+    fn api_server_flags(&self, etcd: u16, port: u16) -> Result<Vec<String>> {
+        fs::write(self.path("audit-policy.json"), audit_policy().to_string())?;
+        let credentials = &self.credentials;
+        Ok(vec![
+            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+            "--bind-address=127.0.0.1".to_owned(),
+            "--advertise-address=127.0.0.1".to_owned(),
+            format!("--secure-port={port}"),
+            format!("--tls-cert-file={}", credentials.server_certificate().display()),
+            format!("--tls-private-key-file={}", credentials.server_key().display()),
+            format!("--client-ca-file={}", credentials.authority().display()),
+            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+            format!("--service-account-key-file={}", credentials.token_public_key().display()),
+            format!("--service-account-signing-key-file={}", credentials.token_key().display()),
+            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+            // Its endpoint would be a loopback address, which is refused.
+            "--endpoint-reconciler-type=none".to_owned(),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-admission-plugins=NodeRestriction".to_owned(),
+            "--allow-privileged=true".to_owned(),
+            format!("--audit-policy-file={}", self.path("audit-policy.json")),
+            format!("--audit-log-path={}", self.path("audit.log")),
+            // A test reads a request's entry when it has the answer.
+            "--audit-log-mode=blocking-strict".to_owned(),
+            "--audit-log-maxsize=4096".to_owned(),
+        ])
+    }
+
+    fn manager_flags(&self) -> Vec<String> {
+        vec![
+            format!("--kubeconfig={}", self.path("manager.kubeconfig")),
+            format!("--root-ca-file={}", self.credentials.authority().display()),
+            format!("--service-account-private-key-file={}", self.credentials.token_key().display()),
+            "--use-service-account-credentials=true".to_owned(),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+            // Nobody renews the leases of nodes that are objects only.
+            "--node-monitor-grace-period=24h".to_owned(),
+        ]
+    }
+
+    fn scheduler_flags(&self) -> Vec<String> {
+        vec![
+            format!("--kubeconfig={}", self.path("scheduler.kubeconfig")),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ]
+    }
+}
+
+fn assets() -> Result<PathBuf> {
+    let directory = env::var_os(ASSETS).map(PathBuf::from);
+    let directory =
+        directory.with_context(|| format!("{ASSETS} does not name a directory: `cargo xtask control-plane` does"))?;
+    ensure!(directory.is_dir(), "{ASSETS} names {}, which is no directory", directory.display());
+    Ok(directory)
+}
+
+/// The requests of our own service account, one line each.
+fn audit_policy() -> serde_json::Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [
+            { "level": "Metadata", "userGroups": ["system:serviceaccounts:bulkhead-system"] },
+            { "level": "None" },
+        ],
+    })
+}
+
+/// Ports that nobody listens on at the moment.
+fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    let mut held = Vec::new();
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
