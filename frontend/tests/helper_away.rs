@@ -13,10 +13,11 @@ use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::identity_server::Identity;
 use bulkhead_frontend::proto::csi::{DeleteVolumeRequest, ProbeRequest};
-use bulkhead_protocol::{Error, Reply, Request, Socket};
+use bulkhead_frontend::volumes::Volumes;
+use bulkhead_protocol::{Error, ErrorKind as Kind, HIGHEST_VERSION, Reply, Request, Socket, Welcome};
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, Greeting, creation, done, no_volumes, size, welcome};
+use fake::{Act, FakeHelper, Greeting, creation, done, failure, no_volumes, size, welcome};
 
 fn deletion() -> Call<DeleteVolumeRequest> {
     Call::new(DeleteVolumeRequest { volume_id: "pvc-1".to_owned(), ..DeleteVolumeRequest::default() })
@@ -102,7 +103,7 @@ async fn a_restarted_helper_is_asked_for_its_pools_again() {
 
 #[tokio::test]
 async fn versions_that_are_not_known_are_refused() {
-    for version in [0, 2, u16::MAX] {
+    for version in [0, HIGHEST_VERSION + 1, u16::MAX] {
         let fake = FakeHelper::stopped(|_| done());
         let mut greeting = welcome(&["default"]);
         greeting.version = version;
@@ -115,6 +116,26 @@ async fn versions_that_are_not_known_are_refused() {
         assert!(status.message().contains(&version.to_string()), "{}", status.message());
         assert!(fake.names().is_empty(), "nothing may be asked of it");
     }
+}
+
+#[tokio::test]
+async fn a_request_of_a_later_version_is_not_sent_to_a_helper_that_does_not_know_it() {
+    let fake = FakeHelper::start(|_| done());
+    let volumes = Volumes::new(Helper::new(fake.path()));
+    let fault = volumes.discard("pvc-1".parse().unwrap()).await.unwrap_err();
+    assert!(fault.is(Kind::Unsupported) && fault.to_string().contains("upgrade bulkhead-privhelper"), "{fault}");
+    volumes.reclaim("pvc-1".parse().unwrap()).await.unwrap();
+    assert_eq!(fake.names(), ["Delete"]);
+
+    let answers = Mutex::new(vec![failure(Kind::Refused), failure(Kind::NotFound), done()]);
+    let fake = FakeHelper::start(move |_| answers.lock().unwrap().pop().unwrap());
+    fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: 2, ..welcome(&["default"]) })));
+    let volumes = Volumes::new(Helper::new(fake.path()));
+    for _ in 0..2 {
+        volumes.discard("pvc-1".parse().unwrap()).await.unwrap();
+    }
+    assert!(volumes.discard("pvc-1".parse().unwrap()).await.unwrap_err().is(Kind::Refused));
+    assert_eq!(fake.names(), ["DeleteUnused"; 3]);
 }
 
 #[tokio::test]

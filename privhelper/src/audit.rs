@@ -52,6 +52,7 @@ fn describe(request: &Request) -> (&'static str, Option<&VolumeId>, Option<&Targ
         Request::Delete { volume } => ("delete", Some(volume), None),
         Request::PoolStatus { .. } => ("pool-status", None, None),
         Request::Listen { .. } => ("listen", None, None),
+        Request::DeleteUnused { volume } => ("delete-unused", Some(volume), None),
     }
 }
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::{Error, Reply, Request};
 
-use crate::ops;
+use crate::ops::{self, Deletable};
 use crate::state::State;
 
 /// Carries out a request. With `Listening` comes the socket to pass on.
@@ -24,11 +24,12 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
         Request::RemoveDevice { volume, target } => ops::remove_device(state, volume, target),
         Request::Usage { volume, target } => ops::usage(state, volume, target.as_ref()),
         Request::List { after, limit } => ops::list(state, after.as_ref(), *limit),
-        Request::Delete { volume } => ops::delete(state, volume),
+        Request::Delete { volume } => ops::delete(state, volume, Deletable::Any),
         Request::PoolStatus { pool } => ops::pool_status(state, pool),
         Request::Listen { socket } => {
             return state.sockets.listening(*socket).map(|listener| (Reply::Listening, Some(listener)));
         }
+        Request::DeleteUnused { volume } => ops::delete(state, volume, Deletable::OnlyUnused),
     };
     reply.map(|reply| (reply, None))
 }

@@ -142,7 +142,7 @@ fn bury(state: &State, index: usize, pool: &Served, name: String) -> SysResult<D
     let (mut project, mut share) = (None, Share::default());
     if let Ok(outer) = file::open(&pool.directory, &*name, OFlags::RDONLY | OFlags::DIRECTORY) {
         project = project_of(pool, &outer)?;
-        share = read_spec(&outer).map_or(share, |spec| Share::of(&spec, project.is_some()));
+        share = read_spec(&outer).map_or(share, |(spec, _)| Share::of(&spec, project.is_some()));
     }
     // A half-made volume cannot keep its name: the next attempt to make it wants it.
     if name.starts_with(MAKING) {
@@ -170,7 +170,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
         outer => outer.map_err(say)?,
     };
-    let mut spec = match read_spec(&outer) {
+    let (mut spec, unused) = match read_spec(&outer) {
         Err(SpecError::Read(Errno::NODATA)) => return Ok(false),
         spec => spec.map_err(|error| format!("its record cannot be used: {error:?}"))?,
     };
@@ -198,14 +198,14 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
             match Bytes::try_from(status.size) {
                 Ok(size) if size > spec.size => {
                     spec.size = size;
-                    write_spec(&outer, &spec).and_then(|()| file::touch_and_sync(&outer)).map_err(say)?;
+                    write_spec(&outer, &spec, unused).and_then(|()| file::touch_and_sync(&outer)).map_err(say)?;
                 }
                 _ => {}
             }
             status.id
         }
     };
-    let volume = Volume { pool: index, project, spec, content, targets: BTreeMap::new(), device: None };
+    let volume = Volume { pool: index, project, spec, unused, content, targets: BTreeMap::new(), device: None };
     if !state.volumes.insert(id.clone(), volume) {
         return Err("another pool has a volume of that id".to_owned());
     }

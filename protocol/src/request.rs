@@ -134,4 +134,9 @@ pub enum Request {
         /// Which of the two.
         socket: Socket,
     },
+    /// Deletes a volume that was never published, and refuses any other. Since version 2.
+    DeleteUnused {
+        /// The volume.
+        volume: VolumeId,
+    },
 }

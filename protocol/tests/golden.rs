@@ -57,6 +57,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("pool-status", Request::PoolStatus { pool }),
         ("listen-csi", Request::Listen { socket: Socket::Csi }),
         ("listen-registration", Request::Listen { socket: Socket::Registration }),
+        ("delete-unused", Request::DeleteUnused { volume: id("pvc-1") }),
     ]
 }
 
@@ -172,7 +173,7 @@ fn one_byte_less_and_one_byte_more_are_refused() {
 
 #[test]
 fn an_unknown_variant_is_refused() {
-    for number in [15_u32, 16, 255, u32::MAX] {
+    for number in [16_u32, 17, 255, u32::MAX] {
         let mut packet = number.to_le_bytes().to_vec();
         packet.extend([0; 64]);
         assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");

@@ -116,6 +116,7 @@ pub(super) fn name(request: &Request) -> &'static str {
         Request::Delete { .. } => "delete",
         Request::PoolStatus { .. } => "pool status",
         Request::Listen { .. } => "listen",
+        Request::DeleteUnused { .. } => "delete unused",
     }
 }
 
@@ -137,5 +138,6 @@ pub(super) fn since_version(request: &Request) -> u16 {
         | Request::Delete { .. }
         | Request::PoolStatus { .. }
         | Request::Listen { .. } => 1,
+        Request::DeleteUnused { .. } => 2,
     }
 }

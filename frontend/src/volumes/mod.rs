@@ -5,6 +5,7 @@
 
 mod access;
 mod capacity;
+mod discard;
 mod fault;
 mod grow;
 mod in_flight;

@@ -3,6 +3,7 @@
 use bulkhead_protocol::{Error, MountFlags, Reply, TargetPath, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
+use super::record::mark_used;
 use super::target::{Form, hold, is_published, note, unpublish};
 use super::{absent, existing, wrong_kind};
 use crate::state::{DATA, Purpose, Served, State, failed};
@@ -38,6 +39,7 @@ pub fn bind_mount(
         return Ok(Reply::Done);
     }
     let data = open_data(pool, id)?;
+    mark_used(state, pool, id, &volume)?;
     held.make(Form::Directory)?;
     let source = held.bind(&data, mount_flags(flags))?;
     note(state, id, &held, source, flags);

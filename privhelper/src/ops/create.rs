@@ -42,9 +42,9 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
         }
     };
     reservation.keep();
-    state
-        .volumes
-        .insert(id.clone(), Volume { pool: index, project, spec, content, targets: Default::default(), device: None });
+    let targets = Default::default();
+    let volume = Volume { pool: index, project, spec, unused: true, content, targets, device: None };
+    state.volumes.insert(id.clone(), volume);
     Ok(Reply::Size(spec.size))
 }
 
@@ -61,7 +61,7 @@ fn build(
         let attributes = file::attributes(&outer)?;
         file::set_attributes(&outer, attributes.in_project(project.0))?;
     }
-    write_spec(&outer, spec)?;
+    write_spec(&outer, spec, true)?;
     let content = match spec.kind {
         VolumeKind::Directory { inodes, mode } => {
             file::make_directory(&outer, DATA, OWNER_ONLY)?;

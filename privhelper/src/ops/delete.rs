@@ -8,10 +8,25 @@ use super::target::still_published;
 use crate::state::{DOOMED, Doomed, Settlement, Share, State, failed};
 use crate::sys::file;
 
+/// Which volumes a request may delete, of those that are published nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletable {
+    /// Any.
+    Any,
+    /// Those that were never published, and so hold nothing.
+    OnlyUnused,
+}
+
 /// Deletes a volume that is published nowhere. One that is not there is deleted already.
-pub fn delete(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Reply, Error> {
     let _claimed = state.claims.claim(id, None)?;
     let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
+    if deletable == Deletable::OnlyUnused && !volume.unused {
+        let message = format!(
+            "volume {id} may hold data: it was published, or nothing says that it never was; delete it by hand if nobody wants it"
+        );
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
     let pool = state.pool_at(volume.pool)?;
     if let Some(target) = still_published(state, id, &volume)? {
         let message = format!("volume {id} is published at {target}; unpublish it first");

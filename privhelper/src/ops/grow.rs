@@ -6,8 +6,9 @@ use bulkhead_protocol::{Bytes, Error, Inodes, Reply, VolumeId, VolumeKind, Volum
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::create::inodes_limit;
+use super::record::record;
 use super::{existing, existing_image, wrong_kind};
-use crate::state::{IMAGE, Served, Share, State, failed, write_spec};
+use crate::state::{IMAGE, Served, Share, State, failed};
 use crate::sys::{Result as SysResult, file};
 
 /// Sets a directory volume's quota to more than it has.
@@ -32,9 +33,9 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
         None => Ok(()),
     };
     limit(&spec, inodes.max(had)).map_err(fail)?;
-    if let Err(errno) = record(pool, id, &spec) {
+    if let Err(errno) = record(pool, id, &spec, volume.unused) {
         // The record is what a restart believes: go back to it.
-        let back = limit(&old, had).and_then(|()| record(pool, id, &old));
+        let back = limit(&old, had).and_then(|()| record(pool, id, &old, volume.unused));
         if let Err(errno) = back {
             tracing::error!(volume = %id, %errno, "a quota could not be set back after a failed growth");
         }
@@ -60,9 +61,10 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     let reservation = pool.filesystem.reserve(&pool.config, share)?;
     let fail = |errno| failed("grow the image of volume", id, errno);
     let image = open_image(pool, id, OFlags::RDWR).map_err(fail)?;
-    let grown = extend(&image, old.size.get(), size.get(), sparse).and_then(|()| record(pool, id, &spec));
+    let grown =
+        extend(&image, old.size.get(), size.get(), sparse).and_then(|()| record(pool, id, &spec, volume.unused));
     if let Err(errno) = grown {
-        let back = rustix::fs::ftruncate(&image, old.size.get()).and_then(|()| record(pool, id, &old));
+        let back = rustix::fs::ftruncate(&image, old.size.get()).and_then(|()| record(pool, id, &old, volume.unused));
         if let Err(errno) = back {
             tracing::error!(volume = %id, %errno, "an image could not be set back after a failed growth");
         }
@@ -85,11 +87,4 @@ fn extend(image: &OwnedFd, old: u64, new: u64, sparse: bool) -> SysResult<()> {
 /// Opens a block volume's image.
 pub fn open_image(pool: &Served, id: &VolumeId, flags: OFlags) -> SysResult<OwnedFd> {
     file::open(&pool.directory, format!("{id}/{IMAGE}"), flags)
-}
-
-/// Writes down what a volume is now; this also makes a quota set before it last through a power cut.
-fn record(pool: &Served, id: &VolumeId, spec: &VolumeSpec) -> SysResult<()> {
-    let outer = file::open(&pool.directory, id.as_str(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-    write_spec(&outer, spec)?;
-    file::touch_and_sync(&outer)
 }

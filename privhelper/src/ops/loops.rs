@@ -4,6 +4,7 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::grow::open_image;
+use super::record::mark_used;
 use super::target::still_published;
 use super::{absent, existing_image};
 use crate::state::{Device, State, Volume, failed};
@@ -36,6 +37,7 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
         }
         state.volumes.update(id, |volume| volume.device = None);
     }
+    mark_used(state, pool, id, &volume)?;
     let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
         Errno::NODEV => {
             Error::new(ErrorKind::Busy, format!("attach volume {id}: other programs take every free loop device"))

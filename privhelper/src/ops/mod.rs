@@ -6,6 +6,7 @@ mod delete;
 mod device;
 mod grow;
 mod loops;
+mod record;
 mod status;
 mod target;
 
@@ -13,7 +14,7 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId, VolumeKin
 
 pub use bind::{bind_mount, unmount};
 pub use create::{create, inodes_limit};
-pub use delete::{delete, settle};
+pub use delete::{Deletable, delete, settle};
 pub use device::{make_device, remove_device};
 pub use grow::{grow_image, set_quota};
 pub use loops::{loop_attach, loop_detach, loop_resize};

@@ -24,8 +24,11 @@ pub const DOOMED: &str = ".deleted.";
 
 /// The extended attribute of a volume's own directory, which pods cannot reach, that holds its [`VolumeSpec`].
 const ATTRIBUTE: &str = "trusted.bulkhead";
-/// The first byte of the attribute: how the rest is to be read.
-const LAYOUT: u8 = 1;
+/// The first byte of the attribute: a volume that may hold data, or one that was never published. A helper that does not
+/// know the second serves no such volume, so none is used without a word of it here.
+const USED: u8 = 1;
+/// See [`USED`].
+const UNUSED: u8 = 2;
 
 /// A configured pool.
 #[derive(Debug)]
@@ -78,22 +81,25 @@ pub enum SpecError {
     Unknown,
 }
 
-/// Reads what was asked for from a volume's own directory.
-pub fn read_spec(volume: impl AsFd) -> Result<VolumeSpec, SpecError> {
+/// Reads what was asked for from a volume's own directory, and whether the volume was never published.
+pub fn read_spec(volume: impl AsFd) -> Result<(VolumeSpec, bool), SpecError> {
     let mut buffer = [0_u8; 256];
     let length = {
         let _raised = raise(Capability::CAP_SYS_ADMIN).map_err(SpecError::Read)?;
         rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).map_err(SpecError::Read)?
     };
     match buffer.get(..length) {
-        Some([LAYOUT, spec @ ..]) => bulkhead_protocol::decode(spec).map_err(|_| SpecError::Unknown),
+        Some([layout @ (USED | UNUSED), spec @ ..]) => {
+            let spec = bulkhead_protocol::decode(spec).map_err(|_| SpecError::Unknown)?;
+            Ok((spec, *layout == UNUSED))
+        }
         _ => Err(SpecError::Unknown),
     }
 }
 
 /// Writes what was asked for to a volume's own directory, which must be synced then.
-pub fn write_spec(volume: impl AsFd, spec: &VolumeSpec) -> SysResult<()> {
-    let mut value = vec![LAYOUT];
+pub fn write_spec(volume: impl AsFd, spec: &VolumeSpec, unused: bool) -> SysResult<()> {
+    let mut value = vec![if unused { UNUSED } else { USED }];
     value.extend(bulkhead_protocol::encode(spec).map_err(|_| Errno::INVAL)?);
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, rustix::fs::XattrFlags::empty())

@@ -21,6 +21,8 @@ pub struct Volume {
     pub project: Option<ProjectId>,
     /// What was asked for, with the size it has now.
     pub spec: VolumeSpec,
+    /// Whether it was never published, so that it can hold nothing.
+    pub unused: bool,
     /// The directory that is published, or the image: what is mounted or attached is compared with it.
     pub content: FileId,
     /// Where it is published.

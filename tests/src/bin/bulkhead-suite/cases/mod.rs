@@ -21,6 +21,7 @@ mod requests;
 mod startup;
 mod stats;
 mod unpublish;
+mod unused;
 mod versions;
 
 /// All of them.
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
         versions::cases(),
         recovery::cases(),
         deletion::cases(),
+        unused::cases(),
         many::cases(),
         limits::cases(),
         reboot::cases(),

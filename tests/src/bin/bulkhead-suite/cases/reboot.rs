@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::volume;
 use bulkhead_tests::observe::{loops, mounts, quotas};
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::Phase::{AfterReboot, BeforeReboot};
@@ -37,6 +40,10 @@ fn volumes() -> Vec<(String, &'static str, VolumeCapability)> {
 
 fn target(stand: &Stand, id: &str) -> PathBuf {
     stand.target(id)
+}
+
+fn discard(id: &str) -> Request {
+    Request::DeleteUnused { volume: volume(id) }
 }
 
 fn pattern(id: &str) -> Vec<u8> {
@@ -71,6 +78,10 @@ fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
         file.sync_all()?;
         csi.node_expand_volume(node_expand(&id, &at, 2 * SIZE))?;
     }
+    csi.create_volume(CreateVolumeRequest {
+        parameters: parameters(&[("pool", "other")]),
+        ..create("spare", SIZE, mount())
+    })?;
     // One that is being deleted when the machine goes.
     let parameters = parameters(&[("pool", "default")]);
     csi.create_volume(CreateVolumeRequest { parameters, ..create("going", SIZE, mount()) })?;
@@ -92,6 +103,11 @@ fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
         ensure!(!mounts::all()?.iter().any(elsewhere), "a volume is still mounted");
     }
     start(stand)?;
+    // Neither end of the machine makes a volume look as if it were unused.
+    for (id, ..) in volumes() {
+        denied(stand.helper()?.request(&discard(&id))?, ErrorKind::Refused, "may hold data")?;
+    }
+    stand.helper()?.ask(&discard("spare"))?;
     let csi = stand.csi()?;
     let listed = csi.list_volumes(ListVolumesRequest::default())?.entries.len();
     ensure!(listed == volumes().len(), "{listed} volumes");

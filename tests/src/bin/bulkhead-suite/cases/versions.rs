@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{HIGHEST_VERSION, Hello, Request, Welcome, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
-use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind, volume};
 use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -39,7 +39,10 @@ fn the_oldest_client_is_answered_in_its_version(stand: &mut Stand) -> Result<()>
     ensure!(welcome.csi_socket.as_str() == stand.kubelet.csi_socket().to_string_lossy() && welcome.registers);
     let names: Vec<&str> = welcome.publish_directories.as_slice().iter().map(|own| own.name.as_str()).collect();
     ensure!(names == ["kubelet-pods", "kubelet-csi", "work"], "{names:?}");
-    client.ask(&Request::List { after: None, limit: 1 })?;
+    for request in [create("vol-a", directory_spec(1 << 20)), bind("vol-a", "a"), unbind("vol-a", "a"), delete("vol-a")]
+    {
+        client.ask(&request)?;
+    }
     Ok(())
 }
 
@@ -54,7 +57,7 @@ fn a_request_of_a_newer_version_closes_the_connection_only(stand: &mut Stand) ->
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
     // The number behind the last request of this version.
-    let mut packet = encode(&Request::Listen { socket: bulkhead_protocol::Socket::Csi })?;
+    let mut packet = encode(&Request::DeleteUnused { volume: volume("vol-a") })?;
     packet[0] += 1;
     newer.send(&packet)?;
     newer.check_closed()?;

@@ -1,0 +1,197 @@
+//! The request that deletes only what was never published: no mistake of whoever asks costs data.
+
+use std::fs::File;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{ErrorKind, MountFlags, Reply, Request, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::loops;
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+
+cases! {
+    a_volume_that_was_never_published_is_deleted,
+    one_that_was_published_once_is_refused,
+    what_is_published_is_refused,
+    an_attached_image_counts_as_used,
+    a_kill_at_any_moment_forgets_no_use,
+    growing_is_no_use,
+    reading_is_a_use,
+    a_record_without_the_mark_may_hold_data,
+    one_that_is_not_there_is_deleted_already,
+    a_name_made_anew_is_unused_again,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// Both kinds.
+fn kinds() -> [(&'static str, VolumeSpec); 2] {
+    [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))]
+}
+
+fn discard(id: &str) -> Request {
+    Request::DeleteUnused { volume: volume(id) }
+}
+
+/// The requests that publish a volume of that name, and those that take it back.
+fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
+    let (own, at) = (|| volume(id), || target("work", id));
+    if id == "vol-a" {
+        return (vec![bind(id, id)], vec![unbind(id, id)]);
+    }
+    let attach = Request::LoopAttach { volume: own(), read_only: false };
+    let make = Request::MakeDevice { volume: own(), target: at(), exclusive: false };
+    let remove = Request::RemoveDevice { volume: own(), target: at() };
+    (vec![attach, make], vec![remove, Request::LoopDetach { volume: own() }])
+}
+
+fn check_refused(stand: &Stand, id: &str) -> Result<()> {
+    denied(stand.helper()?.request(&discard(id))?, ErrorKind::Refused, "may hold data")?;
+    ensure!(stand.pool().volume(id).exists(), "{id} is gone");
+    Ok(())
+}
+
+fn a_volume_that_was_never_published_is_deleted(stand: &mut Stand) -> Result<()> {
+    for (id, spec) in kinds() {
+        for restart in [false, true] {
+            stand.helper()?.ask(&create(id, spec))?;
+            if restart {
+                stand.restart_helper()?;
+            }
+            for _ in 0..2 {
+                ensure!(stand.helper()?.ask(&discard(id))? == Reply::Done);
+            }
+            ensure!(!stand.pool().volume(id).exists());
+        }
+    }
+    Ok(())
+}
+
+fn one_that_was_published_once_is_refused(stand: &mut Stand) -> Result<()> {
+    for (id, spec) in kinds() {
+        let helper = stand.helper()?;
+        helper.ask(&create(id, spec))?;
+        let (publish, unpublish) = publishing(id);
+        // Twice, since only the first time writes it down.
+        for request in publish.iter().chain(&unpublish).chain(&publish).chain(&unpublish) {
+            helper.ask(request)?;
+        }
+        check_refused(stand, id)?;
+        stand.restart_helper()?;
+        check_refused(stand, id)?;
+        // It can be made "again", and that changes nothing.
+        stand.helper()?.ask(&create(id, spec))?;
+        check_refused(stand, id)?;
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn what_is_published_is_refused(stand: &mut Stand) -> Result<()> {
+    for (id, spec) in kinds() {
+        let helper = stand.helper()?;
+        helper.ask(&create(id, spec))?;
+        let (publish, unpublish) = publishing(id);
+        publish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
+        check_refused(stand, id)?;
+        stand.restart_helper()?;
+        check_refused(stand, id)?;
+        let helper = stand.helper()?;
+        unpublish.iter().try_for_each(|request| helper.ask(request).map(drop))?;
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn an_attached_image_counts_as_used(stand: &mut Stand) -> Result<()> {
+    stand.helper()?.ask(&create("vol-b", image_spec(SIZE)))?;
+    stand.helper()?.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    check_refused(stand, "vol-b")?;
+    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1, "the device is gone");
+    stand.helper()?.ask(&delete("vol-b"))?;
+    Ok(())
+}
+
+/// Behind each request of a volume's life.
+fn a_kill_at_any_moment_forgets_no_use(stand: &mut Stand) -> Result<()> {
+    for (id, spec) in kinds() {
+        stand.helper()?.ask(&create(id, spec))?;
+        let (publish, unpublish) = publishing(id);
+        for request in publish.iter().chain(&unpublish) {
+            stand.helper()?.ask(request)?;
+            stand.restart_helper()?;
+            check_refused(stand, id)?;
+        }
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn growing_is_no_use(stand: &mut Stand) -> Result<()> {
+    use bulkhead_protocol::Inodes;
+    let inodes = Inodes::try_from(8192)?;
+    for (id, spec) in kinds() {
+        stand.helper()?.ask(&create(id, spec))?;
+        let size = bytes(2 * SIZE);
+        stand.helper()?.ask(&match id {
+            "vol-a" => Request::SetQuota { volume: volume(id), size, inodes },
+            _ => Request::GrowImage { volume: volume(id), size },
+        })?;
+        stand.restart_helper()?;
+        stand.helper()?.ask(&discard(id))?;
+    }
+    Ok(())
+}
+
+/// Nobody asks what a first publish was for.
+fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let flags = MountFlags { read_only: true, ..MountFlags::default() };
+    helper.ask(&Request::BindMount {
+        volume: volume("vol-a"),
+        target: target("work", "a"),
+        flags,
+        exclusive: false,
+    })?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    check_refused(stand, "vol-a")?;
+    helper.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+/// The record of a volume as a helper that knows nothing of the mark writes it.
+fn a_record_without_the_mark_may_hold_data(stand: &mut Stand) -> Result<()> {
+    for (id, spec) in kinds() {
+        stand.helper()?.ask(&create(id, spec))?;
+        stand.kill_helper()?;
+        let outer = File::open(stand.pool().volume(id))?;
+        let mut record = [0; 256];
+        let length = fgetxattr(&outer, "trusted.bulkhead", &mut record[..])?;
+        ensure!(record[0] == 2, "the mark is {}", record[0]);
+        record[0] = 1;
+        fsetxattr(&outer, "trusted.bulkhead", &record[..length], XattrFlags::REPLACE)?;
+        stand.start_helper()?;
+        check_refused(stand, id)?;
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn one_that_is_not_there_is_deleted_already(stand: &mut Stand) -> Result<()> {
+    ensure!(stand.helper()?.ask(&discard("vol-x"))? == Reply::Done);
+    Ok(())
+}
+
+fn a_name_made_anew_is_unused_again(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&delete("vol-a"))?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&discard("vol-a"))?;
+    Ok(())
+}
