@@ -1,11 +1,13 @@
 //! The unprivileged half of Bulkhead.
 //!
 //! A call comes in at [`csi`], becomes a use case in [`volumes`] and leaves for the privileged helper through
-//! [`helper`]; nothing here touches a mount, a device or a pool itself.
+//! [`helper`]; nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same
+//! use cases.
 
 pub mod csi;
 pub mod endpoint;
 pub mod helper;
+pub mod kubernetes;
 pub mod proto;
 pub mod quantity;
 pub mod registration;

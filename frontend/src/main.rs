@@ -8,9 +8,11 @@ use std::time::Duration;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper};
+use bulkhead_frontend::kubernetes::Agent;
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_frontend::telemetry;
+use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{Socket, Welcome};
 use clap::Parser;
 use std::os::unix::net::UnixListener;
@@ -99,7 +101,14 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
         Some(endpoint) => endpoint.bind()?,
         None => csi_socket(&helper, &welcome).await?,
     };
-    let plugin = Plugin::new(welcome.driver.clone(), options.node_id, helper.clone());
+    let volumes = Volumes::new(helper.clone());
+    let agent = options.access().map(|access| {
+        let (driver, node) = (welcome.driver.clone(), options.node_id.clone());
+        let namespace = options.namespace.clone();
+        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone() };
+        tokio::spawn(agent.run(shutdown.clone()))
+    });
+    let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);
     info!(driver = %welcome.driver, "serving CSI");
     // From here on the CSI socket is served, so the kubelet may be let know of it.
     if welcome.registers && options.csi_endpoint.is_none() {
@@ -107,6 +116,11 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
         tokio::spawn(register(helper, registrar, shutdown.clone()));
     }
     server::serve(listener, plugin.routes(), &shutdown).await?;
+    if let Some(agent) = agent
+        && let Err(error) = agent.await
+    {
+        error!("the storage agent has failed: {error}");
+    }
     plugin.idle().await;
     if let Some(endpoint) = &options.csi_endpoint {
         endpoint.remove();

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use bulkhead_protocol::DriverName;
 use tonic::service::Routes;
 
-use crate::helper::Helper;
 use crate::proto::csi::controller_server::ControllerServer;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
@@ -38,9 +37,9 @@ struct Parts {
 
 impl Plugin {
     /// The plugin `driver` on the node with that id. Neither changes while it runs.
-    pub fn new(driver: DriverName, node: String, helper: Helper) -> Self {
+    pub fn new(driver: DriverName, node: String, volumes: Volumes) -> Self {
         let place = Place::new(&driver, &node);
-        Self(Arc::new(Parts { driver, node, place, volumes: Volumes::new(helper) }))
+        Self(Arc::new(Parts { driver, node, place, volumes }))
     }
 
     /// The services, for one socket.

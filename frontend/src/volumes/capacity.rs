@@ -11,6 +11,8 @@ pub struct Capacity {
     pub available: u64,
     /// For the largest.
     pub largest_volume: u64,
+    /// The size of the filesystem that they are in.
+    pub total: u64,
 }
 
 impl Volumes {
@@ -27,6 +29,7 @@ impl Volumes {
                 let mut most = Capacity::default();
                 for pool in pools {
                     let room = self.room(&pool.name).await?;
+                    most.total = most.total.max(room.total);
                     most.available = most.available.max(room.available);
                     most.largest_volume = most.largest_volume.max(room.largest_volume);
                 }
@@ -38,7 +41,9 @@ impl Volumes {
 
     async fn room(&self, pool: &PoolName) -> Result<Capacity, Fault> {
         match self.helper.pool_status(pool).await.map_err(Fault::from) {
-            Ok(status) => Ok(Capacity { available: status.available, largest_volume: status.largest_volume }),
+            Ok(status) => {
+                Ok(Capacity { available: status.available, largest_volume: status.largest_volume, total: status.total })
+            }
             // A pool that is not served has room for nothing.
             Err(fault) if fault.is(ErrorKind::PoolBroken) => Ok(Capacity::default()),
             Err(fault) => Err(fault),

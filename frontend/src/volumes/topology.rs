@@ -25,6 +25,16 @@ impl Place {
         Self { key: format!("{driver}/node"), value }
     }
 
+    /// The segment's key, which is also that of the labels by which Kubernetes objects are found.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The segment's value.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+
     /// The place as topology segments.
     pub fn segments(&self) -> BTreeMap<String, String> {
         BTreeMap::from([(self.key.clone(), self.value.clone())])

@@ -12,6 +12,7 @@ use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::{CreateVolumeRequest, NodePublishVolumeRequest, VolumeCapability};
+use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::*;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -126,7 +127,7 @@ impl FakeHelper {
 
     /// The plugin in front of it.
     pub fn plugin(&self) -> Plugin {
-        Plugin::new("bulkhead.csi.local".parse().unwrap(), "node-1".to_owned(), Helper::new(self.path()))
+        Plugin::new("bulkhead.csi.local".parse().unwrap(), "node-1".to_owned(), Volumes::new(Helper::new(self.path())))
     }
 }
 

@@ -1,0 +1,208 @@
+//! Watching the claims that concern this node, and no others.
+//!
+//! An admission policy copies the selected node into a label, so that the API server sends an agent only its own
+//! claims. Without that policy the agent watches the metadata of all claims and drops what is foreign as it comes.
+
+use std::time::Duration;
+
+use futures::channel::mpsc::{self, Sender};
+use futures::{SinkExt, Stream, StreamExt, TryStreamExt};
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{Config, Event};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::backoff::random;
+use super::claim;
+use super::failure::{Failure, ask};
+use super::names::CLAIM_POLICY;
+use crate::volumes::Place;
+
+/// How often the agent looks whether the policy is there.
+const RECONSIDERED: Duration = Duration::from_secs(300);
+
+/// How often claims without the label are looked for: those from before the policy, or that it has missed.
+const NET: Duration = Duration::from_secs(1800);
+
+/// How many claims the API server sends at a time.
+const PAGE: u32 = 500;
+
+/// How claims are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// By the label that the policy sets.
+    Labelled,
+    /// All of them, without their contents.
+    Everything,
+}
+
+/// Which claims concern an agent.
+#[derive(Clone)]
+pub(super) struct Concern {
+    pub client: Client,
+    pub driver: String,
+    pub node: String,
+    pub place: Place,
+}
+
+/// Claims that concern this node: those with it selected, and those of its driver with none. Where they come without
+/// contents, `spec` is none.
+pub(super) fn watch(
+    concern: Concern,
+) -> impl Stream<Item = Result<Event<PersistentVolumeClaim>, watcher::Error>> + Send {
+    let (sender, receiver) = mpsc::channel(0);
+    tokio::spawn(feed(concern, sender));
+    receiver
+}
+
+async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolumeClaim>, watcher::Error>>) {
+    let mut mode = None;
+    let mut net = Instant::now();
+    while !sender.is_closed() {
+        let found = concern.mode(mode).await;
+        if mode != Some(found) {
+            match found {
+                Mode::Labelled => info!("watching claims by label"),
+                Mode::Everything => warn!(
+                    "admission policy {CLAIM_POLICY} is not bound: watching the metadata of all claims, which costs the more the larger the cluster is; apply the policies"
+                ),
+            }
+        }
+        mode = Some(found);
+        let mut events = concern.events(found);
+        let mut reconsider = Box::pin(sleep_until(Instant::now() + RECONSIDERED + random(RECONSIDERED)));
+        loop {
+            tokio::select! {
+                event = events.next() => match event {
+                    Some(event) => if sender.send(event).await.is_err() { return },
+                    None => break,
+                },
+                () = &mut reconsider => {
+                    if concern.mode(mode).await != found {
+                        break;
+                    }
+                    reconsider = Box::pin(sleep_until(Instant::now() + RECONSIDERED + random(RECONSIDERED)));
+                }
+                () = sleep_until(net), if found == Mode::Labelled => {
+                    net = Instant::now() + NET + random(NET);
+                    if let Err(error) = concern.label_the_missed().await {
+                        warn!("looking for claims without a label: {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Concern {
+    /// How claims can be watched now; as `before` when that cannot be told.
+    async fn mode(&self, before: Option<Mode>) -> Mode {
+        // The kind is younger than the oldest API that is supported, so it is asked for by its name.
+        let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
+        let kind = ApiResource {
+            kind: "MutatingAdmissionPolicyBinding".to_owned(),
+            plural: "mutatingadmissionpolicybindings".to_owned(),
+            ..kind
+        };
+        let bindings: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
+        match ask("looking for the claims' policy", bindings.get_metadata_opt(CLAIM_POLICY)).await {
+            // A longer name is no label: the policy leaves it out.
+            Ok(Some(_)) if self.place.value() == self.node => Mode::Labelled,
+            Ok(_) => Mode::Everything,
+            Err(error) => {
+                warn!("{error}");
+                before.unwrap_or(Mode::Everything)
+            }
+        }
+    }
+
+    fn events(
+        &self,
+        mode: Mode,
+    ) -> std::pin::Pin<Box<dyn Stream<Item = Result<Event<PersistentVolumeClaim>, watcher::Error>> + Send>> {
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
+        match mode {
+            Mode::Labelled => {
+                // Those for any node have an empty value.
+                let labels = format!("{} in (,{})", self.place.key(), self.place.value());
+                watcher(claims, Config::default().labels(&labels)).default_backoff().boxed()
+            }
+            Mode::Everything => {
+                let partial: Api<PartialObjectMeta<PersistentVolumeClaim>> = Api::all(self.client.clone());
+                let concern = self.clone();
+                watcher(partial, Config::default().page_size(PAGE))
+                    .default_backoff()
+                    .try_filter_map(move |event| futures::future::ready(Ok(concern.sift(event))))
+                    .boxed()
+            }
+        }
+    }
+
+    /// What remains of an event when foreign claims are left out.
+    fn sift(&self, event: Event<PartialObjectMeta<PersistentVolumeClaim>>) -> Option<Event<PersistentVolumeClaim>> {
+        let bare = |partial: PartialObjectMeta<PersistentVolumeClaim>| PersistentVolumeClaim {
+            metadata: partial.metadata,
+            ..PersistentVolumeClaim::default()
+        };
+        match event {
+            Event::Init => Some(Event::Init),
+            Event::InitDone => Some(Event::InitDone),
+            Event::InitApply(partial) => Some(bare(partial)).filter(|claim| self.includes(claim)).map(Event::InitApply),
+            Event::Apply(partial) => {
+                let claim = bare(partial);
+                // It may have been ours until now.
+                let ours_ever = claim::provisioner(&claim) == Some(&self.driver);
+                if self.includes(&claim) {
+                    Some(Event::Apply(claim))
+                } else {
+                    ours_ever.then_some(Event::Delete(claim))
+                }
+            }
+            Event::Delete(partial) => Some(Event::Delete(bare(partial))),
+        }
+    }
+
+    fn includes(&self, claim: &PersistentVolumeClaim) -> bool {
+        claim::provisioner(claim) == Some(&self.driver)
+            && claim::selected_node(claim).is_none_or(|node| node == self.node)
+    }
+
+    /// Sets the label of this node's claims that lack it.
+    async fn label_the_missed(&self) -> Result<(), Failure> {
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
+        let mut page = ListParams::default().labels(&format!("!{}", self.place.key())).limit(PAGE);
+        loop {
+            let found = ask("listing claims without a label", claims.list_metadata(&page)).await?;
+            for partial in found.items {
+                let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
+                if self.includes(&claim) && claim::selected_node(&claim).is_some() {
+                    self.label(&claim).await?;
+                }
+            }
+            match found.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn label(&self, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default());
+        let patch = json!({ "metadata": {
+            "resourceVersion": claim.resource_version(), "labels": { self.place.key(): self.place.value() } } });
+        let (name, parameters) = (claim.name_any(), PatchParams::default());
+        match ask("labelling a claim", claims.patch_metadata(&name, &parameters, &Patch::Merge(patch))).await {
+            Ok(_) => Ok(()),
+            // Whoever has changed it since has brought the policy into play.
+            Err(failure) if failure.is_conflict() || failure.is_not_found() => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What all controllers of an agent share.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use bulkhead_protocol::DriverName;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::runtime::reflector::Store;
+use kube::{Api, Client, ResourceExt};
+use tokio::sync::Notify;
+
+use super::backoff::Attempts;
+use super::capacity::Publisher;
+use super::contest::Contest;
+use super::events::Events;
+use super::identity::NodeIdentity;
+use crate::volumes::{Place, Volumes};
+
+/// The agent, as its controllers see it.
+pub(super) struct Context {
+    pub client: Client,
+    pub driver: DriverName,
+    pub node: NodeIdentity,
+    pub place: Place,
+    /// The namespace of what belongs to the agent itself.
+    pub namespace: String,
+    pub volumes: Volumes,
+    pub classes: Store<StorageClass>,
+    /// The claims that concern this node, or none yet.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// The PersistentVolumes on this node.
+    pub objects: Store<PersistentVolume>,
+    pub events: Events,
+    pub attempts: Attempts,
+    pub contest: Contest,
+    pub publisher: Publisher,
+    /// Claims as this agent has last written them, until the watch tells the same.
+    pub written: Written,
+    /// Rung when a volume may have been left without an object.
+    pub unsettled: Notify,
+}
+
+impl Context {
+    /// Claims in `claim`'s namespace.
+    pub(super) fn claims_beside(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
+    }
+
+    /// All PersistentVolumes.
+    pub(super) fn all_objects(&self) -> Api<PersistentVolume> {
+        Api::all(self.client.clone())
+    }
+}
+
+/// The resource versions at which objects were written, by uid: what a watch has told from before is out of date.
+///
+/// Resource versions of one resource are numbers that grow (Kubernetes 1.35, KEP-5504; in practice always).
+#[derive(Debug, Default)]
+pub(super) struct Written(Mutex<HashMap<String, u64>>);
+
+impl Written {
+    /// The object with that uid was written, and has that version now.
+    pub(super) fn note(&self, uid: &str, version: Option<&str>) {
+        if let Some(version) = version.and_then(|version| version.parse().ok()) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), version);
+        }
+    }
+
+    /// Whether that version of the object has been overtaken. One that has not is no longer remembered.
+    pub(super) fn overtook(&self, uid: &str, version: Option<&str>) -> bool {
+        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(ours) = written.get(uid).copied() else { return false };
+        let told = version.and_then(|version| version.parse::<u64>().ok()).unwrap_or(u64::MAX);
+        if told >= ours {
+            written.remove(uid);
+        }
+        told < ours
+    }
+
+    /// The object is gone.
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn older_versions_are_overtaken() {
+        let written = Written::default();
+        assert!(!written.overtook("a", Some("7")));
+        written.note("a", Some("10"));
+        assert!(written.overtook("a", Some("9")));
+        assert!(!written.overtook("b", Some("9")));
+        assert!(!written.overtook("a", Some("10")));
+        assert!(!written.overtook("a", Some("9")), "it is not remembered for ever");
+    }
+}

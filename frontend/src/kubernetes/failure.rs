@@ -1,0 +1,106 @@
+//! Why a controller could not do its work, and when it tries again.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bulkhead_protocol::ErrorKind;
+
+use crate::volumes::{Fault, FaultKind};
+
+/// How long the API server may take to answer a request other than a watch.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// What stopped a controller.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The object asks for something that cannot be had, however often it is tried.
+    #[error("{0}")]
+    Refused(String),
+    /// The volume could not be made, changed or deleted.
+    #[error("{0}")]
+    Volume(Fault),
+    /// The API server has refused a request, or could not be reached.
+    #[error("{operation} at the API server failed: {error}")]
+    Api {
+        /// What was tried.
+        operation: &'static str,
+        /// How it ended.
+        error: Box<kube::Error>,
+    },
+    /// The API server has not answered.
+    #[error("{0} at the API server failed: no answer for {seconds} seconds", seconds = PATIENCE.as_secs())]
+    Hung(&'static str),
+}
+
+impl Failure {
+    /// Whether to try again soon makes no sense: somebody has to change something first.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Refused(_) => true,
+            Self::Volume(fault) => matches!(
+                fault.kind,
+                FaultKind::Typed(ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::WrongKind)
+                    | FaultKind::OutOfRange
+            ),
+            Self::Api { .. } | Self::Hung(_) => false,
+        }
+    }
+
+    /// Whether the pool has no room.
+    pub(super) fn is_no_space(&self) -> bool {
+        matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace))
+    }
+
+    /// Whether the object has changed since it was read, so that the next look at it decides.
+    pub(super) fn is_conflict(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_conflict)
+    }
+
+    /// Whether the object is gone.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_not_found)
+    }
+
+    /// Whether an object of that name is there already.
+    pub(super) fn is_already_exists(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_already_exists)
+    }
+
+    /// How long the API server asks to be left alone.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
+    fn status(&self) -> Option<&kube::core::Status> {
+        match self {
+            Self::Api { error, .. } => match error.as_ref() {
+                kube::Error::Api(status) => Some(status),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+// Not as the error's source: its message is this one's already.
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Volume(fault)
+    }
+}
+
+/// Waits for the API server's answer to `request`, but not for ever.
+///
+/// # Errors
+/// `Api` when it is a refusal, `Hung` when there is none.
+pub(super) async fn ask<T>(
+    operation: &'static str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(PATIENCE, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => Err(Failure::Api { operation, error: Box::new(error) }),
+        Err(_) => Err(Failure::Hung(operation)),
+    }
+}

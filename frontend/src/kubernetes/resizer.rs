@@ -1,0 +1,206 @@
+//! Growing volumes whose claims ask for more. The agent does both halves: the volume, and what the claim says of it.
+
+use std::sync::Arc;
+
+use bulkhead_protocol::{ErrorKind, VolumeId};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::claim;
+use super::context::Context;
+use super::events::Reason;
+use super::failure::{Failure, ask};
+use super::quantity::{bytes, quantity};
+use super::resize_status::{self, Progress};
+use super::volume::own;
+use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
+
+/// Grows the volume of `claim`, which is bound, if it asks for that.
+///
+/// # Errors
+/// When it cannot be done now; the claim says why.
+pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+    if !is_wanted(claim) {
+        return Ok(Action::await_change());
+    }
+    let Some((object, volume)) = bound_volume(context, claim) else { return Ok(Action::await_change()) };
+    let target = target(claim, &object);
+    // An attempt that was judged infeasible leaves the claim as it is until it succeeds.
+    let repeated =
+        resize_status::progress(claim) == Progress::Infeasible && resize_status::allocated(claim) == Some(target);
+    let mut claim = Arc::new(claim.clone());
+    if !repeated {
+        claim = begin(context, &claim, target).await?;
+        context.events.tell(&*claim, Reason::Resizing, format!("volume {volume} grows to {target} bytes"));
+    }
+    let size = match grow(context, &claim, volume.clone(), target).await {
+        Ok(size) => size,
+        Err(fault) => return Err(failed(context, &claim, target, fault, repeated).await),
+    };
+    if repeated {
+        claim = begin(context, &claim, target).await?;
+    }
+    record(context, &object, size).await?;
+    write_status(context, &claim, resize_status::finished(size)).await?;
+    context.publisher.nudge();
+    info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, "grown");
+    context.events.tell(&*claim, Reason::VolumeResizeSuccessful, format!("volume {volume} has {size} bytes"));
+    Ok(Action::await_change())
+}
+
+/// Whether the claim asks for more than it has.
+fn is_wanted(claim: &PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
+    let has = status.and_then(|status| bytes(status.capacity.as_ref()?.get("storage")?));
+    bound && claim.metadata.deletion_timestamp.is_none() && claim::requested(claim) > has && has.is_some()
+}
+
+/// The object of the claim's volume, and the volume's id, if it is on this node.
+fn bound_volume(context: &Context, claim: &PersistentVolumeClaim) -> Option<(Arc<PersistentVolume>, VolumeId)> {
+    let object = context.objects.get(&ObjectRef::new(claim::volume(claim)?))?;
+    let bound_to = object.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref();
+    let volume = own(&object, &context.driver, &context.place)?;
+    (bound_to == Some(claim::uid(claim))).then_some((object, volume))
+}
+
+/// The size to try. One that was begun is ended first, also if less is wanted by now: it may be done already.
+fn target(claim: &PersistentVolumeClaim, object: &PersistentVolume) -> u64 {
+    let requested = claim::requested(claim).unwrap_or_default();
+    let begun = match resize_status::progress(claim) {
+        Progress::Begun => resize_status::allocated(claim).unwrap_or_default(),
+        Progress::None | Progress::Infeasible => 0,
+    };
+    let recorded = object.spec.as_ref().and_then(|spec| bytes(spec.capacity.as_ref()?.get("storage")?));
+    requested.max(begun).max(recorded.unwrap_or_default())
+}
+
+async fn grow(context: &Context, claim: &PersistentVolumeClaim, volume: VolumeId, target: u64) -> Result<u64, Fault> {
+    let mode = if claim::is_block(claim) { Mode::Block } else { Mode::Directory };
+    let range = SizeRange::new(i64::try_from(target).unwrap_or(i64::MAX), 0)?;
+    context.volumes.grow(volume, range, None, Some(mode)).await.map(|size| size.get())
+}
+
+/// Writes that a growth to `target` has begun. It comes before everything else: a kubelet that found the volume grown
+/// without it would take the growth for its own work.
+async fn begin(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    target: u64,
+) -> Result<Arc<PersistentVolumeClaim>, Failure> {
+    write_status(context, claim, resize_status::begun(target)).await
+}
+
+/// Writes the new size into the PersistentVolume.
+async fn record(context: &Context, object: &PersistentVolume, size: u64) -> Result<(), Failure> {
+    let recorded = object.spec.as_ref().and_then(|spec| bytes(spec.capacity.as_ref()?.get("storage")?));
+    if recorded == Some(size) {
+        return Ok(());
+    }
+    let patch = json!({ "spec": { "capacity": { "storage": quantity(size) } } });
+    let (name, parameters) = (object.name_any(), PatchParams::default());
+    ask("writing a PersistentVolume's size", context.all_objects().patch(&name, &parameters, &Patch::Strategic(patch)))
+        .await?;
+    Ok(())
+}
+
+/// Writes what became of an attempt, and decides when the next one is made.
+async fn failed(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    target: u64,
+    fault: Fault,
+    repeated: bool,
+) -> Failure {
+    let infeasible = is_infeasible(&fault);
+    warn!(claim = %claim.name_any(), namespace = claim.namespace(), infeasible, "not grown: {fault}");
+    context.events.tell(claim, Reason::VolumeResizeFailed, fault.to_string());
+    if infeasible {
+        if !repeated && let Err(failure) = write_status(context, claim, resize_status::infeasible(target, &fault)).await
+        {
+            return failure;
+        }
+        // A smaller request is noticed at once; for the same one there may be room one day.
+        return Failure::Refused(fault.to_string());
+    }
+    fault.into()
+}
+
+/// Whether the claim's owner had better ask for less. A full pool counts: only then may they.
+fn is_infeasible(fault: &Fault) -> bool {
+    match fault.kind {
+        FaultKind::OutOfRange => true,
+        FaultKind::Typed(kind) => matches!(
+            kind,
+            ErrorKind::NoSpace
+                | ErrorKind::Invalid
+                | ErrorKind::NotFound
+                | ErrorKind::Unsupported
+                | ErrorKind::WrongKind
+        ),
+        FaultKind::Elsewhere | FaultKind::BadToken | FaultKind::Away | FaultKind::Garbled => false,
+    }
+}
+
+/// Patches the claim's status, unless it has changed since it was read.
+async fn write_status(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    mut patch: Value,
+) -> Result<Arc<PersistentVolumeClaim>, Failure> {
+    patch["metadata"]["resourceVersion"] = json!(claim.resource_version());
+    let (name, parameters) = (claim.name_any(), PatchParams::default());
+    let claims = context.claims_beside(claim);
+    let patched =
+        ask("writing a claim's status", claims.patch_status(&name, &parameters, &Patch::Strategic(patch))).await?;
+    context.written.note(claim::uid(claim), patched.meta().resource_version.as_deref());
+    Ok(Arc::new(patched))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(requested: &str, allocated: Option<(&str, &str)>, recorded: &str) -> u64 {
+        let status = allocated.map(|(size, status)| {
+            json!({ "allocatedResources": { "storage": size }, "allocatedResourceStatuses": { "storage": status } })
+        });
+        let claim = serde_json::from_value(json!({
+            "spec": { "resources": { "requests": { "storage": requested } } }, "status": status,
+        }));
+        let object = serde_json::from_value(json!({ "spec": { "capacity": { "storage": recorded } } }));
+        target(&claim.unwrap(), &object.unwrap()) >> 30
+    }
+
+    #[test]
+    fn what_was_begun_is_ended() {
+        assert_eq!(sizes("2Gi", None, "1Gi"), 2);
+        assert_eq!(sizes("2Gi", Some(("4Gi", "ControllerResizeInProgress")), "1Gi"), 4);
+        assert_eq!(sizes("8Gi", Some(("4Gi", "ControllerResizeInProgress")), "1Gi"), 8);
+        assert_eq!(sizes("2Gi", Some(("4Gi", "ControllerResizeInfeasible")), "1Gi"), 2);
+        assert_eq!(sizes("2Gi", None, "4Gi"), 4, "the volume was grown already");
+    }
+
+    #[test]
+    fn only_bound_claims_that_ask_for_more() {
+        let wanted = |requested: &str, has: Value, phase: &str| {
+            is_wanted(
+                &serde_json::from_value(json!({
+                    "spec": { "resources": { "requests": { "storage": requested } } },
+                    "status": { "phase": phase, "capacity": has },
+                }))
+                .unwrap(),
+            )
+        };
+        assert!(wanted("2Gi", json!({ "storage": "1Gi" }), "Bound"));
+        assert!(!wanted("1Gi", json!({ "storage": "1Gi" }), "Bound"));
+        assert!(!wanted("1Gi", json!({ "storage": "1025Mi" }), "Bound"));
+        assert!(!wanted("2Gi", json!({ "storage": "1Gi" }), "Lost"));
+        assert!(!wanted("2Gi", Value::Null, "Bound"));
+    }
+}

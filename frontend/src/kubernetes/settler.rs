@@ -1,0 +1,160 @@
+//! Volumes that were made and then forgotten: by an agent that died, or an API server that failed, at the wrong time.
+//!
+//! A volume goes only when it is certain that nobody wants it: there is no claim that it was made for, no
+//! PersistentVolume that names it, and it has never been published, so that nothing was ever written to it. The last
+//! is for the privileged helper to judge.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bulkhead_protocol::{ErrorKind, VolumeId};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Api;
+use kube::api::ListParams;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::backoff::random;
+use super::context::Context;
+use super::failure::{Failure, ask};
+
+/// How often volumes are compared with what the API server knows.
+const PERIOD: Duration = Duration::from_secs(600);
+
+/// How long what is under way may take before a comparison that something has asked for.
+const SETTLING: Duration = Duration::from_secs(5);
+
+/// How many objects the API server sends at a time.
+const PAGE: u32 = 500;
+
+/// How many volumes the helper is asked for at a time.
+const VOLUMES: usize = 500;
+
+/// Settles for as long as it is polled.
+pub(super) async fn run(context: &Context) {
+    loop {
+        sleep(SETTLING).await;
+        if let Err(failure) = settle(context).await {
+            warn!("forgotten volumes are not looked for: {failure}");
+        }
+        tokio::select! {
+            () = sleep(PERIOD + random(PERIOD / 2)) => {}
+            () = context.unsettled.notified() => {}
+        }
+    }
+}
+
+async fn settle(context: &Context) -> Result<(), Failure> {
+    // The volumes first, then claims, then objects: what is made meanwhile is made in this order too.
+    let mut forgotten = unknown(context).await?;
+    if forgotten.is_empty() {
+        return Ok(());
+    }
+    // Those that are only just being made are known a little later, and cost the API server nothing.
+    sleep(SETTLING).await;
+    let still = unknown(context).await?;
+    forgotten.retain(|volume| still.contains(volume));
+    if forgotten.is_empty() {
+        return Ok(());
+    }
+    each_claim(context, |uid| {
+        forgotten.retain(|volume| claim_uid(volume) != Some(uid));
+    })
+    .await?;
+    each_handle(context, |handle| {
+        forgotten.retain(|volume| volume.as_str() != handle);
+    })
+    .await?;
+    for volume in forgotten {
+        match context.volumes.discard(volume.clone()).await {
+            Ok(()) => {
+                info!(%volume, "deleted: it was never used, and its claim is gone");
+                context.publisher.nudge();
+            }
+            Err(fault) if fault.is(ErrorKind::Refused) => {
+                warn!(%volume, "kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
+            }
+            Err(fault) => warn!(%volume, "not deleted, though nobody knows it: {fault}"),
+        }
+    }
+    Ok(())
+}
+
+/// Volumes that were made for claims and that no PersistentVolume of this node's is for.
+async fn unknown(context: &Context) -> Result<Vec<VolumeId>, Failure> {
+    let known: HashSet<String> = context
+        .objects
+        .state()
+        .iter()
+        .filter_map(|object| Some(object.spec.as_ref()?.csi.as_ref()?.volume_handle.clone()))
+        .collect();
+    let mut unknown = Vec::new();
+    let mut token = String::new();
+    loop {
+        let page = context.volumes.list(VOLUMES, &token).await?;
+        let volumes = page.volumes.into_iter().map(|listed| listed.volume);
+        unknown.extend(volumes.filter(|volume| claim_uid(volume).is_some() && !known.contains(volume.as_str())));
+        match page.next {
+            Some(next) => token = next,
+            None => return Ok(unknown),
+        }
+    }
+}
+
+/// The uid of the claim that a volume of that id was made for, if it was made for one.
+fn claim_uid(volume: &VolumeId) -> Option<&str> {
+    let uid = volume.as_str().strip_prefix("pvc-")?;
+    let shape = |(at, byte): (usize, u8)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    };
+    (uid.len() == 36 && uid.bytes().enumerate().all(shape)).then_some(uid)
+}
+
+async fn each_claim(context: &Context, mut see: impl FnMut(&str)) -> Result<(), Failure> {
+    let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());
+    let mut parameters = ListParams::default().limit(PAGE);
+    loop {
+        let page = ask("listing all claims", claims.list_metadata(&parameters)).await?;
+        page.items.iter().filter_map(|claim| claim.metadata.uid.as_deref()).for_each(&mut see);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+async fn each_handle(context: &Context, mut see: impl FnMut(&str)) -> Result<(), Failure> {
+    let objects: Api<PersistentVolume> = Api::all(context.client.clone());
+    let mut parameters = ListParams::default().limit(PAGE);
+    loop {
+        let page = ask("listing all PersistentVolumes", objects.list(&parameters)).await?;
+        let handles = page.items.iter().filter_map(|object| {
+            let csi = object.spec.as_ref()?.csi.as_ref()?;
+            let elsewhere = object.spec.as_ref()?.node_affinity.is_some()
+                && super::volume::own(object, &context.driver, &context.place).is_none();
+            // One that is bound to another node is another volume, whatever its name.
+            (csi.driver == context.driver.as_str() && !elsewhere).then_some(csi.volume_handle.as_str())
+        });
+        handles.for_each(&mut see);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_volumes_made_for_claims() {
+        let uid = |id: &str| claim_uid(&id.parse().unwrap()).map(str::to_owned);
+        let own = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
+        assert_eq!(uid(&format!("pvc-{own}")).as_deref(), Some(own));
+        for foreign in ["pvc-1", "data", "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a11g", "v-0d6f2a56"] {
+            assert_eq!(uid(foreign), None, "{foreign}");
+        }
+    }
+}
