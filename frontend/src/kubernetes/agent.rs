@@ -71,8 +71,7 @@ impl Agent {
             reconcile_objects(Arc::clone(&context), objects.take_until(Box::pin(stop())).boxed()),
         );
         let background = async {
-            // What is not known yet must not be taken for gone.
-            if context.objects.wait_until_ready().await.is_ok() && context.classes.wait_until_ready().await.is_ok() {
+            if context.is_informed().await {
                 future::join(context.publisher.run(&context), settler::run(&context)).await;
             }
         };
@@ -169,10 +168,6 @@ fn waiting_for(
 }
 
 async fn reconcile_claims(context: Arc<Context>, queue: Queue<PersistentVolumeClaim>) {
-    // What is not known yet must not be taken for missing.
-    if context.objects.wait_until_ready().await.is_err() || context.classes.wait_until_ready().await.is_err() {
-        return;
-    }
     let reconciler = |claim: Arc<PersistentVolumeClaim>, context: Arc<Context>| Box::pin(serve_claim(context, claim));
     let policy = |claim: Arc<PersistentVolumeClaim>, failure: &Failure, context: Arc<Context>| {
         let delay = context.attempts.after(claim::uid(&claim), failure);
@@ -220,6 +215,9 @@ async fn reconcile_objects(context: Arc<Context>, queue: Queue<PersistentVolume>
 
 /// Does what `claim` needs, whatever state it is in.
 async fn serve_claim(context: Arc<Context>, claim: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {
+    if !context.is_informed().await {
+        return Ok(Action::await_change());
+    }
     let uid = claim::uid(&claim);
     if context.written.overtook(uid, claim.metadata.resource_version.as_deref()) {
         return Ok(Action::await_change());

@@ -42,6 +42,12 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// Waits until all that is watched was told once: what is not known before that must not be taken for missing.
+    /// Whether it ever will be.
+    pub(super) async fn is_informed(&self) -> bool {
+        self.objects.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
+    }
+
     /// Claims in `claim`'s namespace.
     pub(super) fn claims_beside(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
