@@ -7,16 +7,25 @@ use anyhow::Result;
 use crate::setting::{Phase, Setting};
 use crate::stand::Stand;
 
-/// One test.
-#[derive(Clone, Copy, Debug)]
-pub struct Case {
+/// One test, on a scene: a stand, unless it is about more than a node.
+#[derive(Debug)]
+pub struct Case<S = Stand> {
     /// `theme::what_must_hold`.
     pub name: &'static str,
     /// What it needs.
     pub needs: Needs,
     /// The test.
-    pub body: fn(&mut Stand) -> Result<()>,
+    pub body: fn(&mut S) -> Result<()>,
 }
+
+// Not derived: that would ask the same of the scene.
+impl<S> Clone for Case<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Case<S> {}
 
 /// What a test needs beyond a stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +55,7 @@ pub enum Elsewhere {
     NeedsReboot,
 }
 
-impl Case {
+impl<S> Case<S> {
     /// Where the case runs instead, if not in this setting.
     pub fn elsewhere(&self, setting: &Setting) -> Option<Elsewhere> {
         match (self.needs, setting.phase) {
@@ -74,12 +83,18 @@ impl Case {
     }
 }
 
-/// The tests of a module: `cases! { name, name: Quota, … }` makes the function `cases`.
+/// The tests of a module: `cases! { name, name: Quota, … }` makes the function `cases`, and
+/// `cases! { on Scene; name, … }` makes it for another scene than a stand.
 #[macro_export]
 macro_rules! cases {
-    ($($name:ident $(: $needs:expr)?),+ $(,)?) => {
+    (on $scene:ty; $($name:ident $(: $needs:expr)?),+ $(,)?) => {
+        $crate::cases!(@cases $scene, $($name $(: $needs)?),+);
+    };
+    (@needs) => { Started };
+    (@needs $needs:expr) => { $needs };
+    (@cases $scene:ty, $($name:ident $(: $needs:expr)?),+ $(,)?) => {
         /// The tests of this module.
-        pub fn cases() -> Vec<$crate::case::Case> {
+        pub fn cases() -> Vec<$crate::case::Case<$scene>> {
             #[allow(unused_imports, reason = "a module may have ordinary tests only")]
             use $crate::case::Needs::*;
             vec![$($crate::case::Case {
@@ -89,6 +104,7 @@ macro_rules! cases {
             }),+]
         }
     };
-    (@needs) => { Started };
-    (@needs $needs:expr) => { $needs };
+    ($($name:ident $(: $needs:expr)?),+ $(,)?) => {
+        $crate::cases!(@cases $crate::stand::Stand, $($name $(: $needs)?),+);
+    };
 }

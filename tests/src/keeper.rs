@@ -16,8 +16,11 @@ use crate::observe::{loops, mounts, processes};
 use crate::setting::{Phase, Place, Setting};
 use crate::wait;
 
+/// Where a work directory has the stands of several nodes.
+pub const NODES: &str = "nodes";
+
 /// Runs `body`, which is this program as the test itself, below `work`.
-pub(crate) fn keep(case: &Case, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
+pub(crate) fn keep<S>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
     // Whatever the test leaves behind becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
@@ -125,12 +128,17 @@ pub fn clean(work: &Path) -> Result<()> {
 }
 
 fn print_logs(work: &Path) {
-    for name in ["helper", "frontend"] {
-        if let Ok(log) = fs::read(work.join(format!("log/{name}.log"))) {
-            let log = String::from_utf8_lossy(&log);
-            let lines: Vec<&str> = log.lines().collect();
-            println!("--- the last lines of {name}'s log");
-            lines[lines.len().saturating_sub(60)..].iter().for_each(|line| println!("{line}"));
+    // More than one node has its stands below this one's directory.
+    let stands = fs::read_dir(work.join(NODES)).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
+    for stand in std::iter::once(work.to_owned()).chain(stands) {
+        for name in ["helper", "frontend"] {
+            let path = stand.join(format!("log/{name}.log"));
+            if let Ok(log) = fs::read(&path) {
+                let log = String::from_utf8_lossy(&log);
+                let lines: Vec<&str> = log.lines().collect();
+                println!("--- the last lines of {}", path.display());
+                lines[lines.len().saturating_sub(60)..].iter().for_each(|line| println!("{line}"));
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod node;
 pub mod observe;
 pub mod pool;
 pub mod runner;
+pub mod scene;
 pub mod setting;
 pub mod stand;
 pub mod wait;

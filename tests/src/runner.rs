@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::case::{Case, Elsewhere};
 use crate::keeper;
+use crate::scene::Scene;
 use crate::setting::Setting;
-use crate::stand::Stand;
 
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
 #[derive(Parser, Debug)]
@@ -48,20 +48,35 @@ pub enum Telling {
 }
 
 /// Does what the command line says with these cases.
-pub fn main(cases: Vec<Case>, telling: Telling) -> ExitCode {
+pub fn main<S: Scene>(cases: Vec<Case<S>>, telling: Telling) -> ExitCode {
     let options = Options::parse();
     let done = match (options.role, options.work, options.templates) {
         (Some(role), Some(work), Some(templates)) => {
             let name = options.arguments.filter.unwrap_or_default();
             in_role(role, &cases, &name, &options.setting, &work, &templates).map(|()| ExitCode::SUCCESS)
         }
-        _ if telling == Telling::Everything => tell_all(&cases, &options.setting),
-        _ => run_all(cases, options.setting, options.arguments),
+        _ if options.arguments.list => run_all(cases, options.setting, options.arguments),
+        _ => share_and_run(cases, telling, options.setting, options.arguments),
     };
     done.unwrap_or_else(|error| {
         println!("{error:#}");
         ExitCode::FAILURE
     })
+}
+
+fn share_and_run<S: Scene>(
+    cases: Vec<Case<S>>,
+    telling: Telling,
+    mut setting: Setting,
+    arguments: Arguments,
+) -> Result<ExitCode> {
+    let shared = S::share(&mut setting)?;
+    let done = match telling {
+        Telling::Everything => tell_all(&cases, &setting),
+        Telling::Lines => run_all(cases, setting, arguments),
+    };
+    S::end(shared, done.as_ref().is_ok_and(|code| *code == ExitCode::SUCCESS))?;
+    done
 }
 
 fn scratch(setting: &Setting) -> Result<TempDir> {
@@ -71,7 +86,7 @@ fn scratch(setting: &Setting) -> Result<TempDir> {
     Ok(scratch)
 }
 
-fn tell_all(cases: &[Case], setting: &Setting) -> Result<ExitCode> {
+fn tell_all<S: Scene>(cases: &[Case<S>], setting: &Setting) -> Result<ExitCode> {
     let scratch = scratch(setting)?;
     let (mut passed, mut failed) = (0, 0);
     for (number, case) in cases.iter().enumerate() {
@@ -102,7 +117,7 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all(cases: Vec<Case>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
+fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
     let scratch = scratch(&setting)?;
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
@@ -144,7 +159,7 @@ fn close(scratch: TempDir) -> Result<()> {
     fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))
 }
 
-fn trial(case: Case, setting: Setting, scratch: &Path) -> Trial {
+fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path) -> Trial {
     static NUMBER: AtomicUsize = AtomicUsize::new(1);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let scratch = scratch.to_owned();
@@ -155,7 +170,7 @@ fn trial(case: Case, setting: Setting, scratch: &Path) -> Trial {
 }
 
 /// Runs a case below a keeper and gives what it wrote.
-fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Result<String> {
+fn run_one<S: Scene>(case: &Case<S>, setting: &Setting, scratch: &Path, number: usize) -> Result<String> {
     let work = scratch.join(format!("t{number}"));
     fs::create_dir(&work)?;
     let log = scratch.join(format!("t{number}.log"));
@@ -182,18 +197,22 @@ fn run_one(case: &Case, setting: &Setting, scratch: &Path, number: usize) -> Res
     bail!("{}", text.trim_end())
 }
 
-fn in_role(role: Role, cases: &[Case], name: &str, setting: &Setting, work: &Path, templates: &Path) -> Result<()> {
+fn in_role<S: Scene>(
+    role: Role,
+    cases: &[Case<S>],
+    name: &str,
+    setting: &Setting,
+    work: &Path,
+    templates: &Path,
+) -> Result<()> {
     let case = cases.iter().find(|case| case.name == name).with_context(|| format!("no test is called {name}"))?;
     match role {
         Role::Keeper => keeper::keep(case, setting, work, myself(Role::Body, name, setting, work, templates)?),
         Role::Body => {
             feel_limits()?;
-            let mut stand = Stand::new(setting, work, templates)?;
-            if case.starts() {
-                stand.start()?;
-            }
-            (case.body)(&mut stand)?;
-            stand.finish()
+            let mut scene = S::set(case, setting, work, templates)?;
+            (case.body)(&mut scene)?;
+            scene.leave()
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Where a suite runs and on what.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,6 +49,9 @@ pub struct Setting {
     /// Run one half of the tests that a reboot interrupts, and nothing else
     #[arg(long)]
     pub phase: Option<Phase>,
+    /// The control plane that the run has started, set for its tests.
+    #[arg(long, hide = true)]
+    pub control_plane: Option<PathBuf>,
 }
 
 impl Place {
@@ -98,13 +102,17 @@ impl Phase {
 
 impl Setting {
     /// The flags that say the same to another process of this program.
-    pub fn flags(&self) -> Vec<&'static str> {
-        let mut flags = vec!["--place", self.place.name(), "--pool-fs", self.pool_fs.name()];
+    pub fn flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> =
+            ["--place", self.place.name(), "--pool-fs", self.pool_fs.name()].map(Into::into).into();
         if self.long {
-            flags.push("--long");
+            flags.push("--long".into());
         }
         if let Some(phase) = self.phase {
-            flags.extend(["--phase", phase.name()]);
+            flags.extend(["--phase", phase.name()].map(Into::into));
+        }
+        if let Some(directory) = &self.control_plane {
+            flags.extend(["--control-plane".into(), directory.into()]);
         }
         flags
     }

@@ -1,5 +1,6 @@
 //! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes on them.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,12 @@ pub struct Stand {
     pub setting: Setting,
     /// The kubelet's directory.
     pub kubelet: Kubelet,
+    /// What the node is called.
+    pub node: String,
     /// More flags for the helper.
     pub helper_flags: Vec<String>,
+    /// More flags for the frontend.
+    pub frontend_flags: Vec<OsString>,
     /// The pools, the one called default first.
     pub pools: Vec<Pool>,
     work: PathBuf,
@@ -49,7 +54,9 @@ impl Stand {
         Ok(Self {
             setting: setting.clone(),
             kubelet: Kubelet::make(&work.join("kubelet"))?,
+            node: "node".to_owned(),
             helper_flags: Vec::new(),
+            frontend_flags: Vec::new(),
             pools: Vec::new(),
             work: work.to_owned(),
             templates: templates.to_owned(),
@@ -192,7 +199,8 @@ impl Stand {
     /// When it cannot be started.
     pub fn launch_frontend(&mut self) -> Result<()> {
         let mut command = Command::new(program("bulkhead-frontend")?);
-        command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", "node"]);
+        command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", &self.node]);
+        command.args(&self.frontend_flags);
         command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
         self.frontend = Some(Daemon::start("frontend", &mut command, &self.logs())?);
         Ok(())

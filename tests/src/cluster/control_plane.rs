@@ -180,7 +180,11 @@ impl ControlPlane {
     }
 }
 
-fn assets() -> Result<PathBuf> {
+/// The directory with the programs.
+///
+/// # Errors
+/// When it is not named.
+pub fn assets() -> Result<PathBuf> {
     let directory = env::var_os(ASSETS).map(PathBuf::from);
     let directory =
         directory.with_context(|| format!("{ASSETS} does not name a directory: `cargo xtask control-plane` does"))?;

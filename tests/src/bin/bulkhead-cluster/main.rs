@@ -1,0 +1,11 @@
+//! The suite of the storage agent: real agents on a real control plane, one test at a time.
+
+mod cases;
+
+use std::process::ExitCode;
+
+use bulkhead_tests::runner::{self, Telling};
+
+fn main() -> ExitCode {
+    runner::main(cases::all(), Telling::Lines)
+}

@@ -1,0 +1,71 @@
+//! An agent: the real helper and the real frontend of one node, with access to the API server.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::access::Access;
+use super::{manifests, node};
+use crate::setting::Setting;
+use crate::stand::Stand;
+
+const TOKEN_LIFETIME: Duration = Duration::from_secs(3600);
+
+/// A node's agent.
+#[derive(Debug)]
+pub struct Agent {
+    /// The name of its node.
+    pub node: String,
+    /// The uid of its node.
+    pub uid: String,
+    /// Its processes and its pools.
+    pub stand: Stand,
+}
+
+impl Agent {
+    /// Makes a node, and lays out what its agent needs; nothing is started.
+    ///
+    /// # Errors
+    /// When something cannot be made.
+    pub fn lay_out(access: &Access, setting: &Setting, work: &Path, templates: &Path, name: &str) -> Result<Self> {
+        let uid = node::make(access, name, &[])?;
+        let mut stand = Stand::new(setting, work, templates)?;
+        stand.node = name.to_owned();
+        let directory = work.join("run");
+        node::write_kubeconfig(access, &directory, &node::token(access, name, &uid, TOKEN_LIFETIME)?)?;
+        stand.frontend_flags = vec!["--kubeconfig".into(), directory.join("kubeconfig").into()];
+        stand.frontend_flags.extend(["--namespace", manifests::NAMESPACE].map(Into::into));
+        Ok(Self { node: name.to_owned(), uid, stand })
+    }
+
+    /// Gives it another token.
+    ///
+    /// # Errors
+    /// When the API server refuses one.
+    pub fn renew_token(&self, access: &Access, lifetime: Duration) -> Result<()> {
+        let token = node::token(access, &self.node, &self.uid, lifetime)?;
+        node::write_token(&self.stand.work().join("run"), &token)
+    }
+
+    /// Names in its pools.
+    ///
+    /// # Errors
+    /// When a pool cannot be read.
+    pub fn volumes(&self) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for pool in &self.stand.pools {
+            names.extend(pool.entries()?.into_iter().filter(|name| !name.starts_with('.')));
+        }
+        Ok(names)
+    }
+
+    /// What the frontend has logged.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn log(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.stand.logs().join("frontend.log"))?)
+    }
+}

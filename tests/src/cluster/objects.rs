@@ -1,0 +1,75 @@
+//! Objects as users write them. A test changes what it is about.
+
+use serde_json::{Value, json};
+
+use super::node::TOPOLOGY_KEY;
+use crate::kubelet::DRIVER;
+
+/// The annotation by which the scheduler gives a claim to a node.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// A storage class of ours whose claims wait for a node.
+pub fn class(name: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "provisioner": DRIVER,
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "allowVolumeExpansion": true,
+        "reclaimPolicy": "Delete",
+    })
+}
+
+/// A claim of a directory volume for one node.
+pub fn claim(name: &str, class: &str, size: &str) -> Value {
+    json!({
+        "metadata": { "name": name, "annotations": {} },
+        "spec": {
+            "storageClassName": class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": size } },
+        },
+    })
+}
+
+/// Gives a claim to a node, as the scheduler would.
+pub fn on(mut claim: Value, node: &str) -> Value {
+    claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
+    claim
+}
+
+/// Makes a claim one of a block volume.
+pub fn block(mut claim: Value) -> Value {
+    claim["spec"]["volumeMode"] = json!("Block");
+    claim
+}
+
+/// A pod that the scheduler may place on any node of `scope`, and that uses these claims.
+pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
+    let volumes: Vec<Value> =
+        claims.iter().map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } })).collect();
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "nodeSelector": { "test": scope },
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "main", "image": "none" }],
+            "volumes": volumes,
+        },
+    })
+}
+
+/// A volume that an administrator writes down, for what is in a pool under `handle` already.
+pub fn volume(name: &str, handle: &str, class: &str, size: &str, node: &str) -> Value {
+    let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
+    json!({
+        "metadata": { "name": name },
+        "spec": {
+            "capacity": { "storage": size },
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": class,
+            "csi": { "driver": DRIVER, "volumeHandle": handle },
+            "nodeAffinity": { "required": { "nodeSelectorTerms": [term] } },
+        },
+    })
+}

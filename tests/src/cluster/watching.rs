@@ -1,0 +1,189 @@
+//! What becomes of claims and volumes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, from_value};
+
+use super::scene::{Cluster, PATIENCE};
+
+impl Cluster {
+    /// The claims of the test's namespace.
+    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.access.client(), &self.namespace)
+    }
+
+    /// The pods of the test's namespace.
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.access.client(), &self.namespace)
+    }
+
+    /// The cluster's volumes.
+    pub fn volumes(&self) -> Api<PersistentVolume> {
+        Api::all(self.access.client())
+    }
+
+    /// Makes a claim and gives its uid.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn create_claim(&self, claim: &Value) -> Result<String> {
+        let claim = from_value(claim.clone())?;
+        let made = self.access.run(self.claims().create(&PostParams::default(), &claim))?;
+        made.metadata.uid.context("a claim without a uid")
+    }
+
+    /// Makes a pod.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn create_pod(&self, pod: &Value) -> Result<()> {
+        self.access.run(self.pods().create(&PostParams::default(), &from_value(pod.clone())?))?;
+        Ok(())
+    }
+
+    /// Makes a volume.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn create_volume(&self, volume: &Value) -> Result<()> {
+        self.access.run(self.volumes().create(&PostParams::default(), &from_value(volume.clone())?))?;
+        Ok(())
+    }
+
+    /// Deletes a pod without waiting for the kubelet that it has not.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn delete_pod(&self, name: &str) -> Result<()> {
+        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        self.access.run(self.pods().delete(name, &now))?;
+        Ok(())
+    }
+
+    /// Deletes a claim.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn delete_claim(&self, name: &str) -> Result<()> {
+        self.access.run(self.claims().delete(name, &DeleteParams::default()))?;
+        Ok(())
+    }
+
+    /// Merges `patch` into a claim.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn patch_claim(&self, name: &str, patch: &Value) -> Result<()> {
+        self.access.run(self.claims().patch(name, &PatchParams::default(), &Patch::Merge(patch)))?;
+        Ok(())
+    }
+
+    /// Merges `patch` into a volume.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn patch_volume(&self, name: &str, patch: &Value) -> Result<()> {
+        self.access.run(self.volumes().patch(name, &PatchParams::default(), &Patch::Merge(patch)))?;
+        Ok(())
+    }
+
+    /// Waits until a claim is bound, and gives its volume.
+    ///
+    /// # Errors
+    /// When it is not, with the events about it.
+    pub fn bound(&self, name: &str) -> Result<PersistentVolume> {
+        let result = self.bound_within(name, PATIENCE);
+        result.with_context(|| format!("events: {:?}", self.notes(name).unwrap_or_default()))
+    }
+
+    /// The same within `limit`.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn bound_within(&self, name: &str, limit: Duration) -> Result<PersistentVolume> {
+        let claim = self.access.wait_for(&self.claims(), name, limit, "to be bound", |claim| {
+            let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+            ensure!(phase == Some("Bound"), "its phase is {phase:?}, annotations {:?}", claim.metadata.annotations);
+            Ok(())
+        })?;
+        let volume = claim.spec.and_then(|spec| spec.volume_name).context("a bound claim without a volume")?;
+        Ok(self.access.run(self.volumes().get(&volume))?)
+    }
+
+    /// Waits until a volume's object is gone.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn volume_gone(&self, name: &str) -> Result<()> {
+        self.access.wait_until_gone(&self.volumes(), name, PATIENCE)
+    }
+
+    /// Waits until a volume has this phase.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn volume_phase(&self, name: &str, wanted: &str) -> Result<PersistentVolume> {
+        self.access.wait_for(&self.volumes(), name, PATIENCE, &format!("to be {wanted}"), |volume| {
+            let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+            ensure!(phase == Some(wanted), "its phase is {phase:?}");
+            Ok(())
+        })
+    }
+
+    /// The events about an object: reason, type and note.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn events(&self, object: &str) -> Result<Vec<Event>> {
+        let events: Api<Event> = Api::all(self.access.client());
+        let regarding =
+            |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(object);
+        let found = self.access.run(events.list(&ListParams::default()))?;
+        Ok(found.items.into_iter().filter(regarding).collect())
+    }
+
+    /// `reason: note` of every event about an object.
+    ///
+    /// # Errors
+    /// When they cannot be listed.
+    pub fn notes(&self, object: &str) -> Result<Vec<String>> {
+        let text = |event: &Event| {
+            format!("{}: {}", event.reason.as_deref().unwrap_or("?"), event.note.as_deref().unwrap_or("?"))
+        };
+        Ok(self.events(object)?.iter().map(text).collect())
+    }
+
+    /// Waits for an event of ours about an object whose note holds `part`.
+    ///
+    /// # Errors
+    /// When there is none, with those there are.
+    pub fn event(&self, object: &str, reason: &str, part: &str) -> Result<Event> {
+        self.access.wait(PATIENCE, &format!("an event {reason} about {object} that says {part:?}"), || {
+            let found = self.events(object)?.into_iter().find(|event| {
+                let note = event.note.as_deref().unwrap_or_default().to_lowercase();
+                event.reason.as_deref() == Some(reason) && note.contains(&part.to_lowercase())
+            });
+            match found {
+                Some(event) => Ok(event),
+                None => bail!("there are: {:?}", self.notes(object)?),
+            }
+        })
+    }
+
+    /// Makes sure that a claim stays without a volume for a while.
+    ///
+    /// # Errors
+    /// When it gets one.
+    pub fn stays_pending(&self, name: &str, time: Duration) -> Result<()> {
+        std::thread::sleep(time);
+        let claim = self.access.run(self.claims().get(name))?;
+        let volume = claim.spec.and_then(|spec| spec.volume_name);
+        ensure!(volume.is_none(), "{name} got the volume {volume:?}");
+        Ok(())
+    }
+}

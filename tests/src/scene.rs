@@ -1,0 +1,64 @@
+//! What the tests of a program find when they begin.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::case::Case;
+use crate::setting::Setting;
+use crate::stand::Stand;
+
+/// The surroundings of one test, made before it and checked behind it.
+pub trait Scene: Debug + Sized + 'static {
+    /// What all tests of a run share. It is made once, in the process that runs them.
+    type Shared;
+
+    /// Makes what is shared, and has the setting tell the tests of it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn share(setting: &mut Setting) -> Result<Self::Shared>;
+
+    /// Ends what was shared.
+    ///
+    /// # Errors
+    /// When it does not end as it should.
+    fn end(shared: Self::Shared, all_passed: bool) -> Result<()>;
+
+    /// Sets the scene below `work`, in the test's own process.
+    ///
+    /// # Errors
+    /// When something of it does not get ready.
+    fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self>;
+
+    /// Checks that nothing is left of what the test did, and ends it.
+    ///
+    /// # Errors
+    /// What is left over.
+    fn leave(self) -> Result<()>;
+}
+
+impl Scene for Stand {
+    type Shared = ();
+
+    fn share(_: &mut Setting) -> Result<()> {
+        Ok(())
+    }
+
+    fn end((): (), _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn set(case: &Case, setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
+        let mut stand = Stand::new(setting, work, templates)?;
+        if case.starts() {
+            stand.start()?;
+        }
+        Ok(stand)
+    }
+
+    fn leave(self) -> Result<()> {
+        self.finish()
+    }
+}
