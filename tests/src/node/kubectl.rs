@@ -1,0 +1,124 @@
+//! kubectl, as an operator uses it.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::wait;
+
+/// kubectl with the credentials of an administrator.
+#[derive(Clone, Debug)]
+pub struct Kubectl {
+    /// The program.
+    pub program: PathBuf,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    /// A command of kubectl's.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
+        command
+    }
+
+    /// Runs it and returns what it writes to its standard output.
+    ///
+    /// # Errors
+    /// When it fails, with what it wrote.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        self.run_with(arguments, "")
+    }
+
+    fn run_with(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("start {}", self.program.display()))?;
+        child.stdin.take().context("kubectl's standard input")?.write_all(input.as_bytes())?;
+        let Output { status, stdout, stderr } = child.wait_with_output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        ensure!(
+            status.success(),
+            "kubectl {}: {status}\n{}{}",
+            arguments.join(" "),
+            text(&stdout),
+            text(&stderr).trim_end()
+        );
+        Ok(text(&stdout))
+    }
+
+    /// Creates or changes what the manifest describes.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        self.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], manifest).map(drop)
+    }
+
+    /// An object, or a list of objects, as JSON.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn get(&self, what: &[&str]) -> Result<Value> {
+        let arguments: Vec<&str> = ["get", "-o", "json"].iter().chain(what).copied().collect();
+        serde_json::from_str(&self.run(&arguments)?).context("read kubectl's JSON")
+    }
+
+    /// Whether there is no such object, by its absence and not by another error.
+    ///
+    /// # Errors
+    /// When it is there.
+    pub fn gone(&self, what: &[&str]) -> Result<()> {
+        let arguments: Vec<&str> = ["get", "--ignore-not-found", "-o", "name"].iter().chain(what).copied().collect();
+        let found = self.run(&arguments)?;
+        ensure!(found.trim().is_empty(), "still there: {}", found.trim());
+        Ok(())
+    }
+
+    /// Deletes and waits for the end of what was deleted.
+    ///
+    /// # Errors
+    /// When it is not gone in time.
+    pub fn delete(&self, what: &[&str]) -> Result<()> {
+        let arguments: Vec<&str> = ["delete", "--timeout=180s"].iter().chain(what).copied().collect();
+        self.run(&arguments).map(drop)
+    }
+
+    /// Runs a shell command in a pod's container.
+    ///
+    /// # Errors
+    /// When it fails there, with what it wrote.
+    pub fn exec(&self, pod: &str, command: &str) -> Result<String> {
+        self.run(&["exec", pod, "--", "sh", "-c", command])
+    }
+
+    /// Waits until every named pod is ready.
+    ///
+    /// # Errors
+    /// What keeps one from being ready.
+    pub fn wait_ready(&self, pods: &[&str], limit: Duration) -> Result<()> {
+        for pod in pods {
+            wait::until(limit, || self.ready(pod)).with_context(|| self.describe("pod", pod))?;
+        }
+        Ok(())
+    }
+
+    fn ready(&self, pod: &str) -> Result<()> {
+        let status = &self.get(&["pod", pod])?["status"];
+        let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True") {
+            return Ok(());
+        }
+        bail!("pod {pod} is not ready: {}", status["phase"])
+    }
+
+    /// What an operator would look at.
+    pub fn describe(&self, kind: &str, name: &str) -> String {
+        self.run(&["describe", kind, name]).unwrap_or_else(|error| format!("{error:#}"))
+    }
+}

@@ -1,0 +1,106 @@
+//! A real Kubernetes node: the machine with a kubelet, and the control plane on this host.
+
+mod kubectl;
+mod machine;
+
+use std::env;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+pub use self::kubectl::Kubectl;
+pub use self::machine::Machine;
+use crate::cluster::control_plane::ControlPlane;
+use crate::wait;
+
+/// The node's name. It is also the address at which the API server finds the kubelet: its port is forwarded from here.
+pub const NAME: &str = "127.0.0.1";
+
+/// The host, as the machine sees it.
+const HOST: &str = "10.0.2.2";
+
+/// How long the node may take to do what takes a few seconds: its processor is emulated, and others use ours.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The cluster of one node. It ends with this value.
+#[derive(Debug)]
+pub struct Node {
+    /// The machine that the kubelet runs on.
+    pub machine: Machine,
+    /// The cluster's administrator.
+    pub kubectl: Kubectl,
+    control_plane: ControlPlane,
+}
+
+impl Node {
+    /// Starts the control plane, then the kubelet, and waits until the node is ready.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub fn start() -> Result<Self> {
+        let machine = Machine::lent()?;
+        let control_plane = ControlPlane::start()?;
+        let kubectl = Kubectl {
+            program: assets()?.join("kubectl"),
+            kubeconfig: control_plane.directory().join("admin.kubeconfig"),
+        };
+        let node = Self { machine, kubectl, control_plane };
+        node.configure()?;
+        node.machine.run("systemctl start kubelet")?;
+        node.wait_ready()?;
+        Ok(node)
+    }
+
+    /// Waits until the kubelet has reported in since its last start.
+    ///
+    /// # Errors
+    /// What it reports instead.
+    pub fn wait_ready(&self) -> Result<()> {
+        let ready = wait::until(PATIENCE, || {
+            let node = self.kubectl.get(&["node", NAME])?;
+            let conditions = node["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let ready = conditions.iter().find(|condition| condition["type"] == "Ready").context("not reported in")?;
+            ensure!(ready["status"] == "True", "the node is not ready: {}", ready["message"]);
+            // Before the API server has heard of a reboot it believes what it heard before.
+            let boot = self.machine.run("cat /proc/sys/kernel/random/boot_id")?;
+            ensure!(node["status"]["nodeInfo"]["bootID"] == boot.trim(), "the node has not reported since its boot");
+            Ok(())
+        });
+        ready.with_context(|| {
+            let log = self.machine.run("journalctl --unit kubelet --boot --no-pager --lines 40 --output cat");
+            format!("the kubelet wrote {}", log.unwrap_or_else(|error| format!("{error:#}")))
+        })
+    }
+
+    /// Gives the kubelet what it needs to find the API server and to be known by it.
+    fn configure(&self) -> Result<()> {
+        let text = self.control_plane.kubeconfig(&format!("system:node:{NAME}"), Some("system:nodes"))?;
+        let given: Value = serde_json::from_str(&text).context("read the kubelet's kubeconfig")?;
+        let (cluster, user) = (&given["clusters"][0]["cluster"], &given["users"][0]["user"]);
+        let server = cluster["server"].as_str().unwrap_or_default();
+        let (_, port) = server.rsplit_once(':').context("the API server has no port")?;
+        let mut kubeconfig = given.clone();
+        kubeconfig["clusters"][0]["cluster"]["server"] = json!(format!("https://{HOST}:{port}"));
+        for (pointer, source) in [
+            ("/clusters/0/cluster/certificate-authority", &cluster["certificate-authority"]),
+            ("/users/0/user/client-certificate", &user["client-certificate"]),
+            ("/users/0/user/client-key", &user["client-key"]),
+        ] {
+            let source = source.as_str().with_context(|| format!("the kubeconfig lacks {pointer}"))?;
+            let (_, name) = pointer.rsplit_once('/').context("a pointer to a field")?;
+            let target = format!("/etc/kubernetes/{name}.pem");
+            self.machine.write(&target, &fs::read_to_string(source)?)?;
+            *kubeconfig.pointer_mut(pointer).context("the field was there")? = json!(target);
+        }
+        self.machine.write("/etc/kubernetes/kubelet.conf", &kubeconfig.to_string())?;
+        self.machine.write("/etc/kubernetes/node.env", &format!("NODE_NAME={NAME}\nAPI_SERVER={HOST}:{port}"))
+    }
+}
+
+/// The directory with the programs of Kubernetes.
+fn assets() -> Result<PathBuf> {
+    env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from).context("KUBEBUILDER_ASSETS names no directory")
+}
