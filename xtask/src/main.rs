@@ -5,6 +5,7 @@ mod count;
 mod directory;
 mod go;
 mod kubernetes;
+mod node;
 mod packages;
 mod policy;
 mod process;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use self::commands::{BenchArguments, DemoArguments, TestArguments, VmArguments};
+use self::commands::{BenchArguments, DemoArguments, NodeArguments, TestArguments, VmArguments};
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Workspace};
 
@@ -52,6 +53,8 @@ enum Task {
     Bench(BenchArguments),
     /// Build the programs of a Kubernetes cluster unless that is done, and print their directory.
     ControlPlane,
+    /// Start a Kubernetes node with Bulkhead on it, and run a command beside it.
+    Node(NodeArguments),
     /// Run a command in the virtual machine, with the programs in its PATH.
     Vm(VmArguments),
 }
@@ -83,6 +86,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             println!("{}", kubernetes::cluster(&workspace)?.display());
             Ok(ExitCode::SUCCESS)
         }
+        Task::Node(arguments) => commands::node(&workspace, arguments),
         Task::Vm(arguments) => commands::vm(&workspace, arguments),
     }
 }

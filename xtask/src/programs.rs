@@ -17,7 +17,15 @@ pub struct Programs {
 impl Programs {
     /// Builds the workspace's programs for this host and copies them.
     pub fn build(workspace: &Workspace, profile: Profile) -> Result<Self> {
-        let built = workspace.build(Architecture::host(), profile)?;
+        Self::copy(workspace, workspace.build(Architecture::host(), profile)?)
+    }
+
+    /// Copies the programs as an earlier build left them.
+    pub fn built(workspace: &Workspace, profile: Profile) -> Result<Self> {
+        Self::copy(workspace, workspace.built(Architecture::host(), profile)?)
+    }
+
+    fn copy(workspace: &Workspace, built: Vec<PathBuf>) -> Result<Self> {
         let programs = Programs { directory: RunDirectory::new(&workspace.machine_cache())? };
         for program in built {
             programs.add(&program)?;

@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod node;
 mod test;
 mod vm;
 
@@ -10,6 +11,7 @@ use std::process::{ExitCode, ExitStatus};
 
 pub use self::bench::{BenchArguments, bench};
 pub use self::demo::{DemoArguments, demo};
+pub use self::node::{NodeArguments, node};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};
 

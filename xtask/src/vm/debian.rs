@@ -1,7 +1,8 @@
 //! The whole Debian for the machine: systemd as PID 1, udev, dbus.
 //!
 //! Its disk is made without root on any host: mmdebstrap writes an archive, and a small machine unpacks it onto the disk,
-//! where owners and device nodes need nobody's permission.
+//! where owners and device nodes need nobody's permission. It is kept with a list of its parts, and made anew when they
+//! are others.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -22,20 +23,37 @@ pub const LABEL: &str = "debian";
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,mount,util-linux,e2fsprogs,xfsprogs,\
                         quota,attr,ca-certificates";
 
+/// What a Kubernetes node has besides these.
+const NODE_PACKAGES: &str = "containerd,runc,containernetworking-plugins";
+
+/// A disk with some of Debian on it.
+pub struct System {
+    name: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// Debian with systemd.
+pub const PLAIN: System = System { name: "debian", packages: &[PACKAGES] };
+
+/// What a kubelet runs on.
+pub const NODE: System = System { name: "node", packages: &[PACKAGES, NODE_PACKAGES] };
+
 const MEBIBYTES: u64 = 4096;
 const UNPACK_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The cached disk, made when it is not there yet.
-pub fn provide(workspace: &Workspace, agent: &Path) -> Result<PathBuf> {
+pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<PathBuf> {
     let cache = workspace.machine_cache();
-    let image = cache.join("debian.disk");
-    if !image.exists() {
+    let image = cache.join(format!("{}.disk", system.name));
+    let list = image.with_extension("parts");
+    let parts = format!("{} {}\n", suite()?, system.packages.join(","));
+    if !image.exists() || fs::read_to_string(&list).unwrap_or_default() != parts {
         packages::require(&["mmdebstrap", "uidmap", "arch-test"])?;
-        let archive = cache.join("debian.tar");
-        let suite = suite()?;
-        timed(format_args!("gathering Debian {suite} with systemd"), || gather(&suite, &archive))?;
-        timed("making its disk", || unpack(workspace, agent, &archive, &image))?;
+        let archive = image.with_extension("tar");
+        timed(format_args!("gathering Debian for the disk {}", system.name), || gather(system, &archive))?;
+        timed("making the disk", || unpack(workspace, agent, &archive, &image))?;
         fs::remove_file(&archive)?;
+        fs::write(&list, parts)?;
     }
     Ok(image)
 }
@@ -47,11 +65,11 @@ fn suite() -> Result<String> {
     Ok(codename.context("/etc/os-release names no Debian release")?.trim_matches('"').to_owned())
 }
 
-fn gather(suite: &str, archive: &Path) -> Result<()> {
+fn gather(system: &System, archive: &Path) -> Result<()> {
     let mut gather = command("mmdebstrap");
-    gather.args(["--quiet", "--variant=minbase", &format!("--include={PACKAGES}")]);
+    gather.args(["--quiet", "--variant=minbase", &format!("--include={}", system.packages.join(","))]);
     gather.args(["--dpkgopt=path-exclude=/usr/share/doc/*", "--dpkgopt=path-exclude=/usr/share/locale/*"]);
-    run_quietly(gather.arg(suite).arg(archive))
+    run_quietly(gather.arg(suite()?).arg(archive))
         .context("gather Debian's packages: this needs root, or a user with subordinate ids (/etc/subuid)")
 }
 

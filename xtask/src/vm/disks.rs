@@ -31,7 +31,11 @@ pub const POOLS: [Disk; 2] = [
     },
 ];
 
-/// What a node whose root is in memory must keep.
+/// The pool of a Kubernetes node, where the manifests expect it.
+pub const NODE_POOL: Disk =
+    Disk { label: "pool", filesystem: "xfs", format: &[], mount: "prjquota", directory: "/srv/bulkhead/default" };
+
+/// What a machine whose root is in memory must keep.
 pub const STATE: Disk =
     Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", directory: "/var/lib" };
 

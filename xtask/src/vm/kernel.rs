@@ -22,6 +22,8 @@ pub struct Kernel {
     pub release: String,
     /// Decompressed modules in load order.
     pub modules: Vec<PathBuf>,
+    /// The directory with all its modules, as they come in the package.
+    pub library: PathBuf,
 }
 
 impl Kernel {
@@ -52,7 +54,7 @@ impl Kernel {
         let archive = apt.download(package, &partial)?;
         run_quietly(command("dpkg").arg("--extract").args([&archive, &tree]))?;
         fs::remove_file(&archive)?;
-        let release = release(&tree)?;
+        let (_, release) = library(&tree)?;
         run_quietly(command("depmod").arg("-b").arg(&tree).arg(&release))?;
         let mut modules = Vec::new();
         for name in MODULES {
@@ -72,18 +74,20 @@ impl Kernel {
 
     fn unpacked(directory: &Path) -> Result<Self> {
         let tree = directory.join("tree");
-        let release = release(&tree)?;
+        let (library, release) = library(&tree)?;
         let order = fs::read_to_string(directory.join("load-order"))?;
         let modules = order.lines().map(|name| directory.join("modules").join(name)).collect();
-        Ok(Kernel { image: tree.join("boot").join(format!("vmlinuz-{release}")), release, modules })
+        Ok(Kernel { image: tree.join("boot").join(format!("vmlinuz-{release}")), release, modules, library })
     }
 }
 
-/// The one kernel release that is in an unpacked package.
-fn release(tree: &Path) -> Result<String> {
+/// The one directory of modules that is in an unpacked package, and the kernel release that it is for.
+fn library(tree: &Path) -> Result<(PathBuf, String)> {
     for libraries in ["usr/lib/modules", "lib/modules"] {
         if let Some(entry) = fs::read_dir(tree.join(libraries)).ok().and_then(|mut entries| entries.next()) {
-            return entry?.file_name().into_string().ok().context("kernel release is not text");
+            let entry = entry?;
+            let release = entry.file_name().into_string().ok().context("kernel release is not text")?;
+            return Ok((entry.path(), release));
         }
     }
     bail!("{} holds no kernel modules", tree.display())

@@ -10,6 +10,8 @@ mod debian;
 mod disks;
 mod elf;
 mod kernel;
+mod lend;
+mod node;
 mod parts;
 mod qemu;
 mod root;
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+pub use self::node::Node;
 use self::parts::Parts;
 pub use self::parts::require_packages;
 use self::qemu::Accelerator;
@@ -31,15 +34,17 @@ pub use self::session::{Output, Sink};
 use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
-const BOOT_PATIENCE: Duration = Duration::from_secs(120);
+const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 
 /// What runs in the machine besides our programs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Userland {
     /// busybox and some tools, in memory: up in five seconds.
     Small,
     /// The whole Debian, with systemd as PID 1.
     Debian,
+    /// Debian with containerd and a kubelet.
+    Node(Node),
 }
 
 /// What machine is wanted.

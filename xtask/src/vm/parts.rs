@@ -1,18 +1,18 @@
 //! Everything that a machine is started from, and again after a power cut.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::apt::Apt;
-use super::disks::{Disk, POOLS, STATE};
+use super::disks::{Disk, NODE_POOL, POOLS, STATE};
 use super::kernel::Kernel;
 use super::qemu::{Accelerator, Guest};
 use super::root::{self, Content};
 use super::session::Session;
 use super::tools::{self, Tools};
-use super::{BOOT_PATIENCE, Options, Userland, debian};
+use super::{BOOT_PATIENCE, Options, Userland, debian, node};
 use crate::directory::{self, RunDirectory};
 use crate::packages;
 use crate::process::{command, run_quietly};
@@ -21,6 +21,10 @@ use crate::workspace::{Architecture, Workspace};
 
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
 const AGENT: &str = "bulkhead-vm-agent";
+
+/// A login prompt on the console would hang up on whoever else writes there; names of network devices that depend on
+/// the number of disks would have to be looked up.
+const DEBIAN_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet";
 
 /// Makes sure that this host has what a machine is made with. Worth doing before a long build.
 pub fn require_packages(architecture: Architecture) -> Result<()> {
@@ -37,6 +41,7 @@ pub struct Parts {
     architecture: Architecture,
     memory: u32,
     append: &'static str,
+    port: Option<u16>,
     disks: Vec<(String, PathBuf)>,
     directory: RunDirectory,
 }
@@ -54,34 +59,40 @@ impl Parts {
         };
         let directory = RunDirectory::new(&cache)?;
         let mut disks = options.more_disks.clone();
-        let mut own: Vec<&Disk> = POOLS.iter().collect();
-        let append = match options.userland {
-            Userland::Small => {
-                own.push(&STATE);
-                ""
-            }
+        let mut own: Vec<&Disk> = Vec::new();
+        let mut fstab = String::new();
+        let mut append = "";
+        match &options.userland {
+            Userland::Small => own.extend(POOLS.iter().chain([&STATE])),
             Userland::Debian => {
-                let _lock = directory::lock(&cache, "debian")?;
-                let agent = options.programs.iter().find(|path| path.ends_with(AGENT)).context("no agent is built")?;
-                let image = directory.path().join("debian.disk");
-                let cached = debian::provide(workspace, agent)?;
-                run_quietly(command("cp").args(["--sparse=always", "--reflink=auto"]).args([&cached, &image]))?;
-                disks.push((debian::LABEL.to_owned(), image));
-                // A login prompt on the console would hang up on whoever else writes there.
-                "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service quiet"
+                own.extend(&POOLS);
+                disks.push(copy_system(workspace, options, &debian::PLAIN, directory.path())?);
+                append = DEBIAN_WORDS;
             }
-        };
+            Userland::Node(node) => {
+                own.push(&NODE_POOL);
+                disks.push(copy_system(workspace, options, &debian::NODE, directory.path())?);
+                disks.push((node::LABEL.to_owned(), node.make_disk(&kernel, directory.path())?));
+                fstab += node::FSTAB;
+                append = DEBIAN_WORDS;
+            }
+        }
         for disk in &own {
             disks.push((disk.label.to_owned(), disk.make(directory.path(), options.disk)?));
         }
-        let fstab: String = own.iter().map(|disk| disk.fstab()).collect();
-        let write = match options.userland {
-            Userland::Small => root::write_node,
-            Userland::Debian => root::write_debian,
-        };
+        fstab.extend(own.iter().map(|disk| disk.fstab()));
         let content = Content { kernel: &kernel, tools: &tools, programs: &options.programs, fstab: &fstab };
-        write(&directory.path().join("initrd"), &content)?;
-        Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, disks, directory })
+        let archive = directory.path().join("initrd");
+        let mut port = None;
+        match &options.userland {
+            Userland::Small => root::write_small(&archive, &content)?,
+            Userland::Debian => root::write_debian(&archive, &content, None)?,
+            Userland::Node(node) => {
+                root::write_debian(&archive, &content, Some(node))?;
+                port = Some(node.port);
+            }
+        }
+        Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, port, disks, directory })
     }
 
     /// Boots, and waits until the agent takes commands.
@@ -93,6 +104,7 @@ impl Parts {
             kernel: &self.kernel.image,
             initrd: &self.directory.path().join("initrd"),
             append: self.append,
+            port: self.port,
             disks: &self.disks,
             directory: self.directory.path(),
         };
@@ -102,4 +114,19 @@ impl Parts {
         say(format_args!("booted Linux {release} ({}) in {seconds:.1} s", accelerator.name()));
         Ok(session)
     }
+}
+
+/// A copy of Debian's disk for this machine alone.
+fn copy_system(
+    workspace: &Workspace,
+    options: &Options,
+    system: &debian::System,
+    directory: &Path,
+) -> Result<(String, PathBuf)> {
+    let _lock = directory::lock(&workspace.machine_cache(), "debian")?;
+    let agent = options.programs.iter().find(|path| path.ends_with(AGENT)).context("no agent is built")?;
+    let cached = debian::provide(workspace, agent, system)?;
+    let image = directory.join("debian.disk");
+    run_quietly(command("cp").args(["--sparse=always", "--reflink=auto"]).args([&cached, &image]))?;
+    Ok((debian::LABEL.to_owned(), image))
 }

@@ -62,6 +62,8 @@ pub struct Guest<'a> {
     pub initrd: &'a Path,
     /// More words for the kernel's command line.
     pub append: &'a str,
+    /// A port that is forwarded from the host's loopback device. Without one the guest has no network.
+    pub port: Option<u16>,
     /// Serial number and image of each disk.
     pub disks: &'a [(String, PathBuf)],
     /// Where the console's log and QEMU's own log go.
@@ -100,6 +102,10 @@ impl Qemu {
         qemu.args(["-device", &format!("virtserialport,chardev=agent,name={PORT_NAME}")]);
         for (serial, image) in guest.disks {
             add_disk(&mut qemu, serial, image);
+        }
+        if let Some(port) = guest.port {
+            qemu.args(["-netdev", &format!("user,id=network,hostfwd=tcp:127.0.0.1:{port}-:{port}")]);
+            qemu.args(["-device", "virtio-net-pci,netdev=network,romfile="]);
         }
         let log = OpenOptions::new().append(true).create(true).open(guest.directory.join("qemu.log"))?;
         qemu.current_dir(guest.directory).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);

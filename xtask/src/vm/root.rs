@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 
 use super::cpio::Archive;
 use super::kernel::Kernel;
+use super::node::Node;
 use super::tools::Tools;
 use crate::process::{capture, command};
 
@@ -35,8 +36,8 @@ pub struct Content<'a> {
     pub fstab: &'a str,
 }
 
-/// Writes the root of the small node.
-pub fn write_node(archive: &Path, content: &Content<'_>) -> Result<()> {
+/// Writes the root of the small machine.
+pub fn write_small(archive: &Path, content: &Content<'_>) -> Result<()> {
     let mut root = begin(archive, content)?;
     root.file("init", 0o755, include_bytes!("guest/init"))?;
     root.file("etc/inittab", 0o644, include_bytes!("guest/inittab"))?;
@@ -53,8 +54,8 @@ pub fn write_node(archive: &Path, content: &Content<'_>) -> Result<()> {
     end(root)
 }
 
-/// Writes the root that starts the whole Debian from its disk.
-pub fn write_debian(archive: &Path, content: &Content<'_>) -> Result<()> {
+/// Writes the root that starts the whole Debian from its disk, as a Kubernetes node if that is wanted.
+pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) -> Result<()> {
     let mut root = begin(archive, content)?;
     root.file("init", 0o755, include_bytes!("guest/init-debian"))?;
     root.file("overlay/etc/fstab", 0o644, content.fstab.as_bytes())?;
@@ -69,6 +70,9 @@ pub fn write_debian(archive: &Path, content: &Content<'_>) -> Result<()> {
         "../bulkhead-vm-agent.service",
     )?;
     add_programs(&mut root, "overlay/", content.programs)?;
+    if let Some(node) = node {
+        node.add_files(&mut root, content.kernel)?;
+    }
     end(root)
 }
 

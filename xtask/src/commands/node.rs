@@ -1,0 +1,39 @@
+//! `cargo xtask node`: a Kubernetes node with Bulkhead on it, to look at by hand.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::exit_code;
+use crate::node;
+use crate::programs::Programs;
+use crate::progress::timed;
+use crate::vm::require_packages;
+use crate::workspace::{Architecture, Profile, Workspace};
+
+/// What `node` takes.
+#[derive(Args)]
+pub struct NodeArguments {
+    /// Take the programs as they were built before.
+    #[arg(long)]
+    no_build: bool,
+    /// The command, run on this host with kubectl in its PATH; several words are one shell command line. A shell without
+    /// it.
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+/// Brings the cluster up, runs the command, and takes everything down again.
+pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode> {
+    require_packages(Architecture::host())?;
+    let programs = match arguments.no_build {
+        true => Programs::built(workspace, Profile::Dev)?,
+        false => timed("building", || Programs::build(workspace, Profile::Dev))?,
+    };
+    let command = match arguments.command.is_empty() {
+        true => "exec sh -i </dev/tty >/dev/tty 2>&1".to_owned(),
+        false => arguments.command.join(" "),
+    };
+    Ok(exit_code(node::run(workspace, &programs, &["shell".to_owned(), command], |_| ())?))
+}

@@ -1,0 +1,59 @@
+//! The real node: a machine with a kubelet, beside a program on this host that brings up the control plane and has the
+//! machine on its standard input.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::thread;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::kubernetes;
+use crate::process::{command, run_with};
+use crate::programs::Programs;
+use crate::vm::{Machine, Node, Options, Userland};
+use crate::workspace::Workspace;
+
+/// The program.
+pub const PROGRAM: &str = "bulkhead-node";
+
+const MEMORY: u32 = 2048;
+
+/// Boots the node and runs the program with these arguments. The node ends with it.
+pub fn run(
+    workspace: &Workspace,
+    programs: &Programs,
+    arguments: &[String],
+    sink: impl FnMut(&[u8]) + Send,
+) -> Result<ExitStatus> {
+    let assets = kubernetes::cluster(workspace)?;
+    let node = Node { kubelet: assets.join("kubelet"), images: images(workspace)?, port: free_port()? };
+    let options = Options { userland: Userland::Node(node), memory: MEMORY, ..Options::new(programs.all()?) };
+    let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
+    let mut program = command(&programs.path(PROGRAM).to_string_lossy());
+    program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy")).args(arguments);
+    program.stdin(OwnedFd::from(borrower));
+    thread::scope(|scope| {
+        // It starts the control plane while the machine boots, and its end of the socket is closed when it ends.
+        let running = scope.spawn(move || run_with(&mut program, sink));
+        let lent = Machine::boot(workspace, &options).and_then(|mut machine| machine.lend(lender));
+        let status = running.join().map_err(|_| anyhow!("the thread that ran {PROGRAM} panicked"))?;
+        lent.and(status)
+    })
+}
+
+/// The archives that were put into the cache for the node.
+fn images(workspace: &Workspace) -> Result<Vec<PathBuf>> {
+    let directory = workspace.machine_cache().join("images");
+    let entries = fs::read_dir(&directory).with_context(|| format!("read {}", directory.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// A port that nobody listens at.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+    Ok(listener.local_addr()?.port())
+}

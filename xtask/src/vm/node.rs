@@ -1,0 +1,86 @@
+//! A Kubernetes node: Debian with containerd and a kubelet.
+//!
+//! The kubelet starts as soon as `/etc/kubernetes` has `kubelet.conf` (its kubeconfig) and `node.env`: `NODE_NAME`, and
+//! `API_SERVER`, the address at which the host's API server is seen from the machine. Both outlive a reboot.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::cpio::Archive;
+use super::kernel::Kernel;
+use crate::process::{command, run_quietly};
+
+/// The label of the disk with the large parts, and its serial number.
+pub const LABEL: &str = "node-parts";
+
+/// Its line in the machine's /etc/fstab.
+pub const FSTAB: &str = "LABEL=node-parts /opt/node ext4 ro 0 0\n";
+
+/// What makes the machine a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The kubelet.
+    pub kubelet: PathBuf,
+    /// Archives of container images, which are imported at the first boot.
+    pub images: Vec<PathBuf>,
+    /// The kubelet's port, in the machine and on the host's loopback device.
+    pub port: u16,
+}
+
+/// Where each file goes.
+const FILES: [(&str, &[u8]); 3] = [
+    ("etc/containerd/config.toml", include_bytes!("guest/node/containerd.toml")),
+    ("etc/cni/net.d/node.conflist", include_bytes!("guest/node/network.conflist")),
+    ("etc/systemd/system/node-api.service", include_bytes!("guest/node/node-api.service")),
+];
+
+/// The units that are started at every boot, each with the target that wants it.
+const UNITS: [(&str, &str, &[u8]); 4] = [
+    ("kubelet.service", "multi-user", include_bytes!("guest/node/kubelet.service")),
+    ("node-images.service", "multi-user", include_bytes!("guest/node/node-images.service")),
+    ("node-network.service", "multi-user", include_bytes!("guest/node/node-network.service")),
+    ("node-api.socket", "sockets", include_bytes!("guest/node/node-api.socket")),
+];
+
+impl Node {
+    /// Makes the disk with the parts that are too large for the kernel's first root.
+    pub fn make_disk(&self, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
+        let tree = directory.join("node");
+        fs::create_dir_all(tree.join("images"))?;
+        let copy = |source: &Path, target: PathBuf| {
+            fs::copy(source, target).with_context(|| format!("copy {}", source.display())).map(drop)
+        };
+        copy(&self.kubelet, tree.join("kubelet"))?;
+        for (number, image) in self.images.iter().enumerate() {
+            copy(image, tree.join(format!("images/{number}.tar")))?;
+        }
+        run_quietly(command("cp").arg("-r").arg(&kernel.library).arg(tree.join("modules")))?;
+        let used = command("du").args(["-sm"]).arg(&tree).output()?;
+        let used = String::from_utf8_lossy(&used.stdout).split_whitespace().next().and_then(|text| text.parse().ok());
+        let mebibytes: u64 = used.context("du told no size")?;
+        let image = directory.join("node-parts.disk");
+        let size = format!("{}M", mebibytes + mebibytes / 4 + 64);
+        run_quietly(command("mkfs.ext4").args(["-q", "-L", LABEL, "-d"]).arg(&tree).arg(&image).arg(size))?;
+        fs::remove_dir_all(&tree)?;
+        Ok(image)
+    }
+
+    /// Adds what is laid over Debian's root.
+    pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> io::Result<()> {
+        for (path, content) in FILES {
+            root.file(&format!("overlay/{path}"), 0o644, content)?;
+        }
+        for (name, target, content) in UNITS {
+            let directory = "overlay/etc/systemd/system";
+            root.file(&format!("{directory}/{name}"), 0o644, content)?;
+            root.symlink(&format!("{directory}/{target}.target.wants/{name}"), &format!("../{name}"))?;
+        }
+        let configuration = format!("{}port: {}\n", include_str!("guest/node/kubelet.yaml"), self.port);
+        root.file("overlay/etc/kubernetes/kubelet.yaml", 0o644, configuration.as_bytes())?;
+        root.directory("overlay/opt/node")?;
+        root.symlink(&format!("overlay/usr/lib/modules/{}", kernel.release), "/opt/node/modules")
+    }
+}
