@@ -27,6 +27,7 @@ use super::context::{Context, Written};
 use super::events::Events;
 use super::failure::{Failure, ask};
 use super::identity::NodeIdentity;
+use super::resizer::Hopeless;
 use super::watch::follow;
 use super::{claim, provisioner, reclaimer, resizer, settler};
 use crate::server::Shutdown;
@@ -126,6 +127,7 @@ impl Agent {
             objects,
             attempts: Attempts::default(),
             contest: Contest::default(),
+            hopeless: Hopeless::default(),
             publisher: Publisher::default(),
             written: Written::default(),
             unsettled: Notify::new(),
@@ -258,6 +260,7 @@ fn forget_if_gone<T>(context: &Context, outcome: &Result<T, ApplierError<Failure
         context.attempts.forget(uid);
         context.written.forget(uid);
         context.contest.forget(uid);
+        context.hopeless.forget(uid);
     }
 }
 

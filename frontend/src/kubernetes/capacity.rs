@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// How often all objects are written whether or not they have changed: somebody else may have changed them.
 const REWRITTEN: Duration = Duration::from_secs(900);
 
-/// Room that shrinks is told at most so often; room that grows at once, since somebody may be waiting for it.
+/// Changes that follow one another are told together, so often. The first is told at once: somebody may be waiting.
 const GATHERED: Duration = Duration::from_secs(1);
 
 /// When to measure again after something has changed: a deleted volume gives its room back only as it is emptied.
@@ -103,6 +103,7 @@ impl Publisher {
         let objects: Api<CSIStorageCapacity> = Api::namespaced(context.client.clone(), &context.namespace);
         let own = context.classes.state_filter(|class| class.provisioner == context.driver.as_str());
         let mut outcome = Pass::Complete;
+        let just_written = published.written.is_some_and(|written| written.elapsed() < GATHERED);
         for class in &own {
             let name = class.name_any();
             let room = room(context, class).await?;
@@ -110,11 +111,7 @@ impl Publisher {
             if before == Some(room) {
                 continue;
             }
-            let shrinks = before.is_some_and(|before| {
-                room.available <= before.available && room.largest_volume <= before.largest_volume
-            });
-            let just_written = published.written.is_some_and(|written| written.elapsed() < GATHERED);
-            if shrinks && just_written && !at_once {
+            if before.is_some() && just_written && !at_once {
                 outcome = Pass::Gathering;
                 continue;
             }
@@ -144,7 +141,7 @@ impl Publisher {
 /// How far a pass came.
 enum Pass {
     Complete,
-    /// Something shrank and is not told yet.
+    /// Something has changed and is not told yet.
     Gathering,
 }
 

@@ -15,6 +15,7 @@ use super::capacity::Publisher;
 use super::contest::Contest;
 use super::events::Events;
 use super::identity::NodeIdentity;
+use super::resizer::Hopeless;
 use crate::volumes::{Place, Volumes};
 
 /// The agent, as its controllers see it.
@@ -34,8 +35,9 @@ pub(super) struct Context {
     pub events: Events,
     pub attempts: Attempts,
     pub contest: Contest,
+    pub hopeless: Hopeless,
     pub publisher: Publisher,
-    /// Claims as this agent has last written them, until the watch tells the same.
+    /// What this agent has written, until the watches tell the same.
     pub written: Written,
     /// Rung when a volume may have been left without an object.
     pub unsettled: Notify,
@@ -73,15 +75,20 @@ impl Written {
         }
     }
 
+    /// Nothing is left to do for the object, whatever is told of it until it is gone.
+    pub(super) fn finish(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), u64::MAX);
+    }
+
     /// Whether that version of the object has been overtaken. One that has not is no longer remembered.
     pub(super) fn overtook(&self, uid: &str, version: Option<&str>) -> bool {
         let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ours) = written.get(uid).copied() else { return false };
-        let told = version.and_then(|version| version.parse::<u64>().ok()).unwrap_or(u64::MAX);
-        if told >= ours {
+        let overtaken = version.and_then(|version| version.parse::<u64>().ok()).is_some_and(|told| told < ours);
+        if !overtaken {
             written.remove(uid);
         }
-        told < ours
+        overtaken
     }
 
     /// The object is gone.
@@ -103,5 +110,9 @@ mod tests {
         assert!(!written.overtook("b", Some("9")));
         assert!(!written.overtook("a", Some("10")));
         assert!(!written.overtook("a", Some("9")), "it is not remembered for ever");
+        written.finish("a");
+        assert!(written.overtook("a", Some("11")) && written.overtook("a", Some("12")));
+        written.forget("a");
+        assert!(!written.overtook("a", Some("13")));
     }
 }

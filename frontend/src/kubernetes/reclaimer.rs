@@ -18,6 +18,9 @@ use super::volume::{is_deleted_when_released, own, phase};
 /// # Errors
 /// When it cannot be done now.
 pub(super) async fn serve(context: &Context, object: &PersistentVolume) -> Result<Action, Failure> {
+    if context.written.overtook(&object.uid().unwrap_or_default(), object.metadata.resource_version.as_deref()) {
+        return Ok(Action::await_change());
+    }
     let Some(volume) = own(object, &context.driver, &context.place) else { return Ok(Action::await_change()) };
     let held = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     let going = object.metadata.deletion_timestamp.is_some();
@@ -36,6 +39,7 @@ pub(super) async fn serve(context: &Context, object: &PersistentVolume) -> Resul
             if held {
                 release(context, object).await?;
             }
+            context.written.finish(&object.uid().unwrap_or_default());
             info!(object = %object.name_any(), %volume, "deleted");
         }
         (true, "Bound") if !held && !going => {

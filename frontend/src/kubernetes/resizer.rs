@@ -1,6 +1,8 @@
 //! Growing volumes whose claims ask for more. The agent does both halves: the volume, and what the claim says of it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -20,6 +22,9 @@ use super::resize_status::{self, Progress};
 use super::volume::own;
 use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
 
+/// How long a growth that cannot be done is left alone.
+const PAUSE: Duration = Duration::from_secs(300);
+
 /// Grows the volume of `claim`, which is bound, if it asks for that.
 ///
 /// # Errors
@@ -33,6 +38,9 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
     // An attempt that was judged infeasible leaves the claim as it is until it succeeds.
     let repeated =
         resize_status::progress(claim) == Progress::Infeasible && resize_status::allocated(claim) == Some(target);
+    if repeated && let Some(pause) = context.hopeless.pause(claim::uid(claim), target) {
+        return Ok(Action::requeue(pause));
+    }
     let mut claim = Arc::new(claim.clone());
     if !repeated {
         claim = begin(context, &claim, target).await?;
@@ -51,6 +59,29 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
     info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, "grown");
     context.events.tell(&*claim, Reason::VolumeResizeSuccessful, format!("volume {volume} has {size} bytes"));
     Ok(Action::await_change())
+}
+
+/// Growths that were judged infeasible, by the claim's uid. Another size is tried at once; for the same one there may be
+/// room one day.
+#[derive(Debug, Default)]
+pub(super) struct Hopeless(Mutex<HashMap<String, (u64, Instant)>>);
+
+impl Hopeless {
+    /// How long a growth to `target` bytes is not to be tried again.
+    fn pause(&self, uid: &str, target: u64) -> Option<Duration> {
+        let growths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (_, since) = growths.get(uid).filter(|(hopeless, _)| *hopeless == target)?;
+        PAUSE.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+    }
+
+    fn note(&self, uid: &str, target: u64) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), (target, Instant::now()));
+    }
+
+    /// The claim is gone.
+    pub(super) fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
 }
 
 /// Whether the claim asks for more than it has.
@@ -125,7 +156,7 @@ async fn failed(
         {
             return failure;
         }
-        // A smaller request is noticed at once; for the same one there may be room one day.
+        context.hopeless.note(claim::uid(claim), target);
         return Failure::Refused(fault.to_string());
     }
     fault.into()
