@@ -4,6 +4,7 @@ mod commands;
 mod count;
 mod directory;
 mod go;
+mod image;
 mod kubernetes;
 mod node;
 mod packages;
@@ -22,7 +23,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use self::commands::{BenchArguments, DemoArguments, NodeArguments, TestArguments, VmArguments};
+use self::commands::{BenchArguments, DemoArguments, ImageArguments, NodeArguments, TestArguments, VmArguments};
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Workspace};
 
@@ -45,6 +46,8 @@ enum Task {
         #[arg(long, value_enum, default_value_t = Architecture::host())]
         arch: Architecture,
     },
+    /// Write the container images, for a runtime to import.
+    Image(ImageArguments),
     /// Run every test, and end with the line `N passed, N failed`.
     Test(TestArguments),
     /// Show real volumes through their whole life, and end with the line `demo: ok`.
@@ -79,6 +82,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Task::Image(arguments) => commands::image(&workspace, arguments),
         Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),

@@ -2,6 +2,7 @@
 
 mod bench;
 mod demo;
+mod image;
 mod node;
 mod test;
 mod vm;
@@ -11,6 +12,7 @@ use std::process::{ExitCode, ExitStatus};
 
 pub use self::bench::{BenchArguments, bench};
 pub use self::demo::{DemoArguments, demo};
+pub use self::image::{ImageArguments, image};
 pub use self::node::{NodeArguments, node};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};

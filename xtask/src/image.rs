@@ -1,0 +1,153 @@
+//! Container images: one static program each on nothing, as archives that `ctr images import`, `podman load` and
+//! `docker load` read. The same program makes the same bytes.
+
+mod tar;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use self::tar::Archive;
+use crate::workspace::Architecture;
+
+/// What an image holds and how it is started.
+struct Image {
+    program: &'static str,
+    user: &'static str,
+    stop_signal: &'static str,
+}
+
+/// The images, called after their programs.
+const IMAGES: [Image; 2] = [
+    // The user whom the helper's deployments obey.
+    Image { program: "bulkhead-frontend", user: "10001:10001", stop_signal: "SIGTERM" },
+    // It has nothing to do at its end, and the first process of a container ignores what it does not handle.
+    Image { program: "bulkhead-privhelper", user: "0:0", stop_signal: "SIGKILL" },
+];
+
+/// Writes an archive for each image into the directory, and returns where they are. `built` tells where a program is.
+pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
+    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    IMAGES.iter().map(|image| image.write(&built(image.program), architecture, directory)).collect()
+}
+
+impl Image {
+    fn write(&self, program: &Path, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
+        let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+        let name = format!("{}:{}", self.program, env!("CARGO_PKG_VERSION"));
+        let archive = self.archive(&name, &content, architecture).context("write an image's archive")?;
+        let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
+        // Who reads it meanwhile gets the old one or the new one.
+        let unfinished = path.with_extension("unfinished");
+        fs::write(&unfinished, archive).with_context(|| format!("write {}", unfinished.display()))?;
+        fs::rename(&unfinished, &path).with_context(|| format!("put {} in place", path.display()))?;
+        Ok(path)
+    }
+
+    /// The archive: an OCI image layout, and the list by which `docker load` finds the same blobs.
+    fn archive(&self, name: &str, program: &[u8], architecture: Architecture) -> std::io::Result<Vec<u8>> {
+        let mut layer = Archive::new(Vec::new());
+        layer.file(self.program, 0o755, program)?;
+        let layer = Blob::new("application/vnd.oci.image.layer.v1.tar", layer.finish()?);
+        let config = Blob::json(
+            "application/vnd.oci.image.config.v1+json",
+            &json!({
+                "architecture": architecture.debian(),
+                "os": "linux",
+                "created": "1970-01-01T00:00:00Z",
+                "config": {
+                    "User": self.user,
+                    "Entrypoint": [format!("/{}", self.program)],
+                    "StopSignal": self.stop_signal,
+                    "Labels": {
+                        "org.opencontainers.image.title": self.program,
+                        "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+                        "org.opencontainers.image.licenses": "Apache-2.0",
+                    },
+                },
+                "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
+            }),
+        );
+        let manifest = Blob::json(
+            "application/vnd.oci.image.manifest.v1+json",
+            &json!({
+                "schemaVersion": 2,
+                "mediaType": "application/vnd.oci.image.manifest.v1+json",
+                "config": config.descriptor(),
+                "layers": [layer.descriptor()],
+            }),
+        );
+        let mut entry = manifest.descriptor();
+        entry["platform"] = json!({ "architecture": architecture.debian(), "os": "linux" });
+        // What a container runtime makes of the bare name in a pod.
+        let reference = format!("docker.io/library/{name}");
+        entry["annotations"] =
+            json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
+        let index = json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.index.v1+json",
+            "manifests": [entry],
+        });
+        let docker = json!([{ "Config": config.path(), "RepoTags": [name], "Layers": [layer.path()] }]);
+
+        let mut archive = Archive::new(Vec::new());
+        archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
+        archive.file("index.json", 0o644, index.to_string().as_bytes())?;
+        archive.file("manifest.json", 0o644, docker.to_string().as_bytes())?;
+        archive.directory("blobs")?;
+        archive.directory("blobs/sha256")?;
+        for blob in [&config, &manifest, &layer] {
+            archive.file(&blob.path(), 0o644, &blob.content)?;
+        }
+        archive.finish()
+    }
+}
+
+/// A part of an image, called by its digest.
+struct Blob {
+    media_type: &'static str,
+    digest: String,
+    content: Vec<u8>,
+}
+
+impl Blob {
+    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        let hexadecimal: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+        Blob { media_type, digest: format!("sha256:{hexadecimal}"), content }
+    }
+
+    fn json(media_type: &'static str, value: &Value) -> Self {
+        Blob::new(media_type, value.to_string().into_bytes())
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.content.len() })
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/{}", self.digest.replace(':', "/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_program_makes_the_same_archive() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("program");
+        fs::write(&program, "a program").unwrap();
+        let archives = |name: &str| -> Vec<Vec<u8>> {
+            let paths = write(|_| program.clone(), Architecture::Arm64, &directory.path().join(name)).unwrap();
+            paths.iter().map(|path| fs::read(path).unwrap()).collect()
+        };
+        let first = archives("first");
+        assert_eq!(first.len(), IMAGES.len());
+        assert_ne!(first[0], first[1]);
+        assert_eq!(first, archives("second"));
+    }
+}
