@@ -37,3 +37,12 @@ pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
     ensure!(message.contains(&part.to_lowercase()), "message does not say {part:?}: {error}");
     Ok(())
 }
+
+/// Complains unless `found` is what was `wanted`.
+///
+/// # Errors
+/// Both.
+pub fn same(what: &str, found: &serde_json::Value, wanted: serde_json::Value) -> Result<()> {
+    ensure!(*found == wanted, "{what} is {found}, not {wanted}");
+    Ok(())
+}

@@ -2,13 +2,17 @@
 
 pub mod access;
 pub mod agent;
+pub mod audit;
 pub mod component;
 pub mod control_plane;
 mod credentials;
+mod fence;
 pub mod manifests;
 pub mod node;
 pub mod objects;
+mod room;
 mod scene;
 mod watching;
 
+pub use self::room::bytes;
 pub use self::scene::{Cluster, PATIENCE};

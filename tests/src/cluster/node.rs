@@ -71,9 +71,20 @@ pub fn delete(access: &Access, name: &str) -> Result<()> {
 /// # Errors
 /// When the API server refuses it.
 pub fn token(access: &Access, name: &str, uid: &str, lifetime: Duration) -> Result<String> {
-    let accounts: Api<ServiceAccount> = Api::namespaced(access.client(), NAMESPACE);
     let bound = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": uid });
-    let spec = json!({ "audiences": [], "boundObjectRef": bound, "expirationSeconds": lifetime.as_secs() });
+    request_token(access, &json!({ "boundObjectRef": bound, "expirationSeconds": lifetime.as_secs() }))
+}
+
+/// A token of the agents' service account that is bound to nothing.
+///
+/// # Errors
+/// When the API server refuses it.
+pub fn unbound_token(access: &Access) -> Result<String> {
+    request_token(access, &json!({}))
+}
+
+fn request_token(access: &Access, spec: &Value) -> Result<String> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(access.client(), NAMESPACE);
     let request: TokenRequest = from_value(json!({ "spec": spec }))?;
     let answer = access.run(accounts.create_token_request(SERVICE_ACCOUNT, &PostParams::default(), &request))?;
     Ok(answer.status.context("a token request without an answer")?.token)

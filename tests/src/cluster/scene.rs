@@ -103,6 +103,11 @@ impl Scene for Cluster {
 }
 
 impl Cluster {
+    /// How long what the controllers do may take.
+    pub fn patience(&self) -> Duration {
+        PATIENCE
+    }
+
     /// Starts an agent on a new node, with one pool called default.
     ///
     /// # Errors

@@ -1,0 +1,111 @@
+//! A node without room gives a claim back, and the scheduler finds another.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
+use serde_json::Value;
+
+cases! {
+    on Cluster;
+    a_claim_is_given_back_with_an_event,
+    capacity_is_told_before_the_claim_is_given_back,
+    the_scheduler_goes_elsewhere,
+    a_pod_waits_until_there_is_room,
+}
+
+fn a_claim_is_given_back_with_an_event(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    for (name, claim) in [
+        ("data", on(claim("data", &cluster.class, "4Gi"), &node)),
+        ("disk", block(on(claim("disk", &cluster.class, "4Gi"), &node))),
+    ] {
+        cluster.create_claim(&claim)?;
+        cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to be given back", |claim| {
+            let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+            ensure!(!annotations.contains_key(SELECTED_NODE), "it still has its node: {annotations:?}");
+            Ok(())
+        })?;
+        cluster.event(name, "ProvisioningFailed", "space")?;
+    }
+    ensure!(cluster.agents[0].volumes()?.is_empty(), "something was made");
+    Ok(())
+}
+
+fn capacity_is_told_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.capacity(&cluster.class, &node)?;
+    cluster.create_claim(&on(claim("first", &cluster.class, "300Mi"), &node))?;
+    cluster.create_claim(&on(claim("second", &cluster.class, "300Mi"), &node))?;
+    let given_back = || -> Result<String> {
+        for name in ["first", "second"] {
+            let found = cluster.access.run(cluster.claims().get(name))?;
+            if !found.metadata.annotations.unwrap_or_default().contains_key(SELECTED_NODE) {
+                return Ok(name.to_owned());
+            }
+        }
+        anyhow::bail!("both have their node")
+    };
+    cluster.access.wait(cluster.patience(), "one of two claims to be given back", given_back)?;
+    let log = fs::read_to_string(cluster.access.directory().join("audit.log"))?;
+    let (mut told, mut order) = (0, Vec::new());
+    for entry in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        if entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0] != node.as_str() {
+            continue;
+        }
+        let (verb, object) = (entry["verb"].as_str().unwrap_or_default(), &entry["objectRef"]);
+        match (verb, object["resource"].as_str().unwrap_or_default()) {
+            ("create", "persistentvolumes") => order.push("object"),
+            ("patch", "csistoragecapacities") => {
+                told += 1;
+                order.push("capacity");
+            }
+            ("patch", "persistentvolumeclaims") => order.push("claim"),
+            _ => {}
+        }
+    }
+    println!("{order:?}");
+    let claim = order.iter().position(|what| *what == "claim").context("no claim was patched")?;
+    let object = order.iter().position(|what| *what == "object").context("no object was made")?;
+    ensure!(told > 0 && order[object.min(claim)..claim].contains(&"capacity"), "the order is {order:?}");
+    Ok(())
+}
+
+fn the_scheduler_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_agent()?;
+    for agent in &cluster.agents {
+        cluster.capacity(&cluster.class, &agent.node)?;
+    }
+    // Each node holds one of these and no second; the scheduler has room on both in its books when it begins.
+    for name in ["a", "b"] {
+        cluster.create_claim(&claim(name, &cluster.class, "300Mi"))?;
+    }
+    for name in ["a", "b"] {
+        cluster.create_pod(&pod(name, &cluster.namespace, &[name]))?;
+    }
+    let mut nodes = Vec::new();
+    for name in ["a", "b"] {
+        let volume = cluster.bound(name)?;
+        nodes.push(volume.metadata.labels.context("labels")?.get(TOPOLOGY_KEY).cloned());
+    }
+    nodes.sort();
+    nodes.dedup();
+    ensure!(nodes.len() == 2, "both are on {nodes:?}");
+    Ok(())
+}
+
+fn a_pod_waits_until_there_is_room(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("first", &cluster.class, "400Mi"), &node))?;
+    cluster.bound("first")?;
+    cluster.capacity_below(&cluster.class, &node, 200 << 20)?;
+    cluster.create_claim(&claim("second", &cluster.class, "300Mi"))?;
+    cluster.create_pod(&pod("second", &cluster.namespace, &["second"]))?;
+    cluster.stays_pending("second", Duration::from_secs(3))?;
+    cluster.delete_claim("first")?;
+    cluster.bound("second").map(drop)
+}

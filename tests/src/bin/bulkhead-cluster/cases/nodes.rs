@@ -1,0 +1,122 @@
+//! Several agents on one API server: each does its own work, and none does another's.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::audit::requests;
+use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::{Cluster, node};
+
+cases! {
+    on Cluster;
+    each_does_its_own_work,
+    one_that_disappears_is_waited_for,
+    one_with_anothers_token_does_nothing,
+    a_token_is_renewed,
+    a_token_that_is_bound_to_nothing_may_do_nothing,
+}
+
+fn each_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_agent()?;
+    cluster.add_agent()?;
+    let nodes: Vec<String> = cluster.agents.iter().map(|agent| agent.node.clone()).collect();
+    for (number, node) in nodes.iter().enumerate() {
+        for volume in 0..=number {
+            cluster.create_claim(&on(claim(&format!("data-{number}-{volume}"), &cluster.class, "8Mi"), node))?;
+        }
+    }
+    for number in 0..nodes.len() {
+        for volume in 0..=number {
+            cluster.bound(&format!("data-{number}-{volume}"))?;
+        }
+    }
+    for (number, agent) in cluster.agents.iter().enumerate() {
+        let found = agent.volumes()?;
+        ensure!(found.len() == number + 1, "{} has {found:?}", agent.node);
+        let made = requests(&cluster.access, Some(&agent.node))?;
+        let objects = made.get("create persistentvolumes").copied().unwrap_or_default();
+        ensure!(objects == number + 1, "{} made {objects} objects", agent.node);
+    }
+    // Deleting one node's claims is that node's work alone.
+    cluster.delete_claim("data-2-0")?;
+    cluster.access.wait(cluster.patience(), "the third node to delete its volume", || {
+        let counts: Vec<usize> =
+            cluster.agents.iter().map(|agent| Ok(agent.volumes()?.len())).collect::<Result<_>>()?;
+        ensure!(counts == [1, 2, 2], "the nodes hold {counts:?}");
+        Ok(())
+    })
+}
+
+fn one_that_disappears_is_waited_for(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_agent()?;
+    let (first, second) = (cluster.node(), cluster.agents[1].node.clone());
+    cluster.agents[1].stand.kill_frontend()?;
+    cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &second))?;
+    cluster.create_claim(&on(claim("here", &cluster.class, "8Mi"), &first))?;
+    cluster.bound("here")?;
+    cluster.stays_pending("there", Duration::from_secs(1))?;
+    cluster.agents[1].stand.start_frontend()?;
+    cluster.bound("there").map(drop)
+}
+
+fn one_with_anothers_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
+    let second = cluster.add_agent()?.node.clone();
+    let (name, uid) = (cluster.node(), cluster.agents[0].uid.clone());
+    let token = node::token(&cluster.access, &name, &uid, Duration::from_secs(600))?;
+    cluster.agents[1].stand.kill_frontend()?;
+    node::write_token(&cluster.agents[1].stand.work().join("run"), &token)?;
+    cluster.agents[1].stand.start_frontend()?;
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &second))?;
+    cluster.stays_pending("data", Duration::from_secs(2))?;
+    let log = cluster.agents[1].log()?;
+    ensure!(log.contains("the token is bound to node"), "the log does not say why");
+    ensure!(cluster.agents[1].volumes()?.is_empty(), "a volume was made");
+    Ok(())
+}
+
+fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("before", &cluster.class, "8Mi"), &node))?;
+    cluster.bound("before")?;
+    // The shortest that there is lives for ten minutes: what becomes of an older one is not waited for.
+    let first = requests_by_credential(cluster, &node)?;
+    cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
+    cluster.access.wait(Duration::from_secs(80), "the new token to be used", || {
+        std::thread::sleep(Duration::from_secs(1));
+        let number = requests_by_credential(cluster, &node)?;
+        let name = format!("data-{number}-{}", std::process::id());
+        let _ = cluster.create_claim(&on(claim(&name, &cluster.class, "4Mi"), &node));
+        ensure!(number > first, "all requests come with {number} tokens");
+        Ok(())
+    })?;
+    cluster.create_claim(&on(claim("after", &cluster.class, "8Mi"), &node))?;
+    cluster.bound("after").map(drop)
+}
+
+/// How many different tokens a node's requests came with.
+fn requests_by_credential(cluster: &Cluster, node: &str) -> Result<usize> {
+    let log = std::fs::read_to_string(cluster.access.directory().join("audit.log"))?;
+    let mut seen = std::collections::BTreeSet::new();
+    for entry in log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
+        let extra = &entry["user"]["extra"];
+        if extra["authentication.kubernetes.io/node-name"][0] == node {
+            seen.insert(extra["authentication.kubernetes.io/credential-id"][0].to_string());
+        }
+    }
+    Ok(seen.len())
+}
+
+fn a_token_that_is_bound_to_nothing_may_do_nothing(cluster: &mut Cluster) -> Result<()> {
+    let token = node::unbound_token(&cluster.access)?;
+    cluster.agent().stand.kill_frontend()?;
+    node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.stays_pending("data", Duration::from_secs(3))?;
+    // What it made before it was refused goes when it has its own token again.
+    cluster.agent().stand.kill_frontend()?;
+    cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.bound("data").context("with a token of its own").map(drop)
+}

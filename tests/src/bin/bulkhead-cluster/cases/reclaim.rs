@@ -1,0 +1,184 @@
+//! What becomes of a volume whose claim goes.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::objects::{claim, on, pod, volume};
+use bulkhead_tests::cluster::{Cluster, PATIENCE};
+use bulkhead_tests::csi::requests::{delete, mount, publish, unpublish};
+use kube::api::DeleteParams;
+use serde_json::{json, to_value};
+
+cases! {
+    on Cluster;
+    delete_deletes_everything,
+    retain_keeps_everything,
+    the_policy_may_change_while_it_is_bound,
+    the_policy_may_change_when_it_is_released,
+    deleting_a_bound_volume_loses_nothing,
+    a_published_volume_stays_until_it_is_not,
+    a_static_volume_is_deleted_too,
+    a_volume_taken_out_of_our_hands_keeps_its_data,
+    a_dead_agent_deletes_when_it_is_back,
+}
+
+const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// Makes a bound claim called data, and gives its volume's name.
+fn bound(cluster: &Cluster) -> Result<String> {
+    cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &cluster.node()))?;
+    cluster.bound("data")?.metadata.name.context("a name")
+}
+
+fn holds(cluster: &Cluster, name: &str, wanted: bool) -> Result<()> {
+    cluster.access.wait(PATIENCE, &format!("{name} to be in the pool: {wanted}"), || {
+        let found = cluster.agents[0].volumes()?;
+        ensure!(found.iter().any(|volume| volume == name) == wanted, "the pool holds {found:?}");
+        Ok(())
+    })
+}
+
+fn set_policy(cluster: &Cluster, name: &str, policy: &str) -> Result<()> {
+    cluster.patch_volume(name, &json!({ "spec": { "persistentVolumeReclaimPolicy": policy } }))
+}
+
+fn has_finalizer(cluster: &Cluster, name: &str, wanted: bool) -> Result<()> {
+    let what = format!("to have our finalizer: {wanted}");
+    cluster.access.wait_for(&cluster.volumes(), name, PATIENCE, &what, |volume| {
+        let finalizers = volume.metadata.finalizers.clone().unwrap_or_default();
+        ensure!(finalizers.iter().any(|one| one == FINALIZER) == wanted, "it has {finalizers:?}");
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn delete_deletes_everything(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    cluster.delete_claim("data")?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
+}
+
+fn retain_keeps_everything(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| class["reclaimPolicy"] = json!("Retain"))?;
+    cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
+    let name = cluster.bound("data")?.metadata.name.context("a name")?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    has_finalizer(cluster, &name, false)?;
+    std::thread::sleep(Duration::from_secs(1));
+    holds(cluster, &name, true)?;
+    // An administrator gives it to another claim.
+    cluster.patch_volume(&name, &json!({ "spec": { "claimRef": null } }))?;
+    let mut again = claim("again", &class, "16Mi");
+    again["spec"]["volumeName"] = json!(name);
+    cluster.create_claim(&again)?;
+    let volume = cluster.bound("again")?;
+    ensure!(volume.metadata.name.as_ref() == Some(&name), "it is another volume");
+    set_policy(cluster, &name, "Delete")
+}
+
+fn the_policy_may_change_while_it_is_bound(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    set_policy(cluster, &name, "Retain")?;
+    has_finalizer(cluster, &name, false)?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    std::thread::sleep(Duration::from_secs(1));
+    holds(cluster, &name, true)?;
+    set_policy(cluster, &name, "Delete")?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
+}
+
+fn the_policy_may_change_when_it_is_released(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    set_policy(cluster, &name, "Retain")?;
+    set_policy(cluster, &name, "Delete")?;
+    has_finalizer(cluster, &name, true)?;
+    cluster.delete_claim("data")?;
+    cluster.volume_gone(&name)
+}
+
+fn deleting_a_bound_volume_loses_nothing(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    cluster.create_pod(&pod("user", &cluster.namespace, &["data"]))?;
+    cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
+    std::thread::sleep(Duration::from_secs(1));
+    let volume = to_value(cluster.access.run(cluster.volumes().get(&name))?)?;
+    ensure!(volume["status"]["phase"] == "Bound", "it is {}", volume["status"]);
+    holds(cluster, &name, true)?;
+    cluster.delete_pod("user")?;
+    cluster.delete_claim("data")?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
+}
+
+fn a_published_volume_stays_until_it_is_not(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    let stand = &cluster.agents[0].stand;
+    let (csi, target) = (stand.csi()?, stand.target(&name));
+    csi.node_publish_volume(publish(&name, &target, mount()))?;
+    fs::write(target.join("file"), "kept")?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    cluster.event(&name, "VolumeFailedDelete", &name)?;
+    ensure!(fs::read(target.join("file"))? == b"kept", "the file is gone");
+    csi.node_unpublish_volume(unpublish(&name, &target))?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
+}
+
+fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
+    let stand = &cluster.agents[0].stand;
+    let handle = stand.create(&stand.csi()?, "by-hand", 16 << 20, mount())?;
+    let name = format!("{}-static", cluster.namespace);
+    cluster.create_volume(&volume(&name, &handle, &cluster.class, "16Mi", &cluster.node()))?;
+    let mut claim = claim("data", &cluster.class, "16Mi");
+    claim["spec"]["volumeName"] = json!(name);
+    cluster.create_claim(&claim)?;
+    cluster.bound("data")?;
+    has_finalizer(cluster, &name, true)?;
+    holds(cluster, &handle, true)?;
+    cluster.delete_claim("data")?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &handle, false)
+}
+
+fn a_volume_taken_out_of_our_hands_keeps_its_data(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    // It has been used, or it would be nobody's loss.
+    let stand = &cluster.agents[0].stand;
+    let (csi, target) = (stand.csi()?, stand.target(&name));
+    csi.node_publish_volume(publish(&name, &target, mount()))?;
+    csi.node_unpublish_volume(unpublish(&name, &target))?;
+    cluster.agent().stand.kill_frontend()?;
+    cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
+    cluster.patch_volume(&name, &json!({ "metadata": { "finalizers": null } }))?;
+    cluster.access.wait_until_gone(&cluster.volumes(), &name, PATIENCE)?;
+    cluster.access.wait_for(&cluster.claims(), "data", PATIENCE, "to be lost", |claim| {
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        ensure!(phase == Some("Lost"), "it is {phase:?}");
+        Ok(())
+    })?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.delete_claim("data")?;
+    // Long enough for the agent to look for volumes that nobody knows.
+    std::thread::sleep(Duration::from_secs(15));
+    holds(cluster, &name, true)?;
+    let csi = cluster.agent().stand.csi()?;
+    csi.delete_volume(delete(&name))?;
+    Ok(())
+}
+
+fn a_dead_agent_deletes_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    cluster.agent().stand.kill_frontend()?;
+    cluster.delete_claim("data")?;
+    cluster.volume_phase(&name, "Released")?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
+}

@@ -1,0 +1,144 @@
+//! A claim that asks for more gets it: the volume, the object, and the claim's status.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::objects::{block, claim, on};
+use bulkhead_tests::expect::same;
+use serde_json::{Value, json, to_value};
+
+cases! {
+    on Cluster;
+    a_directory_grows,
+    an_image_grows,
+    several_steps_in_a_row,
+    more_than_there_is_is_infeasible_and_recovered,
+    what_was_infeasible_is_done_when_there_is_room,
+    a_dead_agent_finishes_when_it_is_back,
+}
+
+fn ask_for(cluster: &Cluster, name: &str, size: &str) -> Result<()> {
+    cluster.patch_claim(name, &json!({ "spec": { "resources": { "requests": { "storage": size } } } }))
+}
+
+/// Waits until the claim's capacity is `size`, and gives the whole claim.
+fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
+    let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to have grown", |claim| {
+        let status = to_value(&claim.status)?;
+        ensure!(status["capacity"]["storage"] == size, "its status is {status}");
+        Ok(())
+    });
+    let claim = claim.with_context(|| format!("events: {:?}", cluster.notes(name).unwrap_or_default()))?;
+    Ok(to_value(claim)?)
+}
+
+/// The claim's status as external-resizer and the kubelet leave it when all is done.
+fn is_settled(claim: &Value, size: &str) -> Result<()> {
+    let status = &claim["status"];
+    same("what is allocated", &status["allocatedResources"], json!({ "storage": size }))?;
+    ensure!(status["allocatedResourceStatuses"].get("storage").is_none(), "something is under way: {status}");
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    ensure!(conditions.is_empty(), "conditions are left over: {conditions:?}");
+    let key = "volume.kubernetes.io/node-expansion-not-required";
+    same("the mark for the kubelet", &claim["metadata"]["annotations"][key], json!("true"))
+}
+
+fn a_directory_grows(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
+    let name = cluster.bound("data")?.metadata.name.context("a name")?;
+    let start = Instant::now();
+    ask_for(cluster, "data", "48Mi")?;
+    is_settled(&has(cluster, "data", "48Mi")?, "48Mi")?;
+    println!("grown in {:?}", start.elapsed());
+    let volume = to_value(cluster.access.run(cluster.volumes().get(&name))?)?;
+    same("the object's capacity", &volume["spec"]["capacity"], json!({ "storage": "48Mi" }))?;
+    cluster.event("data", "VolumeResizeSuccessful", &name)?;
+    cluster.event("data", "Resizing", &name).map(drop)
+}
+
+fn an_image_grows(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&block(on(claim("disk", &cluster.class, "16Mi"), &node)))?;
+    let name = cluster.bound("disk")?.metadata.name.context("a name")?;
+    ask_for(cluster, "disk", "32Mi")?;
+    is_settled(&has(cluster, "disk", "32Mi")?, "32Mi")?;
+    let image = cluster.agent().stand.pool().volume(&name).join("image").metadata()?;
+    ensure!(image.len() == 32 << 20 && image.blocks() * 512 >= 32 << 20, "the image has {} bytes", image.len());
+    Ok(())
+}
+
+fn several_steps_in_a_row(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
+    cluster.bound("data")?;
+    for size in ["20Mi", "24Mi", "28Mi", "32Mi"] {
+        ask_for(cluster, "data", size)?;
+    }
+    is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
+}
+
+fn is_infeasible(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to be infeasible", |claim| {
+        let status = to_value(&claim.status)?;
+        let found = &status["allocatedResourceStatuses"]["storage"];
+        ensure!(found == "ControllerResizeInfeasible", "its status is {status}");
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let failed = conditions.iter().any(|condition| condition["type"] == "ControllerResizeError");
+        ensure!(failed, "its conditions are {conditions:?}");
+        Ok(())
+    })?;
+    let event = cluster.event(name, "VolumeResizeFailed", "")?;
+    ensure!(event.type_.as_deref() == Some("Warning"), "it is of type {:?}", event.type_);
+    Ok(())
+}
+
+fn more_than_there_is_is_infeasible_and_recovered(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    for (name, claim) in [
+        ("data", on(claim("data", &cluster.class, "16Mi"), &node)),
+        ("disk", block(on(claim("disk", &cluster.class, "16Mi"), &node))),
+    ] {
+        cluster.create_claim(&claim)?;
+        cluster.bound(name)?;
+        ask_for(cluster, name, "2Gi")?;
+        is_infeasible(cluster, name)?;
+        // Less than what was asked for, and still more than there is.
+        ask_for(cluster, name, "32Mi")?;
+        is_settled(&has(cluster, name, "32Mi")?, "32Mi")?;
+    }
+    Ok(())
+}
+
+fn what_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
+    cluster.create_claim(&on(claim("other", &cluster.class, "300Mi"), &node))?;
+    cluster.bound("data")?;
+    cluster.bound("other")?;
+    ask_for(cluster, "data", "300Mi")?;
+    is_infeasible(cluster, "data")?;
+    cluster.delete_claim("other")?;
+    cluster.access.wait(cluster.patience(), "room", || {
+        let room = cluster.room(&cluster.class, &node)?;
+        ensure!(room > 300 << 20, "there is {room}");
+        Ok(())
+    })?;
+    // The same size is tried again by itself only after minutes; a byte more is another one.
+    ask_for(cluster, "data", "301Mi")?;
+    is_settled(&has(cluster, "data", "301Mi")?, "301Mi")
+}
+
+fn a_dead_agent_finishes_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
+    cluster.bound("data")?;
+    cluster.agent().stand.kill_frontend()?;
+    ask_for(cluster, "data", "32Mi")?;
+    std::thread::sleep(Duration::from_millis(500));
+    cluster.agent().stand.start_frontend()?;
+    is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
+}

@@ -1,0 +1,193 @@
+//! What an agent's token is good for: its own node's objects, by the roles and policies of deploy/. Each request is
+//! really made, with the token of a node, of another node, and with one that is bound to no node.
+
+mod claims;
+mod holder;
+mod reports;
+mod roles;
+mod volumes;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::case::Case;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::node::{self, TOPOLOGY_KEY};
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim};
+use bulkhead_tests::kubelet::DRIVER;
+use serde_json::{Value, json};
+
+use self::holder::{Holder, Patch};
+
+/// The annotation by which the controller manager leaves a claim to a provisioner.
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// The same as older releases spell it.
+const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+const EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+
+/// The tests, without those of agents.
+pub fn cases() -> Vec<Case<Cluster>> {
+    [volumes::cases(), claims::cases(), reports::cases(), roles::cases()].concat()
+}
+
+/// Two nodes, and those who hold tokens.
+struct Rights<'a> {
+    cluster: &'a Cluster,
+    class: String,
+    /// The node in question.
+    here: String,
+    /// Another one.
+    there: String,
+    administrator: Holder<'a>,
+    /// The agent of the node in question.
+    agent: Holder<'a>,
+    /// The agent of the other node.
+    other: Holder<'a>,
+    /// Who has a token of the agents' service account that says no node.
+    unbound: Holder<'a>,
+}
+
+/// Runs a test with two nodes, and takes away what it made.
+fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<()>) -> Result<()> {
+    let class = cluster.add_class(|_| {})?;
+    let cluster = &*cluster;
+    let access = &cluster.access;
+    let (here, there) = (format!("{}-here", cluster.namespace), format!("{}-there", cluster.namespace));
+    let bound = |name: &str| -> Result<Holder<'_>> {
+        let uid = node::make(access, name, &[])?;
+        Holder::of_token(access, &node::token(access, name, &uid, Duration::from_secs(3600))?)
+    };
+    let rights = Rights {
+        cluster,
+        class,
+        agent: bound(&here)?,
+        other: bound(&there)?,
+        unbound: Holder::of_token(access, &node::unbound_token(access)?)?,
+        administrator: Holder::administrator(access),
+        here,
+        there,
+    };
+    rights.wait_for_policies()?;
+    let done = test(&rights);
+    rights.clean_up()?;
+    done
+}
+
+impl Rights<'_> {
+    /// Policies are in force a moment after they were made.
+    fn wait_for_policies(&self) -> Result<()> {
+        let volume = self.volume(&json!({ "metadata": { "name": "probe", "uid": "probe" } }), &self.there);
+        self.cluster.access.wait(self.cluster.patience(), "the policies to be in force", || {
+            self.agent.try_create(VOLUMES, &volume).refused_by("bulkhead-agent-volumes")?;
+            self.agent.try_create(&self.events(), &self.event(&self.there)).refused_by("bulkhead-agent-events")?;
+            let labelled =
+                self.administrator.try_create(&self.claims(), &self.claim("probe", &self.there)).granted()?;
+            ensure!(labelled["metadata"]["labels"][TOPOLOGY_KEY] == self.there, "claims get no label");
+            Ok(())
+        })
+    }
+
+    fn clean_up(&self) -> Result<()> {
+        let volumes = self.administrator.get(VOLUMES).granted()?;
+        for volume in volumes["items"].as_array().context("a list of volumes")? {
+            if volume["spec"]["claimRef"]["namespace"] == self.cluster.namespace {
+                let path = path_of(VOLUMES, volume);
+                self.administrator.delete(&path).granted()?;
+                // There is no agent to take it off, and by now the volume may be gone.
+                let _ = self.administrator.patch(&path, Patch::Merge, &json!({ "metadata": { "finalizers": null } }));
+            }
+        }
+        node::delete(&self.cluster.access, &self.here)?;
+        node::delete(&self.cluster.access, &self.there)
+    }
+
+    fn claims(&self) -> String {
+        format!("/api/v1/namespaces/{}/persistentvolumeclaims", self.cluster.namespace)
+    }
+
+    fn events(&self) -> String {
+        format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.cluster.namespace)
+    }
+
+    /// A claim that the scheduler has given to `node`.
+    fn claim(&self, name: &str, node: &str) -> Value {
+        let mut claim = self.open_claim(name);
+        claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
+        claim
+    }
+
+    /// A claim of our driver that nobody has yet.
+    fn open_claim(&self, name: &str) -> Value {
+        let mut claim = claim(name, &self.class, "8Mi");
+        claim["metadata"]["annotations"][PROVISIONER] = json!(DRIVER);
+        claim
+    }
+
+    /// Makes a claim as a user does, and gives its path and what it is.
+    fn make_claim(&self, claim: &Value) -> Result<(String, Value)> {
+        let made = self.administrator.create(&self.claims(), claim).granted()?;
+        Ok((path_of(&self.claims(), &made), made))
+    }
+
+    /// The volume that the agent of `node` makes for a claim.
+    fn volume(&self, claim: &Value, node: &str) -> Value {
+        let name = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap_or_default());
+        let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
+        json!({
+            "metadata": {
+                "name": name,
+                "labels": { TOPOLOGY_KEY: node },
+                "annotations": { "pv.kubernetes.io/provisioned-by": DRIVER },
+                "finalizers": [FINALIZER],
+            },
+            "spec": {
+                "capacity": { "storage": "8Mi" },
+                "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Delete",
+                "storageClassName": self.class,
+                "claimRef": {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "namespace": self.cluster.namespace,
+                    "name": claim["metadata"]["name"],
+                    "uid": claim["metadata"]["uid"],
+                },
+                "csi": { "driver": DRIVER, "volumeHandle": name },
+                "nodeAffinity": { "required": { "nodeSelectorTerms": [term] } },
+            },
+        })
+    }
+
+    /// What the agent of `node` reports on a claim.
+    fn event(&self, node: &str) -> Value {
+        json!({
+            "metadata": { "generateName": "data.", "namespace": self.cluster.namespace },
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reportingController": DRIVER,
+            "reportingInstance": node,
+            "action": "Provision",
+            "reason": "ProvisioningSucceeded",
+            "type": "Normal",
+            "note": "made",
+            "regarding": { "kind": "PersistentVolumeClaim", "namespace": self.cluster.namespace, "name": "data" },
+        })
+    }
+
+    /// Makes a claim on a node and its volume, and waits until they are bound.
+    fn bound(&self, name: &str, node: &str, agent: &Holder<'_>) -> Result<(String, String)> {
+        let (claim_path, claim) = self.make_claim(&self.claim(name, node))?;
+        let volume = agent.create(VOLUMES, &self.volume(&claim, node)).granted()?;
+        self.cluster.access.wait(self.cluster.patience(), "the claim to be bound", || {
+            let claim = self.administrator.get(&claim_path).granted()?;
+            ensure!(claim["status"]["phase"] == "Bound", "its status is {}", claim["status"]);
+            Ok(())
+        })?;
+        Ok((claim_path, path_of(VOLUMES, &volume)))
+    }
+}
+
+fn path_of(kind: &str, object: &Value) -> String {
+    format!("{kind}/{}", object["metadata"]["name"].as_str().unwrap_or_default())
+}

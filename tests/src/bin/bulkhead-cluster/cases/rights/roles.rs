@@ -1,0 +1,79 @@
+//! What the agents' role leaves out.
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use serde_json::json;
+
+use super::with_rights;
+
+cases! {
+    on Cluster;
+    an_agent_sees_what_it_needs: Bare,
+    an_agent_sees_nothing_else: Bare,
+    the_server_says_which_node_a_token_is_of: Bare,
+}
+
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
+
+fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        for path in [
+            "/api/v1/persistentvolumes",
+            "/api/v1/persistentvolumeclaims",
+            "/apis/storage.k8s.io/v1/storageclasses",
+            "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csistoragecapacities",
+            &format!("{BINDINGS}/bulkhead-claims"),
+        ] {
+            rights.agent.get(path).granted()?;
+        }
+        Ok(())
+    })
+}
+
+fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        for path in [
+            "/api/v1/nodes",
+            &format!("/api/v1/nodes/{}", rights.here),
+            "/api/v1/pods",
+            "/api/v1/secrets",
+            "/api/v1/configmaps",
+            "/api/v1/serviceaccounts",
+            "/api/v1/namespaces",
+            "/api/v1/namespaces/bulkhead-system/secrets",
+            "/apis/apps/v1/daemonsets",
+            "/apis/coordination.k8s.io/v1/leases",
+            "/apis/events.k8s.io/v1/events",
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            "/apis/storage.k8s.io/v1/csidrivers",
+            "/apis/storage.k8s.io/v1/csinodes",
+            "/apis/storage.k8s.io/v1/csistoragecapacities",
+            "/apis/storage.k8s.io/v1/volumeattachments",
+            BINDINGS,
+            &format!("{BINDINGS}/bulkhead-volumes"),
+        ] {
+            rights.agent.get(path).refused_by_role()?;
+        }
+        let class = format!("/apis/storage.k8s.io/v1/storageclasses/{}", rights.class);
+        rights.agent.delete(&class).refused_by_role()?;
+        rights.agent.delete(&rights.claims()).refused_by_role()?;
+        let account = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
+        rights.agent.create(account, &json!({ "spec": {} })).refused_by_role()
+    })
+}
+
+fn the_server_says_which_node_a_token_is_of(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+        let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+        let extra = |answer: &serde_json::Value| {
+            answer["status"]["userInfo"]["extra"]["authentication.kubernetes.io/node-name"][0].clone()
+        };
+        let answer = rights.agent.create(path, &review).granted()?;
+        ensure!(extra(&answer) == rights.here, "it says {answer}");
+        let answer = rights.unbound.create(path, &review).granted()?;
+        ensure!(extra(&answer).is_null(), "it says {answer}");
+        Ok(())
+    })
+}

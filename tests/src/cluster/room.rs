@@ -1,0 +1,60 @@
+//! What agents tell of their nodes' room.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::manifests::NAMESPACE;
+use super::node::TOPOLOGY_KEY;
+use super::scene::{Cluster, PATIENCE};
+
+impl Cluster {
+    /// Waits for the capacity object of a class on a node.
+    ///
+    /// # Errors
+    /// When there is none, or more than one.
+    pub fn capacity(&self, class: &str, node: &str) -> Result<CSIStorageCapacity> {
+        let objects: Api<CSIStorageCapacity> = Api::namespaced(self.access.client(), NAMESPACE);
+        let of_node = ListParams::default().labels(&format!("{TOPOLOGY_KEY}={node}"));
+        self.access.wait(PATIENCE, &format!("the capacity of {class} on {node}"), || {
+            let mut found = self.access.run(objects.list(&of_node))?.items;
+            found.retain(|object| object.storage_class_name == class);
+            ensure!(found.len() == 1, "there are {} objects", found.len());
+            found.pop().context("one")
+        })
+    }
+
+    /// The room for volumes of a class on a node.
+    ///
+    /// # Errors
+    /// When it is not told.
+    pub fn room(&self, class: &str, node: &str) -> Result<u64> {
+        let capacity = self.capacity(class, node)?.capacity.context("an object without a capacity")?;
+        bytes(&capacity.0)
+    }
+
+    /// Waits until less room than `limit` is told.
+    ///
+    /// # Errors
+    /// When there is more.
+    pub fn capacity_below(&self, class: &str, node: &str, limit: u64) -> Result<()> {
+        self.access.wait(PATIENCE, &format!("the room on {node} to fall below {limit}"), || {
+            let room = self.room(class, node)?;
+            ensure!(room < limit, "it is {room}");
+            Ok(())
+        })
+    }
+}
+
+/// The number of a quantity as agents write them: whole, perhaps with a binary suffix.
+///
+/// # Errors
+/// When it is none.
+pub fn bytes(quantity: &str) -> Result<u64> {
+    let digits = quantity.trim_end_matches(|character: char| !character.is_ascii_digit());
+    let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let step = suffixes.iter().position(|suffix| *suffix == &quantity[digits.len()..]);
+    let step = step.with_context(|| format!("{quantity:?} is no size"))?;
+    Ok(digits.parse::<u64>().with_context(|| format!("{quantity:?} is no size"))? << (10 * step))
+}
