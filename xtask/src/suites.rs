@@ -10,10 +10,11 @@ use crate::packages;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
 use crate::sanity;
-use crate::vm::{Machine, Options, Sink, show};
+use crate::vm::{Machine, Options, Sink, Userland, show};
 use crate::workspace::Workspace;
 
 const SUITE: &str = "bulkhead-suite";
+const SERVICES: &str = "bulkhead-systemd";
 
 /// How the suites are run.
 pub struct Suites<'a> {
@@ -55,6 +56,21 @@ impl Suites<'_> {
     pub fn sanity(&self) -> Result<Count> {
         self.programs.add(&sanity::build(self.workspace)?)?;
         self.count(&mut self.boot()?, sanity::COMMAND, &mut show)
+    }
+
+    /// Both programs as services of systemd, and behind a reboot.
+    pub fn services(&self) -> Result<Count> {
+        packages::require(&["runc"])?;
+        self.programs.add(Path::new("/usr/sbin/runc"))?;
+        let options = Options { userland: Userland::Debian, ..Options::new(self.programs.all()?) };
+        let mut machine = Machine::boot(self.workspace, &options)?;
+        let mut count = self.count(&mut machine, &self.line(Path::new(SERVICES), "vm", "xfs"), &mut show)?;
+        if self.filter.is_none() {
+            count.add(self.count(&mut machine, &format!("{SERVICES} --place vm --phase before-reboot"), &mut show)?);
+            machine.reboot()?;
+            count.add(self.count(&mut machine, &format!("{SERVICES} --place vm --phase after-reboot"), &mut show)?);
+        }
+        Ok(count)
     }
 
     /// The suite's two phases, with the end of the machine and its next start between them.

@@ -53,6 +53,8 @@ enum Step {
     Reboot,
     /// The same tests, interrupted by a power cut.
     PowerCut,
+    /// Both programs as services, in a machine with systemd.
+    Systemd,
 }
 
 impl Step {
@@ -66,6 +68,7 @@ impl Step {
             Step::Sanity => "csi-sanity in the machine",
             Step::Reboot => "across a reboot of the machine",
             Step::PowerCut => "across a power cut of the machine",
+            Step::Systemd => "services in a machine with systemd",
         }
     }
 
@@ -77,7 +80,9 @@ impl Step {
             Step::Policy | Step::Unit => arguments.filter.is_none(),
             Step::Host => !arguments.vm_only,
             Step::Xfs | Step::Ext4 => !arguments.host_only,
-            Step::Sanity | Step::Reboot | Step::PowerCut => !arguments.host_only && arguments.filter.is_none(),
+            Step::Sanity | Step::Reboot | Step::PowerCut | Step::Systemd => {
+                !arguments.host_only && arguments.filter.is_none()
+            }
         }
     }
 
@@ -126,6 +131,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
                 (Step::Sanity, Some(suites)) => report.tests(title, || suites.sanity()),
                 (Step::Reboot, Some(suites)) => report.tests(title, || suites.interrupted(Machine::reboot)),
                 (Step::PowerCut, Some(suites)) => report.tests(title, || suites.interrupted(Machine::power_cut)),
+                (Step::Systemd, Some(suites)) => report.tests(title, || suites.services()),
                 // That the programs are not built is a failure in the report already.
                 (_, None) => {}
             }

@@ -1,0 +1,16 @@
+//! The tests, one theme a module.
+
+use bulkhead_tests::case::Case;
+
+use crate::node::Node;
+
+mod devices;
+mod reboot;
+mod services;
+mod tenant;
+mod volumes;
+
+/// All of them.
+pub fn all() -> Vec<Case<Node>> {
+    [services::cases(), volumes::cases(), devices::cases(), tenant::cases(), reboot::cases()].concat()
+}

@@ -1,0 +1,198 @@
+//! Starting, stopping, restarting, and with what rights.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{HIGHEST_VERSION, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::v1::ProbeRequest;
+use bulkhead_tests::daemon::FRONTEND_UID;
+use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::wait;
+
+use crate::node::{CONFIGURATION, FRONTEND_USER, HELPER_SOCKET, Node};
+use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output};
+
+cases! {
+    on Node;
+    the_units_have_no_mistake,
+    the_helper_is_ready_when_systemd_says_so,
+    a_client_that_connects_starts_the_helper,
+    the_helpers_socket_outlives_its_restart,
+    the_helpers_socket_is_the_frontends_alone,
+    the_frontend_has_a_user_of_its_own_and_no_capability,
+    the_helper_has_two_capabilities_and_its_emptier_three,
+    a_program_that_is_killed_is_started_again,
+    a_helper_that_cannot_serve_is_tried_until_it_can,
+    a_stop_ends_every_process,
+    exposure_is_as_low_as_the_work_allows,
+}
+
+const UNITS: [Unit; 3] = [SOCKET, HELPER, FRONTEND];
+
+fn the_units_have_no_mistake(_: &mut Node) -> Result<()> {
+    let verify = Command::new("systemd-analyze").arg("verify").args(UNITS.map(Unit::name)).output()?;
+    let complaints = String::from_utf8_lossy(&verify.stderr).into_owned();
+    // Other units of the machine are none of ours.
+    let ours: Vec<&str> = complaints.lines().filter(|line| line.contains("bulkhead")).collect();
+    ensure!(verify.status.success() && ours.is_empty(), "{complaints}");
+    for unit in UNITS {
+        ensure!(
+            unit.property("UnitFileState")? == "enabled"
+                && unit.property("LoadError")?.trim_matches('"').trim().is_empty()
+        );
+    }
+    Ok(())
+}
+
+fn the_helper_is_ready_when_systemd_says_so(node: &mut Node) -> Result<()> {
+    ensure!(HELPER.property("Type")? == "notify");
+    for _ in 0..3 {
+        HELPER.restart()?;
+        // Without any waiting.
+        HELPER.check("active")?;
+        ensure!(HELPER.property("StatusText")? == "Serving requests", "{}", HELPER.property("StatusText")?);
+        node.helper()?.ask(&Request::List { after: None, limit: 1 })?;
+    }
+    Ok(())
+}
+
+fn a_client_that_connects_starts_the_helper(node: &mut Node) -> Result<()> {
+    FRONTEND.stop()?;
+    HELPER.stop()?;
+    HELPER.check("inactive")?;
+    SOCKET.check("active")?;
+    node.helper()?.ask(&Request::List { after: None, limit: 1 })?;
+    HELPER.check("active")?;
+    // A frontend alone brings the helper along.
+    HELPER.stop()?;
+    FRONTEND.start()?;
+    node.wait()?;
+    HELPER.check("active")
+}
+
+fn the_helpers_socket_outlives_its_restart(node: &mut Node) -> Result<()> {
+    let inode = || Ok::<_, anyhow::Error>(fs::symlink_metadata(HELPER_SOCKET)?.ino());
+    let before = inode()?;
+    let frontend = FRONTEND.pid()?;
+    for _ in 0..2 {
+        let pid = HELPER.pid()?;
+        HELPER.restart()?;
+        ensure!(HELPER.pid()? != pid && inode()? == before);
+        node.wait()?;
+    }
+    ensure!(FRONTEND.pid()? == frontend, "the frontend was restarted as well");
+    // Who connects while nobody serves waits, and is served.
+    HELPER.stop()?;
+    let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
+    client.hello(HIGHEST_VERSION)?;
+    Ok(())
+}
+
+fn the_helpers_socket_is_the_frontends_alone(_: &mut Node) -> Result<()> {
+    let socket = fs::symlink_metadata(HELPER_SOCKET)?;
+    ensure!((socket.uid(), socket.mode() & 0o7777) == (FRONTEND_USER, 0o600), "{socket:?}");
+    let refused =
+        HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_UID).err().context("another user is let in")?;
+    ensure!(format!("{refused:#}").contains("ermission denied"), "{refused:#}");
+    // Root passes the mode, and not the helper.
+    let root = HelperClient::connect_as(Path::new(HELPER_SOCKET), 0)?;
+    root.check_closed()
+}
+
+fn the_frontend_has_a_user_of_its_own_and_no_capability(_: &mut Node) -> Result<()> {
+    let user = output(Command::new("id").args(["-u", "bulkhead"]))?;
+    ensure!(user == FRONTEND_USER.to_string(), "{user}");
+    ensure!(FRONTEND.status("Uid")?.split_whitespace().all(|id| id == user), "{}", FRONTEND.status("Uid")?);
+    for name in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+        ensure!(FRONTEND.status(name)? == "0000000000000000", "{name}: {}", FRONTEND.status(name)?);
+    }
+    ensure!(FRONTEND.status("NoNewPrivs")? == "1" && FRONTEND.status("Seccomp")? == "2");
+    // It sees neither what is in the volumes nor where they are published.
+    let root = format!("/proc/{}/root", FRONTEND.pid()?);
+    for hidden in ["/var/lib/kubelet", "/srv/bulkhead"] {
+        let mode = fs::metadata(format!("{root}{hidden}"))?.mode() & 0o7777;
+        ensure!(mode == 0, "{hidden} has mode {mode:o}");
+    }
+    Ok(())
+}
+
+fn the_helper_has_two_capabilities_and_its_emptier_three(_: &mut Node) -> Result<()> {
+    const SYS_ADMIN_AND_MKNOD: &str = "0000000008200000";
+    const DAC_OVERRIDE_FOWNER_AND_LINUX_IMMUTABLE: &str = "000000000000020a";
+    ensure!(HELPER.status("CapPrm")? == SYS_ADMIN_AND_MKNOD, "{}", HELPER.status("CapPrm")?);
+    let children = processes::descendants(HELPER.pid()?)?;
+    let [emptier] = children.as_slice() else { anyhow::bail!("not one emptier: {children:?}") };
+    let status = fs::read_to_string(format!("/proc/{}/status", emptier.pid))?;
+    ensure!(status.contains(&format!("CapPrm:\t{DAC_OVERRIDE_FOWNER_AND_LINUX_IMMUTABLE}")), "{status}");
+    for status in [status, fs::read_to_string(format!("/proc/{}/status", HELPER.pid()?))?] {
+        for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+            ensure!(status.contains(line), "{status}");
+        }
+    }
+    Ok(())
+}
+
+fn a_program_that_is_killed_is_started_again(node: &mut Node) -> Result<()> {
+    for unit in [HELPER, FRONTEND] {
+        let pid = unit.pid()?;
+        crate::unit::systemctl(&["kill", "--kill-who=main", "--signal=KILL", unit.name()])?;
+        wait::until(node.patience(Duration::from_secs(3)), || {
+            ensure!(unit.pid()? != pid, "it was not killed");
+            unit.check("active")
+        })?;
+        node.wait()?;
+    }
+    Ok(())
+}
+
+/// As a disk that is mounted late, or a configuration that is mended.
+fn a_helper_that_cannot_serve_is_tried_until_it_can(node: &mut Node) -> Result<()> {
+    for unit in [HELPER, FRONTEND] {
+        ensure!(unit.property("StartLimitIntervalUSec")? == "0", "{} gives up after some failures", unit.name());
+    }
+    let good = fs::read_to_string(CONFIGURATION)?;
+    fs::write(CONFIGURATION, good.replace("/srv/bulkhead/default", "/srv/bulkhead/elsewhere"))?;
+    let refused = HELPER.restart();
+    // Longer than systemd counts starts for.
+    std::thread::sleep(Duration::from_secs(15));
+    let pid = FRONTEND.pid();
+    fs::write(CONFIGURATION, good)?;
+    ensure!(refused.is_err(), "it is ready without a pool");
+    ensure!(HELPER.log().contains("no pool can be served"), "{}", HELPER.log());
+    pid.context("the frontend has not waited")?;
+    wait::until(node.patience(Duration::from_secs(3)), || HELPER.check("active"))?;
+    SOCKET.check("active")?;
+    node.wait()
+}
+
+fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
+    for unit in UNITS {
+        unit.stop()?;
+        unit.check("inactive")?;
+    }
+    for name in ["bulkhead-privhelper", "bulkhead-frontend"] {
+        let found = Command::new("pgrep").args(["--full", &format!("^/usr/local/bin/{name}")]).output()?;
+        ensure!(!found.status.success(), "{name} still runs: {}", String::from_utf8_lossy(&found.stdout));
+    }
+    // Nobody answers, and nothing is started by asking.
+    ensure!(node.csi().is_err() || node.csi()?.probe(ProbeRequest {}).is_err());
+    ensure!(node.helper().is_err());
+    HELPER.check("inactive")
+}
+
+/// The figures of systemd-analyze(1): from 0 to 10, and the helper's own fences are none that systemd sees.
+fn exposure_is_as_low_as_the_work_allows(_: &mut Node) -> Result<()> {
+    for (unit, most) in [(FRONTEND, 0.5), (HELPER, 5.0)] {
+        let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;
+        let line = verdict.lines().last().unwrap_or_default();
+        let figure = line.split_whitespace().find_map(|word| word.parse::<f64>().ok());
+        ensure!(figure.context("no figure")? <= most, "{line}");
+    }
+    Ok(())
+}

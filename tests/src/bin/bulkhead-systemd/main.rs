@@ -1,0 +1,14 @@
+//! Both programs as services of systemd, with the files of `deploy/`: run it in a machine with systemd as PID 1.
+
+mod cases;
+mod container;
+mod node;
+mod unit;
+
+use std::process::ExitCode;
+
+use bulkhead_tests::runner::{self, Telling};
+
+fn main() -> ExitCode {
+    runner::main(cases::all(), Telling::Lines)
+}

@@ -1,0 +1,196 @@
+//! A node on which everything is installed as an administrator would: programs, units, user, rule and configuration.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::HIGHEST_VERSION;
+use bulkhead_tests::case::Case;
+use bulkhead_tests::csi::CsiClient;
+use bulkhead_tests::csi::v1::ProbeRequest;
+use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::kubelet::Kubelet;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::scene::Scene;
+use bulkhead_tests::setting::{Place, Setting, program};
+use bulkhead_tests::wait;
+
+use crate::unit::{FRONTEND, HELPER, SOCKET, output, systemctl};
+
+/// The frontend's user, as `bulkhead.sysusers` has it.
+pub const FRONTEND_USER: u32 = 10001;
+/// The helper's configuration.
+pub const CONFIGURATION: &str = "/etc/bulkhead/privhelper.conf";
+/// The helper's socket.
+pub const HELPER_SOCKET: &str = "/run/bulkhead/privhelper.sock";
+
+const KUBELET: &str = "/var/lib/kubelet";
+const POOL: &str = "/srv/bulkhead/default";
+
+/// A file of `deploy/`.
+macro_rules! deployed {
+    ($path:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/", $path))
+    };
+}
+
+/// Every file, and where it goes.
+const FILES: [(&str, &str); 7] = [
+    ("/etc/systemd/system/bulkhead-privhelper.service", deployed!("systemd/bulkhead-privhelper.service")),
+    ("/etc/systemd/system/bulkhead-privhelper.socket", deployed!("systemd/bulkhead-privhelper.socket")),
+    ("/etc/systemd/system/bulkhead-frontend.service", deployed!("systemd/bulkhead-frontend.service")),
+    ("/etc/sysusers.d/bulkhead.conf", deployed!("systemd/bulkhead.sysusers")),
+    ("/etc/tmpfiles.d/bulkhead.conf", deployed!("systemd/bulkhead.tmpfiles")),
+    ("/etc/udev/rules.d/59-bulkhead.rules", deployed!("udev/59-bulkhead.rules")),
+    (CONFIGURATION, deployed!("systemd/privhelper.conf")),
+];
+
+/// Mounts the machine's disk where the configuration expects the pool.
+const POOL_MOUNT: (&str, &str) = (
+    "/etc/systemd/system/srv-bulkhead-default.mount",
+    "[Mount]\nWhat=/dev/disk/by-label/xfs\nWhere=/srv/bulkhead/default\nType=xfs\nOptions=prjquota\n\n[Install]\nWantedBy=local-fs.target\n",
+);
+
+/// The seccomp profile for tenants.
+pub const TENANT_PROFILE: &str = deployed!("seccomp/bulkhead-tenant.json");
+
+/// The node that both services run on.
+#[derive(Debug)]
+pub struct Node {
+    /// The setting of the run.
+    pub setting: Setting,
+    /// The kubelet's directory.
+    pub kubelet: Kubelet,
+    /// Scratch directory of the test.
+    pub work: PathBuf,
+    /// The only pool.
+    pub pool: Pool,
+    ends_clean: bool,
+}
+
+impl Node {
+    /// A time that is ample here.
+    pub fn patience(&self, on_host: Duration) -> Duration {
+        self.setting.place.patience(on_host)
+    }
+
+    /// Starts what is not running, and waits until the frontend is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn start(&self) -> Result<()> {
+        for unit in [SOCKET, FRONTEND, HELPER] {
+            unit.start()?;
+        }
+        self.wait()
+    }
+
+    /// Waits until the frontend is ready.
+    ///
+    /// # Errors
+    /// When it does not get ready.
+    pub fn wait(&self) -> Result<()> {
+        let ready = wait::until(self.patience(Duration::from_secs(5)), || {
+            ensure!(self.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it says that it is not ready");
+            Ok(())
+        });
+        ready.with_context(|| format!("{}\n{}", FRONTEND.log(), HELPER.log()))
+    }
+
+    /// A client of the frontend.
+    ///
+    /// # Errors
+    /// When nobody listens.
+    pub fn csi(&self) -> Result<CsiClient> {
+        CsiClient::connect(&self.kubelet.csi_socket())
+    }
+
+    /// A client of the helper, as the frontend's user.
+    ///
+    /// # Errors
+    /// When nobody listens, or it is not welcome.
+    pub fn helper(&self) -> Result<HelperClient> {
+        let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
+        client.hello(HIGHEST_VERSION)?;
+        Ok(client)
+    }
+
+    /// Leaves everything as it is when the test ends, for the time behind a reboot.
+    pub fn leave_as_it_is(&mut self) {
+        self.ends_clean = false;
+    }
+}
+
+impl Scene for Node {
+    type Shared = ();
+
+    fn share(setting: &mut Setting) -> Result<()> {
+        ensure!(setting.place == Place::Vm, "this installs services: run it with --place vm, in a machine for it");
+        install()?;
+        for unit in [HELPER, FRONTEND] {
+            let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;
+            println!("systemd-analyze security: {}", verdict.lines().last().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn end((): (), _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn set(case: &Case<Self>, setting: &Setting, work: &Path, _: &Path) -> Result<Self> {
+        let kubelet = Kubelet::make(Path::new(KUBELET))?;
+        let pool = Pool::existing(Path::new(POOL), "default");
+        let node = Self { setting: setting.clone(), kubelet, work: work.to_owned(), pool, ends_clean: true };
+        if case.starts() {
+            node.start()?;
+        }
+        Ok(node)
+    }
+
+    fn leave(self) -> Result<()> {
+        if !self.ends_clean {
+            return Ok(());
+        }
+        self.start()?;
+        let left = mounts::below(Path::new(KUBELET))?;
+        ensure!(left.is_empty(), "mounts are left over: {left:?}");
+        self.kubelet.check_no_target_left()?;
+        let left = loops::backed_by(&self.pool.device()?)?;
+        ensure!(left.is_empty(), "loop devices are left over: {left:?}");
+        wait::until(self.patience(Duration::from_secs(15)), || {
+            let left = self.pool.entries()?;
+            ensure!(left.is_empty(), "the pool still holds {left:?}");
+            Ok(())
+        })?;
+        let failed = output(Command::new("systemctl").args(["list-units", "--failed", "--plain", "--no-legend"]))?;
+        ensure!(failed.is_empty(), "units have failed: {failed}");
+        Ok(())
+    }
+}
+
+fn install() -> Result<()> {
+    for name in ["bulkhead-privhelper", "bulkhead-frontend"] {
+        let installed = Path::new("/usr/local/bin").join(name);
+        if installed.exists() {
+            continue;
+        }
+        fs::copy(program(name)?, &installed).with_context(|| format!("install {name}"))?;
+        fs::set_permissions(&installed, PermissionsExt::from_mode(0o755))?;
+    }
+    for (path, content) in FILES.into_iter().chain([POOL_MOUNT]) {
+        fs::create_dir_all(Path::new(path).parent().context("a file in no directory")?)?;
+        fs::write(path, content).with_context(|| format!("install {path}"))?;
+    }
+    run(&mut Command::new("systemd-sysusers"))?;
+    run(Command::new("systemd-tmpfiles").args(["--create", "/etc/tmpfiles.d/bulkhead.conf"]))?;
+    run(Command::new("udevadm").args(["control", "--reload"]))?;
+    fs::create_dir_all(KUBELET)?;
+    systemctl(&["daemon-reload"])?;
+    systemctl(&["enable", "--now", "srv-bulkhead-default.mount"])?;
+    systemctl(&["enable", "--now", SOCKET.name(), HELPER.name(), FRONTEND.name()])
+}

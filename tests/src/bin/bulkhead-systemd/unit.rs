@@ -1,0 +1,117 @@
+//! Units, by way of systemctl(1).
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::pool::run;
+
+/// The helper's service.
+pub const HELPER: Unit = Unit("bulkhead-privhelper.service");
+/// The socket that starts the helper.
+pub const SOCKET: Unit = Unit("bulkhead-privhelper.socket");
+/// The frontend's service.
+pub const FRONTEND: Unit = Unit("bulkhead-frontend.service");
+
+/// A unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Unit(&'static str);
+
+impl Unit {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// Starts it, and waits until it is ready.
+    ///
+    /// # Errors
+    /// What systemctl says, with the unit's log.
+    pub fn start(self) -> Result<()> {
+        self.ask("start")
+    }
+
+    /// Stops it.
+    ///
+    /// # Errors
+    /// What systemctl says.
+    pub fn stop(self) -> Result<()> {
+        self.ask("stop")
+    }
+
+    /// Stops and starts it.
+    ///
+    /// # Errors
+    /// What systemctl says, with the unit's log.
+    pub fn restart(self) -> Result<()> {
+        self.ask("restart")
+    }
+
+    fn ask(self, what: &str) -> Result<()> {
+        systemctl(&[what, self.0]).with_context(|| self.log())
+    }
+
+    /// One of its properties.
+    ///
+    /// # Errors
+    /// When systemctl fails.
+    pub fn property(self, property: &str) -> Result<String> {
+        output(Command::new("systemctl").args(["show", "--value", "--property", property, self.0]))
+    }
+
+    /// Complains unless it is in this state: `active`, `inactive`, `failed`, ….
+    ///
+    /// # Errors
+    /// The state it is in, with its log.
+    pub fn check(self, state: &str) -> Result<()> {
+        let found = self.property("ActiveState")?;
+        ensure!(found == state, "{} is {found}, not {state}: {}", self.0, self.log());
+        Ok(())
+    }
+
+    /// Its main process.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn pid(self) -> Result<i32> {
+        let pid: i32 = self.property("MainPID")?.parse()?;
+        ensure!(pid > 0, "{} has no process: {}", self.0, self.log());
+        Ok(pid)
+    }
+
+    /// The line of its main process's status (proc(5)) that begins with `name:`.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn status(self, name: &str) -> Result<String> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(line.with_context(|| format!("no {name} in a process's status"))?.trim().to_owned())
+    }
+
+    /// The last lines of its log.
+    pub fn log(self) -> String {
+        let log =
+            output(Command::new("journalctl").args(["--no-pager", "--lines=15", "--output=cat", "--unit", self.0]));
+        log.unwrap_or_else(|error| format!("{error:#}"))
+    }
+}
+
+/// Runs systemctl.
+///
+/// # Errors
+/// What it says.
+pub fn systemctl(arguments: &[&str]) -> Result<()> {
+    run(Command::new("systemctl").args(arguments))
+}
+
+/// What a command that must succeed writes.
+///
+/// # Errors
+/// When it fails.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("run {command:?}"))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {complaint}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
