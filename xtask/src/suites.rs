@@ -1,11 +1,13 @@
 //! Runs the suites that test the real programs: on this host, in the machine, across its reboot.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
 use crate::count::{Count, Counter};
+use crate::kubernetes;
 use crate::packages;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
@@ -14,6 +16,7 @@ use crate::vm::{Machine, Options, Sink, Userland, show};
 use crate::workspace::Workspace;
 
 const SUITE: &str = "bulkhead-suite";
+const CLUSTER: &str = "bulkhead-cluster";
 const SERVICES: &str = "bulkhead-systemd";
 
 /// How the suites are run.
@@ -31,12 +34,21 @@ pub struct Suites<'a> {
 impl Suites<'_> {
     /// The suite on this host.
     pub fn on_host(&self) -> Result<Count> {
+        self.run_on_host(SUITE, &mut command("sh"))
+    }
+
+    /// The agents' suite on this host, with a control plane of its own.
+    pub fn on_control_plane(&self) -> Result<Count> {
+        let programs = kubernetes::control_plane(self.workspace)?;
+        self.run_on_host(CLUSTER, command("sh").env(kubernetes::ASSETS, programs))
+    }
+
+    fn run_on_host(&self, program: &str, suite: &mut Command) -> Result<Count> {
         ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
         packages::require(&packages::FILESYSTEM_TOOLS)?;
-        let mut suite = command("sh");
-        suite.args(["-c", &self.line(&self.programs.path(SUITE), "host", "xfs")]);
+        suite.args(["-c", &self.line(&self.programs.path(program), "host", "xfs")]);
         let mut counter = Counter::default();
-        let status = run_with(&mut suite, |bytes| counter.push(bytes))?;
+        let status = run_with(suite, |bytes| counter.push(bytes))?;
         counter.verdict(status, Counter::last)
     }
 

@@ -43,6 +43,8 @@ enum Step {
     Unit,
     /// The suite on this host.
     Host,
+    /// Storage agents on a real control plane, on this host.
+    Kubernetes,
     /// The suite in the machine, its pool on XFS.
     Xfs,
     /// The suite in the machine, its pool on ext4.
@@ -63,6 +65,7 @@ impl Step {
             Step::Policy => "policy for the code with privilege",
             Step::Unit => "unit and property tests",
             Step::Host => "suite on this host",
+            Step::Kubernetes => "agents on a real control plane",
             Step::Xfs => "suite in the machine on XFS",
             Step::Ext4 => "suite in the machine on ext4",
             Step::Sanity => "csi-sanity in the machine",
@@ -78,7 +81,7 @@ impl Step {
         }
         match self {
             Step::Policy | Step::Unit => arguments.filter.is_none(),
-            Step::Host => !arguments.vm_only,
+            Step::Host | Step::Kubernetes => !arguments.vm_only,
             Step::Xfs | Step::Ext4 => !arguments.host_only,
             Step::Sanity | Step::Reboot | Step::PowerCut | Step::Systemd => {
                 !arguments.host_only && arguments.filter.is_none()
@@ -87,7 +90,7 @@ impl Step {
     }
 
     fn needs_machine(self) -> bool {
-        self.needs_programs() && self != Step::Host
+        self.needs_programs() && !matches!(self, Step::Host | Step::Kubernetes)
     }
 
     /// Whether it runs the programs of the workspace.
@@ -117,6 +120,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
                 (Step::Policy, _) => report.tests(title, || policy::check(workspace)),
                 (Step::Unit, _) => report.tests(title, unit_tests),
                 (Step::Host, Some(suites)) => report.tests(title, || suites.on_host()),
+                (Step::Kubernetes, Some(suites)) => report.tests(title, || suites.on_control_plane()),
                 (Step::Xfs, Some(suites)) => {
                     // A machine mostly waits for one processor: the other may have a machine as well.
                     if steps.contains(&Step::Ext4) {
