@@ -27,6 +27,9 @@ pub struct Host {
     pub publish: Vec<HostPublish>,
     /// Directories and names of the frontend's sockets.
     pub sockets: Vec<HostSocket>,
+    /// The mount namespace that all of these are open in. Nobody else may be in it, as in a container: then it would end
+    /// when the helper leaves it, and no mount would be seen there any more.
+    pub namespace: OwnedFd,
 }
 
 /// A pool that passed its checks.
@@ -94,7 +97,9 @@ pub fn inspect(config: &Config, changes: bool) -> Result<Host, String> {
             sockets.push(HostSocket { socket, path, directory, name: name.to_string_lossy().into_owned() });
         }
     }
-    Ok(Host { mounts, loops: loop_numbers()?, loop_control, pools, publish, sockets })
+    let namespace = file::open_at_start("/proc/self/ns/mnt", OFlags::RDONLY)
+        .map_err(|errno| format!("cannot open /proc/self/ns/mnt: {errno}"))?;
+    Ok(Host { mounts, loops: loop_numbers()?, loop_control, pools, publish, sockets, namespace })
 }
 
 /// 5.14 is the first kernel with quotactl_fd(2); everything else that is needed is older.

@@ -30,6 +30,8 @@ type Owners = BTreeMap<FileId, VolumeId>;
 /// # Errors
 /// A sentence, when there is nothing left to serve.
 pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
+    // The proof was its last use, and it would be a way back.
+    drop(host.namespace);
     let mut state = State {
         driver: config.driver.clone(),
         pools: Vec::new(),
