@@ -1,0 +1,172 @@
+//! What the agent does when the API server fails in ways that a real one cannot be made to show.
+
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod fake;
+mod mock_api;
+
+use std::time::Duration;
+
+use axum::http::Method;
+use bulkhead_frontend::helper::Helper;
+use bulkhead_frontend::kubernetes::{Access, Agent};
+use bulkhead_frontend::server::Shutdown;
+use bulkhead_frontend::volumes::Volumes;
+use bulkhead_protocol::{PoolStatus, QuotaMode, Reply, Request, UpTo};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use fake::{Act, FakeHelper};
+use mock_api::{Fault, MockApi};
+
+const UID: &str = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
+
+/// A helper that makes every volume.
+fn helper() -> FakeHelper {
+    FakeHelper::start(|request| match request {
+        Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
+        Request::List { .. } => fake::no_volumes(),
+        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(PoolStatus {
+            quota: QuotaMode::Enforced,
+            total: 1 << 40,
+            available: 1 << 40,
+            largest_volume: 1 << 40,
+            promised: 0,
+            volumes: 0,
+            emptying: 0,
+            conditions: UpTo::default(),
+        }))),
+        _ => fake::done(),
+    })
+}
+
+fn class(binding: &str) -> Value {
+    json!({ "metadata": { "name": "local" }, "provisioner": "bulkhead.csi.local", "volumeBindingMode": binding })
+}
+
+fn claim(version: u32, node: Option<&str>) -> Value {
+    let mut annotations = json!({ "volume.kubernetes.io/storage-provisioner": "bulkhead.csi.local" });
+    if let Some(node) = node {
+        annotations["volume.kubernetes.io/selected-node"] = json!(node);
+    }
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": { "name": "data", "namespace": "shop", "uid": UID,
+                      "resourceVersion": version.to_string(), "annotations": annotations },
+        "spec": { "storageClassName": "local", "accessModes": ["ReadWriteOnce"],
+                  "resources": { "requests": { "storage": "1Gi" } } },
+    })
+}
+
+/// An agent of `node-1` at work, for as long as the test lasts.
+fn agent(helper: &FakeHelper, api: &MockApi) {
+    let agent = Agent {
+        access: Access::Kubeconfig(api.kubeconfig()),
+        namespace: Some("bulkhead-system".to_owned()),
+        driver: "bulkhead.csi.local".parse().unwrap(),
+        node: "node-1".to_owned(),
+        volumes: Volumes::new(Helper::new(helper.path())),
+    };
+    tokio::spawn(agent.run(Shutdown::default()));
+}
+
+async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < end, "{what} does not happen");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn status(code: u16, reason: &str, retry_after: u32) -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+            "message": "the test wants it", "details": { "retryAfterSeconds": retry_after } })
+}
+
+#[tokio::test]
+async fn a_claim_that_another_node_takes_is_let_go() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("Immediate")], |method, path| {
+        let taking = *method == Method::PATCH && path.ends_with("/persistentvolumeclaims/data");
+        taking.then(|| Fault::Refuse(409, status(409, "Conflict", 0)))
+    })
+    .await;
+    api.put(&claim(10, None));
+    agent(&helper, &api);
+    let taken = until("taking the claim", || api.seen(&Method::PATCH, "/persistentvolumeclaims/data").pop()).await;
+    assert_eq!(taken.body["metadata"]["resourceVersion"], "10");
+    api.tell(&claim(11, Some("node-2")));
+    sleep(Duration::from_secs(1)).await;
+    let so_far = api.seen(&Method::PATCH, "/persistentvolumeclaims/data").len();
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(api.seen(&Method::PATCH, "/persistentvolumeclaims/data").len(), so_far);
+    assert!(!helper.names().contains(&"Create".to_owned()));
+}
+
+#[tokio::test]
+async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
+    let helper = helper();
+    let mut refusals = 1;
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
+        let creating = *method == Method::POST && path.ends_with("/persistentvolumes");
+        (creating && std::mem::take(&mut refusals) > 0).then(|| Fault::Refuse(429, status(429, "TooManyRequests", 3)))
+    })
+    .await;
+    api.put(&claim(10, Some("node-1")));
+    agent(&helper, &api);
+    let creations = until("a second attempt", || {
+        Some(api.seen(&Method::POST, "/persistentvolumes")).filter(|seen| seen.len() == 2)
+    })
+    .await;
+    assert!(creations[1].at - creations[0].at >= Duration::from_secs(3));
+    assert_eq!(creations[1].body["metadata"]["name"], format!("pvc-{UID}"));
+    assert_eq!(creations[0].body, creations[1].body, "the second attempt is for the same volume");
+}
+
+#[tokio::test]
+async fn an_expired_watch_is_begun_again_with_a_list() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    agent(&helper, &api);
+    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    // Nobody is told of it.
+    api.put(&claim(10, Some("node-1")));
+    sleep(Duration::from_millis(500)).await;
+    assert!(api.seen(&Method::POST, "/persistentvolumes").is_empty());
+    api.expire();
+    until("provisioning", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_asked_again() {
+    let helper = helper();
+    let mut hanging = 1;
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
+        let creating = *method == Method::POST && path.ends_with("/persistentvolumes");
+        (creating && std::mem::take(&mut hanging) > 0).then_some(Fault::Hang)
+    })
+    .await;
+    api.put(&claim(10, Some("node-1")));
+    agent(&helper, &api);
+    until("a first attempt", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
+    until("a second one", || (api.seen(&Method::POST, "/persistentvolumes").len() == 2).then_some(())).await;
+}
+
+#[tokio::test]
+async fn another_nodes_claim_costs_nothing() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    api.put(&claim(10, Some("node-2")));
+    agent(&helper, &api);
+    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    for version in 11..20 {
+        api.tell(&claim(version, Some("node-2")));
+    }
+    sleep(Duration::from_secs(1)).await;
+    let writes = |method: Method| api.seen(&method, "").into_iter().filter(|seen| !seen.path.contains("review"));
+    let foreign = |seen: &mock_api::Seen| !seen.path.contains("csistoragecapacities");
+    assert_eq!(writes(Method::POST).chain(writes(Method::PATCH)).filter(foreign).count(), 0);
+    assert!(!helper.names().contains(&"Create".to_owned()));
+}

@@ -1,0 +1,162 @@
+//! An API server that fails as a test tells it to: for what a real one cannot be made to do.
+
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{Method, Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+
+/// What the mock does instead of serving a request.
+pub enum Fault {
+    /// Answers with this status.
+    Refuse(u16, Value),
+    /// Says nothing, for as long as the connection lasts.
+    Hang,
+}
+
+type Rule = Box<dyn FnMut(&Method, &str) -> Option<Fault> + Send>;
+
+/// A request that came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: Method,
+    pub path: String,
+    pub body: Value,
+    pub at: Instant,
+}
+
+/// The mock.
+pub struct MockApi {
+    shared: Arc<Shared>,
+    kubeconfig: PathBuf,
+}
+
+struct Shared {
+    claims: Mutex<Vec<Value>>,
+    classes: Vec<Value>,
+    /// Events of the claims' watch.
+    events: broadcast::Sender<Value>,
+    rule: Mutex<Rule>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+impl MockApi {
+    /// A mock with these classes, which fails by `rule`. Its kubeconfig goes into `directory`.
+    pub async fn start(
+        directory: &Path,
+        classes: Vec<Value>,
+        rule: impl FnMut(&Method, &str) -> Option<Fault> + Send + 'static,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            claims: Mutex::default(),
+            classes,
+            events: broadcast::Sender::new(64),
+            rule: Mutex::new(Box::new(rule)),
+            seen: Mutex::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().fallback(serve).with_state(Arc::clone(&shared));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let kubeconfig = directory.join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "mock",
+            "clusters": [{ "name": "mock", "cluster": { "server": server } }],
+            "users": [{ "name": "mock", "user": { "token": "mock" } }],
+            "contexts": [{ "name": "mock", "context": { "cluster": "mock", "user": "mock" } }],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        Self { shared, kubeconfig }
+    }
+
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig.clone()
+    }
+
+    /// Puts `claim` there without a word to those who watch.
+    pub fn put(&self, claim: &Value) {
+        let mut claims = self.shared.claims.lock().unwrap();
+        claims.retain(|other| other["metadata"]["uid"] != claim["metadata"]["uid"]);
+        claims.push(claim.clone());
+    }
+
+    /// Puts `claim` there and tells those who watch.
+    pub fn tell(&self, claim: &Value) {
+        self.put(claim);
+        let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
+    }
+
+    /// Ends all watches with an error.
+    pub fn expire(&self) {
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
+                             "reason": "Expired", "message": "too old resource version" });
+        let _ = self.shared.events.send(json!({ "type": "ERROR", "object": status }));
+    }
+
+    /// The requests with that method whose path contains `part`.
+    pub fn seen(&self, method: &Method, part: &str) -> Vec<Seen> {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter().filter(|seen| seen.method == *method && seen.path.contains(part)).cloned().collect()
+    }
+}
+
+async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let watching = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let seen = Seen { method: method.clone(), path: path.clone(), body: body.clone(), at: Instant::now() };
+    shared.seen.lock().unwrap().push(seen);
+    let fault = (shared.rule.lock().unwrap())(&method, &path);
+    match fault {
+        Some(Fault::Refuse(code, status)) => return answer(code, &status),
+        Some(Fault::Hang) => std::future::pending::<()>().await,
+        None => {}
+    }
+    let name = path.rsplit('/').next().unwrap_or_default();
+    let claims = path.ends_with("/persistentvolumeclaims");
+    match method {
+        Method::GET if watching => watch(if claims { Some(shared.events.subscribe()) } else { None }),
+        Method::GET if claims => answer(200, &list("v1", "PersistentVolumeClaim", &shared.claims.lock().unwrap())),
+        Method::GET if name == "storageclasses" => {
+            answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes))
+        }
+        Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
+        Method::GET => answer(200, &list("v1", "PersistentVolume", &[])),
+        Method::POST if name == "selfsubjectreviews" => {
+            let extra = json!({ "authentication.kubernetes.io/node-name": ["node-1"],
+                                "authentication.kubernetes.io/node-uid": ["node-uid"] });
+            answer(201, &json!({ "metadata": {}, "status": { "userInfo": { "extra": extra } } }))
+        }
+        Method::POST => answer(201, &body),
+        _ => answer(200, &json!({ "metadata": { "name": name, "resourceVersion": "1000" } })),
+    }
+}
+
+fn list(version: &str, kind: &str, items: &[Value]) -> Value {
+    json!({ "kind": format!("{kind}List"), "apiVersion": version,
+            "metadata": { "resourceVersion": "1" }, "items": items })
+}
+
+/// Lines that never end, unless with an error.
+fn watch(events: Option<broadcast::Receiver<Value>>) -> Response {
+    let stream = futures::stream::unfold(events, |events| async move {
+        let Some(mut receiver) = events else { return std::future::pending().await };
+        let event = receiver.recv().await.ok()?;
+        let rest = if event["type"] == "ERROR" { None } else { Some(receiver) };
+        Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), rest))
+    });
+    Body::from_stream(stream).into_response()
+}
+
+fn answer(code: u16, body: &Value) -> Response {
+    (StatusCode::from_u16(code).unwrap(), [("content-type", "application/json")], body.to_string()).into_response()
+}
