@@ -32,9 +32,11 @@ const VOLUMES: usize = 500;
 
 /// Settles for as long as it is polled.
 pub(super) async fn run(context: &Context) {
+    // Volumes that are kept, of which the operator was told. To look for their owners again would be of no use.
+    let mut kept = HashSet::new();
     loop {
         sleep(SETTLING).await;
-        if let Err(failure) = settle(context).await {
+        if let Err(failure) = settle(context, &mut kept).await {
             warn!("forgotten volumes are not looked for: {failure}");
         }
         tokio::select! {
@@ -44,9 +46,10 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-async fn settle(context: &Context) -> Result<(), Failure> {
+async fn settle(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
     // The volumes first, then claims, then objects: what is made meanwhile is made in this order too.
     let mut forgotten = unknown(context).await?;
+    forgotten.retain(|volume| !kept.contains(volume));
     if forgotten.is_empty() {
         return Ok(());
     }
@@ -73,6 +76,7 @@ async fn settle(context: &Context) -> Result<(), Failure> {
             }
             Err(fault) if fault.is(ErrorKind::Refused) => {
                 warn!(%volume, "kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
+                kept.insert(volume);
             }
             Err(fault) => warn!(%volume, "not deleted, though nobody knows it: {fault}"),
         }
