@@ -163,7 +163,7 @@ impl Rights<'_> {
     /// What the agent of `node` reports on a claim.
     fn event(&self, node: &str) -> Value {
         json!({
-            "metadata": { "generateName": "data.", "namespace": self.cluster.namespace },
+            "metadata": { "generateName": "data-", "namespace": self.cluster.namespace },
             "eventTime": "2026-01-01T00:00:00.000000Z",
             "reportingController": DRIVER,
             "reportingInstance": node,
