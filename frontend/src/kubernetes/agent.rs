@@ -1,22 +1,19 @@
 //! The agent's life: find the API server, learn who it is, then run the controllers side by side.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_protocol::DriverName;
-use futures::stream::{self, BoxStream};
-use futures::{Stream, StreamExt, future};
+use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::runtime::controller::{Action, Config as ApplierConfig, Error as ApplierError};
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Config;
-use kube::runtime::{WatchStreamExt, applier, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::access::Access;
 use super::backoff::{Attempts, random};
@@ -25,19 +22,17 @@ use super::claims::{self, Concern};
 use super::contest::Contest;
 use super::context::{Context, Written};
 use super::events::Events;
-use super::failure::{Failure, ask};
+use super::failure::Failure;
 use super::identity::NodeIdentity;
+use super::reconcile::{self, Queue};
 use super::resizer::Hopeless;
 use super::watch::follow;
-use super::{claim, provisioner, reclaimer, resizer, settler};
+use super::{claim, settler};
 use crate::server::Shutdown;
 use crate::volumes::{Place, Volumes};
 
 /// How long to wait before the API server is asked again who this is.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// How many claims, and how many volumes, are worked on at a time. More would only wait for the helper.
-const CONCURRENCY: u16 = 16;
 
 /// A node's storage agent.
 pub struct Agent {
@@ -53,8 +48,6 @@ pub struct Agent {
     pub volumes: Volumes,
 }
 
-type Queue<K> = BoxStream<'static, ObjectRef<K>>;
-
 impl Agent {
     /// Works until `shutdown` begins, and ends what is under way then. An API server that is away is waited for.
     pub async fn run(self, shutdown: Shutdown) {
@@ -68,8 +61,8 @@ impl Agent {
             async move { shutdown.begun().await }
         };
         let reconciling = future::join(
-            reconcile_claims(Arc::clone(&context), claims.take_until(Box::pin(stop())).boxed()),
-            reconcile_objects(Arc::clone(&context), objects.take_until(Box::pin(stop())).boxed()),
+            reconcile::claims(Arc::clone(&context), claims.take_until(Box::pin(stop())).boxed()),
+            reconcile::objects(Arc::clone(&context), objects.take_until(Box::pin(stop())).boxed()),
         );
         let background = async {
             if context.is_informed().await {
@@ -167,106 +160,4 @@ fn waiting_for(
             stream::iter(waiting.into_iter().map(|waiting| ObjectRef::from_obj(&*waiting)))
         })
         .boxed()
-}
-
-async fn reconcile_claims(context: Arc<Context>, queue: Queue<PersistentVolumeClaim>) {
-    let reconciler = |claim: Arc<PersistentVolumeClaim>, context: Arc<Context>| Box::pin(serve_claim(context, claim));
-    let policy = |claim: Arc<PersistentVolumeClaim>, failure: &Failure, context: Arc<Context>| {
-        let delay = context.attempts.after(claim::uid(&claim), failure);
-        log_api(failure, "claim", &claim.name_any(), delay);
-        Action::requeue(delay)
-    };
-    let config = ApplierConfig::default().concurrency(CONCURRENCY);
-    let claims = context.claims.clone();
-    applier(reconciler, policy, Arc::clone(&context), claims, queue.map(Ok::<_, Infallible>), config)
-        .for_each(|outcome| {
-            forget_if_gone(&context, &outcome);
-            if let Err(ApplierError::ObjectNotFound(_)) = outcome {
-                // It vanished, perhaps while its volume was being made.
-                context.unsettled.notify_one();
-            }
-            future::ready(())
-        })
-        .await;
-}
-
-async fn reconcile_objects(context: Arc<Context>, queue: Queue<PersistentVolume>) {
-    let reconciler = |object: Arc<PersistentVolume>, context: Arc<Context>| {
-        Box::pin(async move {
-            let outcome = reclaimer::serve(&context, &object).await;
-            if outcome.is_ok() {
-                context.attempts.forget(&object.uid().unwrap_or_default());
-            }
-            outcome
-        })
-    };
-    let policy = |object: Arc<PersistentVolume>, failure: &Failure, context: Arc<Context>| {
-        let delay = context.attempts.after(&object.uid().unwrap_or_default(), failure);
-        log_api(failure, "PersistentVolume", &object.name_any(), delay);
-        Action::requeue(delay)
-    };
-    let config = ApplierConfig::default().concurrency(CONCURRENCY);
-    let objects = context.objects.clone();
-    applier(reconciler, policy, Arc::clone(&context), objects, queue.map(Ok::<_, Infallible>), config)
-        .for_each(|outcome| {
-            forget_if_gone(&context, &outcome);
-            future::ready(())
-        })
-        .await;
-}
-
-/// Does what `claim` needs, whatever state it is in.
-async fn serve_claim(context: Arc<Context>, claim: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {
-    if !context.is_informed().await {
-        return Ok(Action::await_change());
-    }
-    let uid = claim::uid(&claim);
-    if context.written.overtook(uid, claim.metadata.resource_version.as_deref()) {
-        return Ok(Action::await_change());
-    }
-    let Some(claim) = with_contents(&context, claim).await? else { return Ok(Action::await_change()) };
-    let uid = claim::uid(&claim);
-    if claim::selected_node(&claim).is_some() || claim::volume(&claim).is_some() {
-        context.contest.forget(uid);
-    }
-    let outcome = if claim::volume(&claim).is_some() {
-        resizer::serve(&context, &claim).await
-    } else {
-        provisioner::serve(&context, &claim).await
-    };
-    if outcome.is_ok() {
-        context.attempts.forget(uid);
-    }
-    outcome
-}
-
-/// The claim with its contents, which are not watched where the policy is missing.
-async fn with_contents(
-    context: &Context,
-    claim: Arc<PersistentVolumeClaim>,
-) -> Result<Option<Arc<PersistentVolumeClaim>>, Failure> {
-    if claim.spec.is_some() {
-        return Ok(Some(claim));
-    }
-    let claims = context.claims_beside(&claim);
-    let found = ask("reading a claim", claims.get_opt(&claim.name_any())).await?;
-    Ok(found.filter(|found| found.metadata.uid == claim.metadata.uid).map(Arc::new))
-}
-
-/// Forgets what is remembered of objects that are gone.
-fn forget_if_gone<T>(context: &Context, outcome: &Result<T, ApplierError<Failure, Infallible>>) {
-    if let Err(ApplierError::ObjectNotFound(object)) = outcome {
-        let uid = object.extra.uid.as_deref().unwrap_or_default();
-        context.attempts.forget(uid);
-        context.written.forget(uid);
-        context.contest.forget(uid);
-        context.hopeless.forget(uid);
-    }
-}
-
-/// Logs a failure that no event tells of.
-fn log_api(failure: &Failure, kind: &'static str, name: &str, delay: Duration) {
-    if matches!(failure, Failure::Api { .. } | Failure::Hung(_)) && !failure.is_conflict() {
-        warn!(kind, name, again_in = ?delay, "{failure}");
-    }
 }

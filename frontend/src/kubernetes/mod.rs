@@ -19,6 +19,7 @@ mod order;
 mod provisioner;
 mod quantity;
 mod reclaimer;
+mod reconcile;
 mod resize_status;
 mod resizer;
 mod selection;
