@@ -16,7 +16,7 @@ use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::scene::Scene;
-use bulkhead_tests::setting::{Place, Setting, program};
+use bulkhead_tests::setting::{Phase, Place, Setting, program};
 use bulkhead_tests::wait;
 
 use crate::unit::{FRONTEND, HELPER, SOCKET, output, systemctl};
@@ -130,6 +130,10 @@ impl Scene for Node {
 
     fn share(setting: &mut Setting) -> Result<()> {
         ensure!(setting.place == Place::Vm, "this installs services: run it with --place vm, in a machine for it");
+        if setting.phase == Some(Phase::AfterReboot) {
+            // What comes up, comes up by itself.
+            return Ok(());
+        }
         install()?;
         for unit in [HELPER, FRONTEND] {
             let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;
