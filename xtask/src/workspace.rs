@@ -1,6 +1,6 @@
 //! The cargo workspace: where it is, which programs it has, and how they are built.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,19 +93,23 @@ impl Workspace {
 
     /// Builds every program of the workspace but xtask, and returns where they are.
     pub fn build(&self, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
+        self.build_packages(self.programs.values().map(String::as_str).collect(), architecture, profile)?;
+        self.built(architecture, profile)
+    }
+
+    /// Builds the programs of some packages.
+    pub fn build_packages(&self, packages: BTreeSet<&str>, architecture: Architecture, profile: Profile) -> Result<()> {
         packages::require_target(architecture.triple())?;
         packages::require_compiler(architecture)?;
         let mut build = cargo();
         build.current_dir(&self.root).args(["build", "--bins", "--target", architecture.triple()]);
-        let packages: std::collections::BTreeSet<&String> = self.programs.values().collect();
         for package in packages {
             build.args(["--package", package]);
         }
         if profile == Profile::Release {
             build.arg("--release");
         }
-        run(&mut build)?;
-        self.built(architecture, profile)
+        run(&mut build)
     }
 
     /// The programs as an earlier build left them.
