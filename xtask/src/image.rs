@@ -15,29 +15,53 @@ use crate::workspace::Architecture;
 
 /// What an image holds and how it is started.
 struct Image {
+    name: &'static str,
+    tag: &'static str,
+    /// Where its one program is.
     program: &'static str,
+    arguments: &'static [&'static str],
     user: &'static str,
     stop_signal: &'static str,
 }
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// The images, called after their programs.
 const IMAGES: [Image; 2] = [
     // The user whom the helper's deployments obey.
-    Image { program: "bulkhead-frontend", user: "10001:10001", stop_signal: "SIGTERM" },
-    // It has nothing to do at its end, and the first process of a container ignores what it does not handle.
-    Image { program: "bulkhead-privhelper", user: "0:0", stop_signal: "SIGKILL" },
+    Image { user: "10001:10001", stop_signal: "SIGTERM", ..Image::of_program("bulkhead-frontend") },
+    Image::of_program("bulkhead-privhelper"),
 ];
+
+/// A shell for the pods of tests; without a command it does what keeps a pod's namespaces alive.
+const SHELL: Image = Image {
+    tag: "test",
+    program: "bin/sh",
+    arguments: &["-c", "while :; do sleep 86400; done"],
+    ..Image::of_program("bulkhead-shell")
+};
 
 /// Writes an archive for each image into the directory, and returns where they are. `built` tells where a program is.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-    IMAGES.iter().map(|image| image.write(&built(image.program), architecture, directory)).collect()
+    IMAGES.iter().map(|image| image.write(&built(image.name), architecture, directory)).collect()
+}
+
+/// Writes the archive of a shell with busybox's tools into the directory, and returns where it is.
+pub fn write_shell(architecture: Architecture, directory: &Path) -> Result<PathBuf> {
+    SHELL.write(Path::new("/bin/busybox"), architecture, directory)
 }
 
 impl Image {
+    /// An image that is called after its program. That has nothing to do at its end, and the first process of a
+    /// container ignores what it does not handle.
+    const fn of_program(name: &'static str) -> Self {
+        Image { name, tag: VERSION, program: name, arguments: &[], user: "0:0", stop_signal: "SIGKILL" }
+    }
+
     fn write(&self, program: &Path, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
         let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
-        let name = format!("{}:{}", self.program, env!("CARGO_PKG_VERSION"));
+        let name = format!("{}:{}", self.name, self.tag);
         let archive = self.archive(&name, &content, architecture).context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
         // Who reads it meanwhile gets the old one or the new one.
@@ -50,8 +74,13 @@ impl Image {
     /// The archive: an OCI image layout, and the list by which `docker load` finds the same blobs.
     fn archive(&self, name: &str, program: &[u8], architecture: Architecture) -> std::io::Result<Vec<u8>> {
         let mut layer = Archive::new(Vec::new());
+        if let Some((directory, _)) = self.program.rsplit_once('/') {
+            layer.directory(directory)?;
+        }
         layer.file(self.program, 0o755, program)?;
         let layer = Blob::new("application/vnd.oci.image.layer.v1.tar", layer.finish()?);
+        let program = format!("/{}", self.program);
+        let entrypoint: Vec<&str> = [program.as_str()].iter().chain(self.arguments).copied().collect();
         let config = Blob::json(
             "application/vnd.oci.image.config.v1+json",
             &json!({
@@ -60,11 +89,11 @@ impl Image {
                 "created": "1970-01-01T00:00:00Z",
                 "config": {
                     "User": self.user,
-                    "Entrypoint": [format!("/{}", self.program)],
+                    "Entrypoint": entrypoint,
                     "StopSignal": self.stop_signal,
                     "Labels": {
-                        "org.opencontainers.image.title": self.program,
-                        "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+                        "org.opencontainers.image.title": self.name,
+                        "org.opencontainers.image.version": VERSION,
                         "org.opencontainers.image.licenses": "Apache-2.0",
                     },
                 },

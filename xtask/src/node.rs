@@ -1,21 +1,21 @@
 //! The real node: a machine with a kubelet, beside a program on this host that brings up the control plane and has the
 //! machine on its standard input.
 
-use std::fs;
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
+use crate::directory::RunDirectory;
+use crate::image;
 use crate::kubernetes;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
 use crate::vm::{Machine, Node, Options, Userland};
-use crate::workspace::Workspace;
+use crate::workspace::{Architecture, Workspace};
 
 /// The program.
 pub const PROGRAM: &str = "bulkhead-node";
@@ -30,7 +30,10 @@ pub fn run(
     sink: impl FnMut(&[u8]) + Send,
 ) -> Result<ExitStatus> {
     let assets = kubernetes::cluster(workspace)?;
-    let node = Node { kubelet: assets.join("kubelet"), images: images(workspace)?, port: free_port()? };
+    let archives = RunDirectory::new(&workspace.machine_cache())?;
+    let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
+    images.push(image::write_shell(Architecture::host(), archives.path())?);
+    let node = Node { kubelet: assets.join("kubelet"), images, port: free_port()? };
     let options = Options { userland: Userland::Node(node), memory: MEMORY, ..Options::new(programs.all()?) };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(&programs.path(PROGRAM).to_string_lossy());
@@ -43,13 +46,6 @@ pub fn run(
         let status = running.join().map_err(|_| anyhow!("the thread that ran {PROGRAM} panicked"))?;
         lent.and(status)
     })
-}
-
-/// The archives that were put into the cache for the node.
-fn images(workspace: &Workspace) -> Result<Vec<PathBuf>> {
-    let directory = workspace.machine_cache().join("images");
-    let entries = fs::read_dir(&directory).with_context(|| format!("read {}", directory.display()))?;
-    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// A port that nobody listens at.

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 
 use crate::count::{Count, Counter};
 use crate::kubernetes;
+use crate::node;
 use crate::packages;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
@@ -93,6 +94,13 @@ impl Suites<'_> {
         let mut count = self.count(&mut machine, &format!("{SUITE} --place vm --phase after-reboot"), &mut show)?;
         count.add(before);
         Ok(count)
+    }
+
+    /// Pods on a real node.
+    pub fn node(&self) -> Result<Count> {
+        let mut counter = Counter::default();
+        let status = node::run(self.workspace, &self.programs, &["test".to_owned()], |bytes| counter.push(bytes))?;
+        counter.verdict(status, Counter::last)
     }
 
     fn boot(&self) -> Result<Machine> {

@@ -3,12 +3,9 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-
-use crate::wait;
 
 /// kubectl with the credentials of an administrator.
 #[derive(Clone, Debug)]
@@ -101,20 +98,12 @@ impl Kubectl {
     ///
     /// # Errors
     /// What keeps one from being ready.
-    pub fn wait_ready(&self, pods: &[&str], limit: Duration) -> Result<()> {
+    pub fn wait_ready(&self, pods: &[&str]) -> Result<()> {
         for pod in pods {
-            wait::until(limit, || self.ready(pod)).with_context(|| self.describe("pod", pod))?;
+            self.run(&["wait", "--for=condition=Ready", "--timeout=240s", "pod", pod])
+                .with_context(|| self.describe("pod", pod))?;
         }
         Ok(())
-    }
-
-    fn ready(&self, pod: &str) -> Result<()> {
-        let status = &self.get(&["pod", pod])?["status"];
-        let conditions = status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        if conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True") {
-            return Ok(());
-        }
-        bail!("pod {pod} is not ready: {}", status["phase"])
     }
 
     /// What an operator would look at.

@@ -6,7 +6,8 @@ mod machine;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -14,7 +15,6 @@ use serde_json::{Value, json};
 pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
 use crate::cluster::control_plane::ControlPlane;
-use crate::wait;
 
 /// The node's name. It is also the address at which the API server finds the kubelet: its port is forwarded from here.
 pub const NAME: &str = "127.0.0.1";
@@ -24,6 +24,24 @@ const HOST: &str = "10.0.2.2";
 
 /// How long the node may take to do what takes a few seconds: its processor is emulated, and others use ours.
 pub const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Waits until `check` finds nothing to complain of, with the patience that the node needs.
+///
+/// # Errors
+/// The last complaint.
+pub fn eventually(mut check: impl FnMut() -> Result<()>) -> Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match check() {
+            Ok(()) => return Ok(()),
+            Err(complaint) if Instant::now() >= end => {
+                return Err(complaint).with_context(|| format!("still after {PATIENCE:?}"));
+            }
+            // Each look starts programs: not too often.
+            Err(_) => thread::sleep(Duration::from_millis(500)),
+        }
+    }
+}
 
 /// The cluster of one node. It ends with this value.
 #[derive(Debug)]
@@ -59,7 +77,7 @@ impl Node {
     /// # Errors
     /// What it reports instead.
     pub fn wait_ready(&self) -> Result<()> {
-        let ready = wait::until(PATIENCE, || {
+        let ready = eventually(|| {
             let node = self.kubectl.get(&["node", NAME])?;
             let conditions = node["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let ready = conditions.iter().find(|condition| condition["type"] == "Ready").context("not reported in")?;
@@ -73,6 +91,28 @@ impl Node {
             let log = self.machine.run("journalctl --unit kubelet --boot --no-pager --lines 40 --output cat");
             format!("the kubelet wrote {}", log.unwrap_or_else(|error| format!("{error:#}")))
         })
+    }
+
+    /// Writes what an operator would look at when something is wrong.
+    pub fn tell_logs(&self) {
+        let ours = "--namespace=bulkhead-system";
+        for arguments in [
+            &["get", "pods,pvc,pv,csistoragecapacities", "--all-namespaces", "--output=wide"][..],
+            &["events", "--all-namespaces", "--types=Warning"],
+            &[ours, "describe", "pods"],
+            &[ours, "logs", "daemonset/bulkhead", "--all-containers", "--prefix", "--tail=30"],
+        ] {
+            self.tell(&format!("kubectl {}", arguments.join(" ")), self.kubectl.run(arguments));
+        }
+        for command in ["journalctl --boot --no-pager --lines 40 --output cat", "losetup --list"] {
+            self.tell(command, self.machine.run(command));
+        }
+    }
+
+    fn tell(&self, what: &str, result: Result<String>) {
+        let text = result.unwrap_or_else(|error| format!("{error:#}"));
+        let lines: Vec<&str> = text.lines().collect();
+        println!("--- {what}\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
     }
 
     /// Gives the kubelet what it needs to find the API server and to be known by it.

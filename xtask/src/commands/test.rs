@@ -29,6 +29,9 @@ pub struct TestArguments {
     /// The suite only in the virtual machine.
     #[arg(long, conflicts_with = "steps")]
     vm_only: bool,
+    /// Take the programs as they were built before.
+    #[arg(long)]
+    no_build: bool,
     /// Only this step; may be given several times.
     #[arg(long = "step", value_enum, value_name = "STEP")]
     steps: Vec<Step>,
@@ -57,6 +60,8 @@ enum Step {
     PowerCut,
     /// Both programs as services, in a machine with systemd.
     Systemd,
+    /// Pods on a Kubernetes node, the machine, with its control plane on this host.
+    Node,
 }
 
 impl Step {
@@ -72,6 +77,7 @@ impl Step {
             Step::Reboot => "across a reboot of the machine",
             Step::PowerCut => "across a power cut of the machine",
             Step::Systemd => "services in a machine with systemd",
+            Step::Node => "pods on a Kubernetes node",
         }
     }
 
@@ -83,7 +89,7 @@ impl Step {
             Step::Policy | Step::Unit => arguments.filter.is_none(),
             Step::Host | Step::Kubernetes => !arguments.vm_only,
             Step::Xfs | Step::Ext4 => !arguments.host_only,
-            Step::Sanity | Step::Reboot | Step::PowerCut | Step::Systemd => {
+            Step::Sanity | Step::Reboot | Step::PowerCut | Step::Systemd | Step::Node => {
                 !arguments.host_only && arguments.filter.is_none()
             }
         }
@@ -108,7 +114,10 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
     }
     let mut programs = None;
     if steps.iter().any(|step| step.needs_programs()) {
-        programs = report.preparation("build the programs", || Programs::build(workspace, Profile::Dev));
+        programs = report.preparation("build the programs", || match arguments.no_build {
+            true => Programs::built(workspace, Profile::Dev),
+            false => Programs::build(workspace, Profile::Dev),
+        });
     }
     let suites =
         programs.map(|programs| Suites { workspace, programs, filter: arguments.filter.clone(), long: arguments.long });
@@ -136,6 +145,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> ExitCode {
                 (Step::Reboot, Some(suites)) => report.tests(title, || suites.interrupted(Machine::reboot)),
                 (Step::PowerCut, Some(suites)) => report.tests(title, || suites.interrupted(Machine::power_cut)),
                 (Step::Systemd, Some(suites)) => report.tests(title, || suites.services()),
+                (Step::Node, Some(suites)) => report.tests(title, || suites.node()),
                 // That the programs are not built is a failure in the report already.
                 (_, None) => {}
             }

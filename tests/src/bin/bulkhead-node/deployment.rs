@@ -1,0 +1,121 @@
+//! The two ways in which Bulkhead runs on a node.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::node::{NAME, Node, eventually};
+use serde_json::Value;
+
+use crate::story::Story;
+
+/// Which of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deployment {
+    /// A DaemonSet has both programs.
+    Container,
+    /// The helper is a systemd service, and a DaemonSet has the frontend.
+    HostService,
+}
+
+/// The namespace of the DaemonSet, and the DaemonSet.
+pub const AGENT: [&str; 3] = ["--namespace=bulkhead-system", "daemonset", "bulkhead"];
+
+impl Deployment {
+    /// Its overlay's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::HostService => "host-service",
+        }
+    }
+
+    /// Installs it, and waits until the scheduler knows of the node's room.
+    ///
+    /// # Errors
+    /// When a part does not get ready.
+    pub fn install(self, node: &Node, deploy: &Path) -> Result<()> {
+        if self == Self::HostService {
+            install_helper(node, deploy)?;
+        }
+        let overlay = deploy.join("kubernetes/overlays").join(self.name());
+        let overlay = overlay.to_str().context("the path of the overlay is no text")?;
+        node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", overlay])?;
+        wait_until_ready(node)
+    }
+
+    /// Takes the programs off the node, and leaves what the cluster has.
+    ///
+    /// # Errors
+    /// When a part does not end.
+    pub fn remove(self, node: &Node) -> Result<()> {
+        node.kubectl.delete(&AGENT)?;
+        if self == Self::HostService {
+            node.machine.run("systemctl disable --now bulkhead-privhelper.socket bulkhead-privhelper.service")?;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the agent runs, is registered with the kubelet, and has told how much room there is.
+pub fn wait_until_ready(node: &Node) -> Result<()> {
+    let [namespace, kind, name] = AGENT;
+    let status = format!("{kind}/{name}");
+    node.kubectl.run(&[namespace, "rollout", "status", &status, "--timeout=240s"])?;
+    eventually(|| {
+        let registered = node.kubectl.get(&["csinode", NAME])?;
+        ensure!(!registered["spec"]["drivers"].is_null(), "the kubelet knows no driver");
+        room(node).map(drop)
+    })
+}
+
+/// The room that the scheduler believes the node to have, in bytes.
+pub fn room(node: &Node) -> Result<u64> {
+    let capacities = node.kubectl.get(&["csistoragecapacities", "--all-namespaces"])?;
+    let capacities = capacities["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_class = |object: &&Value| object["storageClassName"] == "bulkhead";
+    let object = capacities.iter().find(of_class).context("no capacity is told")?;
+    bytes(object["capacity"].as_str().unwrap_or_default())
+}
+
+/// A quantity of bytes, as the API server writes those that it was given as a plain number.
+fn bytes(quantity: &str) -> Result<u64> {
+    let digits = quantity.trim_end_matches(char::is_alphabetic);
+    let number: u64 = digits.parse().with_context(|| format!("the quantity {quantity:?} has no number"))?;
+    let shift = match &quantity[digits.len()..] {
+        "" => 0,
+        "Ki" => 10,
+        "Mi" => 20,
+        "Gi" => 30,
+        unit => bail!("the quantity {quantity} has the unknown unit {unit}"),
+    };
+    Ok(number << shift)
+}
+
+/// The story's first check.
+pub fn is_installed(story: &mut Story<'_>) -> Result<()> {
+    let topology = story.node.kubectl.get(&["node", NAME])?["metadata"]["labels"]["bulkhead.csi.local/node"].clone();
+    ensure!(topology == NAME, "the node's topology label is {topology}");
+    Ok(())
+}
+
+/// Installs the helper as an operator does it.
+fn install_helper(node: &Node, deploy: &Path) -> Result<()> {
+    let machine = &node.machine;
+    machine.run("ln -sf /opt/bulkhead/bin/bulkhead-* /usr/local/bin/ && mkdir -p /etc/bulkhead /etc/sysusers.d")?;
+    for (source, target) in [
+        ("systemd/bulkhead.sysusers", "/etc/sysusers.d/bulkhead.conf"),
+        ("systemd/privhelper.conf", "/etc/bulkhead/privhelper.conf"),
+        ("systemd/bulkhead-privhelper.socket", "/etc/systemd/system/bulkhead-privhelper.socket"),
+        ("systemd/bulkhead-privhelper.service", "/etc/systemd/system/bulkhead-privhelper.service"),
+        ("udev/59-bulkhead.rules", "/etc/udev/rules.d/59-bulkhead.rules"),
+    ] {
+        let source = deploy.join(source);
+        machine.write(target, &fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?)?;
+    }
+    machine.run(
+        "systemd-sysusers && udevadm control --reload && systemctl daemon-reload && \
+         systemctl enable --now bulkhead-privhelper.socket bulkhead-privhelper.service",
+    )?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What ends and comes back under running pods.
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::node::eventually;
+use serde_json::json;
+
+use crate::deployment::{self, AGENT, Deployment};
+use crate::pods::DIRECTORY;
+use crate::story::Story;
+use crate::volumes::{POD, check_beat, check_text, container};
+
+/// The mounts of our volumes on the node, one a line.
+const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
+
+/// A new kubelet publishes every volume once more, which must change nothing.
+pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
+    ensure!(mounts.lines().count() >= 4, "few volumes are mounted: {mounts}");
+    machine.run("systemctl restart kubelet")?;
+    story.node.wait_ready()?;
+    machine.run("sleep 10")?;
+    check_beat(kubectl)?;
+    check_text(kubectl)?;
+    let now = machine.run(MOUNTS)?;
+    ensure!(now == mounts, "the mounts were\n{mounts}and are\n{now}");
+    ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
+    Ok(())
+}
+
+/// Pods do not notice the end of our programs, and what starts anew works.
+pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
+    // The kernel keeps fifteen bytes of a name.
+    machine.run("pkill -KILL -x bulkhead-fronte && pkill -KILL -x bulkhead-privhe")?;
+    check_beat(kubectl)?;
+    check_text(kubectl)?;
+    eventually(|| machine.run("pgrep -x bulkhead-fronte && pgrep -x bulkhead-privhe").map(drop))?;
+    deployment::wait_until_ready(story.node)?;
+    // Provisions, publishes and deletes.
+    kubectl.run(&["scale", "statefulset", "set", "--replicas=3"])?;
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    check_beat(kubectl)?;
+    ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
+    let now = machine.run(MOUNTS)?;
+    ensure!(mounts.lines().all(|mount| now.lines().any(|other| other == mount)), "mounts were lost: {mounts}, {now}");
+    Ok(())
+}
+
+/// Another image is rolled out over the agent.
+pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    let container_before = container(kubectl)?;
+    let mut containers = vec!["frontend"];
+    if story.deployment == Deployment::Container {
+        containers.push("privhelper");
+    }
+    let images: Vec<_> = containers
+        .iter()
+        .map(|name| json!({ "name": name, "image": format!("docker.io/library/bulkhead-{name}:next") }))
+        .collect();
+    for name in &containers {
+        let image = format!("docker.io/library/bulkhead-{name}");
+        machine.run(&format!(
+            "old=$(ctr -n k8s.io images ls -q | grep '^{image}:' | head -n 1) && \
+             ctr -n k8s.io images tag --force $old {image}:next"
+        ))?;
+    }
+    let patch = json!({ "spec": { "template": { "spec": { "containers": images } } } }).to_string();
+    let [namespace, kind, name] = AGENT;
+    kubectl.run(&[namespace, "patch", kind, name, "--patch", &patch])?;
+    if story.deployment == Deployment::HostService {
+        machine.run("systemctl restart bulkhead-privhelper")?;
+    }
+    deployment::wait_until_ready(story.node)?;
+    check_beat(kubectl)?;
+    check_text(kubectl)?;
+    // The new agent unpublishes and publishes what the old one did.
+    kubectl.delete(&["pod", "set-0"])?;
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    let text = kubectl.exec("set-0", &format!("cat {DIRECTORY}/name"))?;
+    ensure!(text.trim() == "set-0", "the volume of set-0 holds {text:?}");
+    ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
+    Ok(())
+}
+
+/// An operator reboots the node.
+pub fn the_node_is_rebooted(story: &mut Story<'_>) -> Result<()> {
+    story.node.machine.reboot()?;
+    comes_back(story)
+}
+
+/// The node loses its power.
+pub fn the_node_is_cut_off(story: &mut Story<'_>) -> Result<()> {
+    story.node.kubectl.exec(POD, &format!("echo cut >{DIRECTORY}/cut && sync"))?;
+    story.node.machine.power_cut()?;
+    comes_back(story)?;
+    let text = story.node.kubectl.exec(POD, &format!("cat {DIRECTORY}/cut"))?;
+    ensure!(text.trim() == "cut", "what was synchronized is lost: {text:?}");
+    Ok(())
+}
+
+fn comes_back(story: &Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    story.node.wait_ready()?;
+    // What the API server knows of the pods may still be from before.
+    eventually(|| check_text(kubectl))?;
+    check_beat(kubectl)?;
+    deployment::wait_until_ready(story.node)?;
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    let text = kubectl.exec("set-1", &format!("cat {DIRECTORY}/name"))?;
+    ensure!(text.trim() == "set-1", "the volume of set-1 holds {text:?}");
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! What is left of volumes when their claims are deleted: nothing.
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::node::eventually;
+
+use crate::deployment;
+use crate::story::Story;
+use crate::volumes::POD;
+
+/// Each prints what is left over, on the node.
+const TRACES: [(&str, &str); 5] = [
+    ("mounts", "grep -E 'kubernetes.io~csi|volumeDevices|/srv/bulkhead/default/' /proc/self/mountinfo || true"),
+    ("loop devices", "losetup --list --noheadings"),
+    ("files in the pool", "ls -A /srv/bulkhead/default | grep -vx .bulkhead || true"),
+    (
+        "projects with a quota or files",
+        "xfs_quota -x -c 'report -p -b -i -N -n' /srv/bulkhead/default | awk 'NF && $1 != \"#0\"'",
+    ),
+    (
+        "directories of the kubelet",
+        "find /var/lib/kubelet/pods /var/lib/kubelet/plugins -path '*kubernetes.io~csi/pvc-*' -o -path '*volumeDevices/*pvc-*'",
+    ),
+];
+
+/// Deletes everything that the story has made.
+pub fn nothing_is_left(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    kubectl.delete(&["--ignore-not-found", "statefulset/set", &format!("pod/{POD}"), "pod/reader"])?;
+    kubectl.delete(&["--all", "pvc"])?;
+    eventually(|| kubectl.gone(&["pv"]))?;
+    for (what, command) in TRACES {
+        eventually(|| {
+            let left = machine.run(command)?;
+            ensure!(left.trim().is_empty(), "{what} are left over:\n{left}");
+            Ok(())
+        })?;
+    }
+    let before = story.room;
+    eventually(|| {
+        let now = deployment::room(story.node)?;
+        // What the filesystem keeps for itself varies a little.
+        ensure!(now.abs_diff(before) < 8 << 20, "there was room for {before} bytes, and now for {now}");
+        Ok(())
+    })
+}

@@ -1,0 +1,148 @@
+//! What a pod does with its volumes.
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::node::{Kubectl, eventually};
+use serde_json::json;
+
+use crate::pods::{self, DEVICE, DIRECTORY, Mode};
+use crate::story::Story;
+
+/// The pod with both kinds of volume, which stays through most of the story.
+pub const POD: &str = "writer";
+
+/// Holds a file open and goes on writing to it, so that a mount that is replaced under it would be noticed.
+pub const BEAT: &str = "exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
+
+const IDLE: &str = "while :; do sleep 1; done";
+
+/// What is written to both volumes.
+const TEXT: &str = "what was written before";
+
+/// The first volumes of the node.
+pub fn claims_are_bound_and_written(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    for manifest in [
+        pods::claim("files", Mode::Filesystem, "64Mi"),
+        pods::claim("disk", Mode::Block, "64Mi"),
+        pods::pod(POD, BEAT, "files", Some("disk")),
+    ] {
+        kubectl.apply(&manifest.to_string())?;
+    }
+    kubectl.wait_ready(&[POD])?;
+    kubectl.exec(POD, &format!("echo {TEXT} >{DIRECTORY}/text && echo {TEXT} | dd of={DEVICE} conv=fsync && sync"))?;
+    check_text(kubectl)?;
+    check_sizes(kubectl, 64)
+}
+
+/// Both volumes still hold what was written first.
+pub fn check_text(kubectl: &Kubectl) -> Result<()> {
+    let read = kubectl.exec(POD, &format!("cat {DIRECTORY}/text && head -c {} {DEVICE}", TEXT.len()))?;
+    ensure!(read == format!("{TEXT}\n{TEXT}"), "the volumes hold {read:?}");
+    Ok(())
+}
+
+/// The container that runs now: it does not change unless it ends.
+pub fn container(kubectl: &Kubectl) -> Result<String> {
+    let pod = kubectl.get(&["pod", POD])?;
+    Ok(pod["status"]["containerStatuses"][0]["containerID"].as_str().context("no container runs")?.to_owned())
+}
+
+/// The pod's process goes on writing to the file that it holds open.
+pub fn check_beat(kubectl: &Kubectl) -> Result<()> {
+    let beats = || -> Result<u64> { Ok(kubectl.exec(POD, "wc -l </data/beat")?.trim().parse()?) };
+    let before = beats()?;
+    eventually(|| {
+        let now = beats()?;
+        ensure!(now > before, "the pod does not write any more: {now} lines");
+        Ok(())
+    })
+}
+
+fn check_sizes(kubectl: &Kubectl, mebibytes: u64) -> Result<()> {
+    let told = kubectl.exec(POD, &format!("df -P -k {DIRECTORY} | tail -n 1; blockdev --getsize64 {DEVICE}"))?;
+    let (filesystem, device) =
+        told.trim().split_once('\n').with_context(|| format!("df and blockdev told {told:?}"))?;
+    let kibibytes = filesystem.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
+    ensure!(kibibytes == Some(mebibytes << 10), "the directory has {filesystem:?}, not {mebibytes} MiB");
+    ensure!(device.parse() == Ok(mebibytes << 20), "the device has {device} bytes, not {mebibytes} MiB");
+    Ok(())
+}
+
+/// A full directory volume is felt as a full disk, and the pool is not.
+pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    let fill = format!("dd if=/dev/zero of={DIRECTORY}/full bs=1M count=80 2>&1; wc -c <{DIRECTORY}/full");
+    let told = kubectl.exec(POD, &fill)?;
+    let refused = told.contains("No space left on device") || told.contains("Disk quota exceeded");
+    ensure!(refused, "nothing kept the pod from writing: {told}");
+    let written: u64 = told.lines().last().and_then(|line| line.trim().parse().ok()).context("dd told no size")?;
+    ensure!((60 << 20..=64 << 20).contains(&written), "the pod could write {written} bytes");
+    let beyond = kubectl.exec(POD, &format!("dd if=/dev/zero of={DEVICE} bs=1M seek=64 count=1 2>&1 || true"))?;
+    ensure!(beyond.contains("No space left on device"), "a write beyond the device's end: {beyond}");
+    kubectl.exec(POD, &format!("rm {DIRECTORY}/full && echo again >{DIRECTORY}/again"))?;
+    check_text(kubectl)
+}
+
+/// A second pod has the same volumes, and cannot write to them.
+pub fn read_only_is_read_only(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    // The writer's device would be in use read-write: a volume is published in one way at a time.
+    kubectl.delete(&["pod", POD])?;
+    kubectl.apply(&pods::reader("reader", IDLE, "files", "disk").to_string())?;
+    kubectl.wait_ready(&["reader"])?;
+    let read = kubectl.exec("reader", &format!("cat {DIRECTORY}/text && head -c {} {DEVICE}", TEXT.len()))?;
+    ensure!(read == format!("{TEXT}\n{TEXT}"), "the reader sees {read:?}");
+    for write in [format!("touch {DIRECTORY}/new"), format!("rm {DIRECTORY}/text"), format!("echo x >{DEVICE}")] {
+        if kubectl.exec("reader", &write).is_ok() {
+            bail!("the reader could run `{write}`");
+        }
+    }
+    kubectl.delete(&["pod", "reader"])?;
+    Ok(())
+}
+
+/// A new pod finds the data of the one before it.
+pub fn a_new_pod_has_the_data(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    kubectl.apply(&pods::pod(POD, BEAT, "files", Some("disk")).to_string())?;
+    kubectl.wait_ready(&[POD])?;
+    check_text(kubectl)
+}
+
+/// A growth reaches the pod while it runs.
+pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    let before = container(kubectl)?;
+    let patch = json!({ "spec": { "resources": { "requests": { "storage": "96Mi" } } } }).to_string();
+    for claim in ["files", "disk"] {
+        kubectl.run(&["patch", "pvc", claim, "--patch", &patch])?;
+    }
+    for claim in ["files", "disk"] {
+        kubectl
+            .run(&["wait", "--for=jsonpath={.status.capacity.storage}=96Mi", "--timeout=120s", "pvc", claim])
+            .with_context(|| kubectl.describe("pvc", claim))?;
+    }
+    eventually(|| check_sizes(kubectl, 96))?;
+    kubectl.exec(POD, &format!("dd if=/dev/zero of={DIRECTORY}/more bs=1M count=80 && rm {DIRECTORY}/more"))?;
+    kubectl.exec(POD, &format!("dd if=/dev/zero of={DEVICE} bs=1M seek=90 count=6 conv=fsync"))?;
+    check_text(kubectl)?;
+    ensure!(container(kubectl)? == before, "the pod's container was restarted");
+    Ok(())
+}
+
+/// Each pod of a set has a volume of its own, and a new pod has that of its predecessor.
+pub fn a_stateful_set(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    kubectl.apply(&pods::stateful_set("set", 2, IDLE).to_string())?;
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    for pod in ["set-0", "set-1"] {
+        kubectl.exec(pod, &format!("echo {pod} >{DIRECTORY}/name && sync"))?;
+    }
+    kubectl.delete(&["pod", "set-0", "set-1"])?;
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    for pod in ["set-0", "set-1"] {
+        let name = kubectl.exec(pod, &format!("cat {DIRECTORY}/name"))?;
+        ensure!(name.trim() == pod, "the volume of {pod} belongs to {name:?}");
+    }
+    Ok(())
+}
