@@ -170,7 +170,9 @@ impl Config {
             allowed_uid: allowed_uid.ok_or("--allow-uid is missing: which user does the frontend run as?")?,
             publish: flags.all("--publish-dir").map(publish).collect::<Result<_, _>>()?,
             csi_socket,
-            registration_socket: registration.or_else(|| below_kubelet(format!("plugins_registry/{driver}-reg.sock"))),
+            // The kubelet makes an HTTP authority of the path, "%2F" for each "/". Servers that look closely, the
+            // frontend's among them, take that for well-formed only before an "@".
+            registration_socket: registration.or_else(|| below_kubelet(format!("plugins_registry/{driver}@reg.sock"))),
             project_ids: flags.one("--project-ids", project_ids)?.unwrap_or((100_000, 999_999)),
             on_violation: flags.one("--seccomp", on_violation)?.unwrap_or(OnViolation::Kill),
             kubelet,

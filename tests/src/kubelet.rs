@@ -42,7 +42,7 @@ impl Kubelet {
 
     /// Where the registration socket is looked for.
     pub fn registration_socket(&self) -> PathBuf {
-        self.root.join(format!("plugins_registry/{DRIVER}-reg.sock"))
+        self.root.join(format!("plugins_registry/{DRIVER}@reg.sock"))
     }
 
     /// The target of a directory volume, its parent made, without a record.
