@@ -1,19 +1,23 @@
 //! What the agents' role leaves out.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use serde_json::json;
 
-use super::with_rights;
+use super::{Holder, VOLUMES, path_of, with_rights};
 
 cases! {
     on Cluster;
     an_agent_sees_what_it_needs: Bare,
     an_agent_sees_nothing_else: Bare,
     the_server_says_which_node_a_token_is_of: Bare,
+    a_pods_token_is_good_for_its_node: Bare,
+    the_policies_are_well_typed: Bare,
 }
 
+const TOKENS: &str = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 
 fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
@@ -58,8 +62,7 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
         let class = format!("/apis/storage.k8s.io/v1/storageclasses/{}", rights.class);
         rights.agent.delete(&class).refused_by_role()?;
         rights.agent.delete(&rights.claims()).refused_by_role()?;
-        let account = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
-        rights.agent.create(account, &json!({ "spec": {} })).refused_by_role()
+        rights.agent.create(TOKENS, &json!({ "spec": {} })).refused_by_role()
     })
 }
 
@@ -74,6 +77,54 @@ fn the_server_says_which_node_a_token_is_of(cluster: &mut Cluster) -> Result<()>
         ensure!(extra(&answer) == rights.here, "it says {answer}");
         let answer = rights.unbound.create(path, &review).granted()?;
         ensure!(extra(&answer).is_null(), "it says {answer}");
+        Ok(())
+    })
+}
+
+fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let pods = "/api/v1/namespaces/bulkhead-system/pods";
+        let pod = json!({
+            "metadata": { "name": format!("{}-agent", rights.cluster.namespace) },
+            "spec": {
+                "serviceAccountName": "bulkhead-agent",
+                "nodeName": rights.here,
+                "containers": [{ "name": "main", "image": "none" }],
+            },
+        });
+        let pod = rights.administrator.create(pods, &pod).granted()?;
+        let metadata = &pod["metadata"];
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"] });
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": { "boundObjectRef": bound },
+        });
+        let answer = rights.administrator.create(TOKENS, &request).granted()?;
+        let token = answer["status"]["token"].as_str().context("an answer without a token")?;
+        let holder = Holder::of_token(&rights.cluster.access, token)?;
+        let (_, own) = rights.make_claim(&rights.claim("own", &rights.here))?;
+        let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
+        holder.try_create(VOLUMES, &rights.volume(&own, &rights.here)).granted()?;
+        holder.try_create(VOLUMES, &rights.volume(&theirs, &rights.there)).refused_by("bulkhead-agent-volumes")?;
+        rights.administrator.delete(&format!("{}?gracePeriodSeconds=0", path_of(pods, &pod))).granted()?;
+        Ok(())
+    })
+}
+
+fn the_policies_are_well_typed(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        for name in ["volumes", "claims", "capacities", "events"] {
+            let path = format!("{POLICIES}/bulkhead-agent-{name}");
+            let status = rights.cluster.access.wait(rights.cluster.patience(), "a policy to be checked", || {
+                let policy = rights.administrator.get(&path).granted()?;
+                let checked = &policy["status"]["observedGeneration"];
+                ensure!(*checked == policy["metadata"]["generation"], "generation {checked} is");
+                Ok(policy["status"].clone())
+            })?;
+            let warnings = &status["typeChecking"]["expressionWarnings"];
+            ensure!(warnings.is_null(), "{name}: {warnings}");
+        }
         Ok(())
     })
 }
