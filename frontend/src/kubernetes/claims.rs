@@ -9,6 +9,7 @@ use futures::channel::mpsc::{self, Sender};
 use futures::{SinkExt, Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{Config, Event};
@@ -26,6 +27,9 @@ use crate::volumes::Place;
 
 /// How often the agent looks whether the policy is there.
 const RECONSIDERED: Duration = Duration::from_secs(300);
+
+/// How old the policy's binding must be: every API server has it in force by then, so that no claim lacks the label.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// How often claims without the label are looked for: those from before the policy, or that it has missed.
 const NET: Duration = Duration::from_secs(1800);
@@ -65,18 +69,18 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
     let mut mode = None;
     let mut net = Instant::now();
     while !sender.is_closed() {
-        let found = concern.mode(mode).await;
+        let (found, lasts) = concern.mode(mode).await;
         if mode != Some(found) {
             match found {
                 Mode::Labelled => info!("watching claims by label"),
                 Mode::Everything => warn!(
-                    "admission policy {CLAIM_POLICY} is not bound: watching the metadata of all claims, which costs the more the larger the cluster is; apply the policies"
+                    "admission policy {CLAIM_POLICY} is not bound yet: watching the metadata of all claims, which costs the more the larger the cluster is; apply the policies"
                 ),
             }
         }
         mode = Some(found);
         let mut events = concern.events(found);
-        let mut reconsider = Box::pin(sleep_until(Instant::now() + RECONSIDERED + random(RECONSIDERED)));
+        let mut reconsider = Box::pin(sleep_until(Instant::now() + lasts + random(lasts)));
         loop {
             tokio::select! {
                 event = events.next() => match event {
@@ -84,10 +88,11 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
                     None => break,
                 },
                 () = &mut reconsider => {
-                    if concern.mode(mode).await != found {
+                    let (now, lasts) = concern.mode(mode).await;
+                    if now != found {
                         break;
                     }
-                    reconsider = Box::pin(sleep_until(Instant::now() + RECONSIDERED + random(RECONSIDERED)));
+                    reconsider = Box::pin(sleep_until(Instant::now() + lasts + random(lasts)));
                 }
                 () = sleep_until(net), if found == Mode::Labelled => {
                     net = Instant::now() + NET + random(NET);
@@ -101,8 +106,8 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
 }
 
 impl Concern {
-    /// How claims can be watched now; as `before` when that cannot be told.
-    async fn mode(&self, before: Option<Mode>) -> Mode {
+    /// How claims can be watched now, and how soon to look again; as `before` when that cannot be told.
+    async fn mode(&self, before: Option<Mode>) -> (Mode, Duration) {
         // The kind is younger than the oldest API that is supported, so it is asked for by its name.
         let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
         let kind = ApiResource {
@@ -113,11 +118,17 @@ impl Concern {
         let bindings: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
         match ask("looking for the claims' policy", bindings.get_metadata_opt(CLAIM_POLICY)).await {
             // A longer name is no label: the policy leaves it out.
-            Ok(Some(_)) if self.place.value() == self.node => Mode::Labelled,
-            Ok(_) => Mode::Everything,
+            Ok(Some(binding)) if self.place.value() == self.node => {
+                let age = binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0));
+                match age.and_then(|age| SETTLED.checked_sub(Duration::try_from(age).unwrap_or_default())) {
+                    Some(left) if !left.is_zero() => (Mode::Everything, left),
+                    _ => (Mode::Labelled, RECONSIDERED),
+                }
+            }
+            Ok(_) => (Mode::Everything, RECONSIDERED),
             Err(error) => {
                 warn!("{error}");
-                before.unwrap_or(Mode::Everything)
+                (before.unwrap_or(Mode::Everything), RECONSIDERED)
             }
         }
     }
