@@ -48,6 +48,17 @@ impl Pool {
         Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
     }
 
+    /// Marks a directory of whatever filesystem it is on as a pool, whose sizes nothing enforces.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn plain(directory: &Path, name: &str) -> Result<Self> {
+        fs::create_dir_all(directory)?;
+        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(directory))?;
+        let options = ",quota=none".to_owned();
+        Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
+    }
+
     /// A pool that is mounted already.
     pub fn existing(directory: &Path, name: &str) -> Self {
         Self { name: name.to_owned(), directory: directory.to_owned(), options: String::new() }

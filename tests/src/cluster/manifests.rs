@@ -1,6 +1,7 @@
 //! What deploy/ has for a cluster, applied as an administrator applies it.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -17,14 +18,22 @@ pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 /// What kubectl complains of.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
-    let mut apply = Command::new(kubectl()?);
-    apply.arg("--kubeconfig").arg(kubeconfig).args(["apply", "--kustomize"]).arg(&manifests);
-    let output = apply.output().context("start kubectl")?;
-    let text = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "apply {}: {}", manifests.display(), String::from_utf8_lossy(&text));
-    Ok(())
+    kubectl(kubeconfig, ["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])
 }
 
-fn kubectl() -> Result<PathBuf> {
-    Ok(super::control_plane::assets()?.join("kubectl"))
+/// Removes one object of those.
+///
+/// # Errors
+/// What kubectl complains of.
+pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
+    kubectl(kubeconfig, ["delete", kind, name].map(OsStr::new))
+}
+
+fn kubectl<const N: usize>(kubeconfig: &Path, arguments: [&OsStr; N]) -> Result<()> {
+    let mut command = Command::new(super::control_plane::assets()?.join("kubectl"));
+    command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
+    let output = command.output().context("start kubectl")?;
+    let text = [output.stdout, output.stderr].concat();
+    ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&text));
+    Ok(())
 }

@@ -12,7 +12,8 @@ pub mod node;
 pub mod objects;
 mod room;
 mod scene;
+pub mod storm;
 mod watching;
 
 pub use self::room::bytes;
-pub use self::scene::{Cluster, PATIENCE};
+pub use self::scene::{Cluster, PATIENCE, POLICIES};

@@ -22,6 +22,9 @@ use crate::setting::Setting;
 /// How long what the controllers do may take, on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long until the agents go by policies that were just applied.
+pub const POLICIES: Duration = Duration::from_secs(11);
+
 /// A namespace of a shared control plane, and agents of its own.
 #[derive(Debug)]
 pub struct Cluster {
@@ -46,6 +49,8 @@ impl Scene for Cluster {
         let control_plane = ControlPlane::start()?;
         let access = control_plane.access()?;
         manifests::apply(&access.kubeconfig(), "base")?;
+        // Agents trust the policies to be in force only then.
+        std::thread::sleep(POLICIES);
         setting.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)
     }
@@ -58,25 +63,7 @@ impl Scene for Cluster {
     }
 
     fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
-        let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
-        let access = Access::of(directory)?;
-        // An earlier test may have ended while it kept one of them away.
-        for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
-            access.component(name).release();
-        }
-        access.wait_until_ready(PATIENCE)?;
-        let name = work.file_name().context("a work directory without a name")?.to_string_lossy();
-        let mut cluster = Self {
-            access,
-            namespace: format!("test-{name}"),
-            agents: Vec::new(),
-            class: String::new(),
-            classes: Vec::new(),
-            setting: setting.clone(),
-            work: work.to_owned(),
-            templates: templates.to_owned(),
-        };
-        cluster.make_namespace()?;
+        let mut cluster = Self::enter(setting, work, templates)?;
         if case.starts() {
             cluster.class = cluster.add_class(|_| {})?;
             cluster.add_agent()?;
@@ -103,6 +90,33 @@ impl Scene for Cluster {
 }
 
 impl Cluster {
+    /// A namespace called after `work`, below which everything else is.
+    ///
+    /// # Errors
+    /// When the control plane does not serve.
+    pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
+        let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
+        let access = Access::of(directory)?;
+        // An earlier test may have ended while it kept one of them away.
+        for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+            access.component(name).release();
+        }
+        access.wait_until_ready(PATIENCE)?;
+        let name = work.file_name().context("a work directory without a name")?.to_string_lossy();
+        let cluster = Self {
+            access,
+            namespace: format!("test-{name}"),
+            agents: Vec::new(),
+            class: String::new(),
+            classes: Vec::new(),
+            setting: setting.clone(),
+            work: work.to_owned(),
+            templates: templates.to_owned(),
+        };
+        cluster.make_namespace()?;
+        Ok(cluster)
+    }
+
     /// How long what the controllers do may take.
     pub fn patience(&self) -> Duration {
         PATIENCE

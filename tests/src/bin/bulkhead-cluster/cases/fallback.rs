@@ -2,10 +2,10 @@
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::{Cluster, POLICIES};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -35,6 +35,7 @@ fn claims_are_found_without_the_policy(cluster: &mut Cluster) -> Result<()> {
     // A claim that goes through every state, and back.
     let done = lives_without_labels(cluster, &class);
     manifests::apply(&cluster.access.kubeconfig(), "base")?;
+    std::thread::sleep(POLICIES);
     done
 }
 

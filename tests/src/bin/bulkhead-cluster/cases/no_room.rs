@@ -30,7 +30,7 @@ fn a_claim_is_given_back_with_an_event(cluster: &mut Cluster) -> Result<()> {
             ensure!(!annotations.contains_key(SELECTED_NODE), "it still has its node: {annotations:?}");
             Ok(())
         })?;
-        cluster.event(name, "ProvisioningFailed", "space")?;
+        cluster.event(name, "ProvisioningFailed", "has room for")?;
     }
     ensure!(cluster.agents[0].volumes()?.is_empty(), "something was made");
     Ok(())

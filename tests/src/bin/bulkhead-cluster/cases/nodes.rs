@@ -82,11 +82,12 @@ fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
     // The shortest that there is lives for ten minutes: what becomes of an older one is not waited for.
     let first = requests_by_credential(cluster, &node)?;
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
-    cluster.access.wait(Duration::from_secs(80), "the new token to be used", || {
-        std::thread::sleep(Duration::from_secs(1));
+    let mut claims = 0..;
+    cluster.access.wait(Duration::from_secs(75), "the new token to be used", || {
+        let name = format!("data-{}", claims.next().unwrap_or(0));
+        cluster.create_claim(&on(claim(&name, &cluster.class, "64Ki"), &node))?;
+        std::thread::sleep(Duration::from_secs(2));
         let number = requests_by_credential(cluster, &node)?;
-        let name = format!("data-{number}-{}", std::process::id());
-        let _ = cluster.create_claim(&on(claim(&name, &cluster.class, "4Mi"), &node));
         ensure!(number > first, "all requests come with {number} tokens");
         Ok(())
     })?;
