@@ -49,6 +49,12 @@ const FILES: [(&str, &str); 7] = [
     (CONFIGURATION, deployed!("systemd/privhelper.conf")),
 ];
 
+/// What makes the frontend the node's storage agent, too.
+pub const AGENT_FILES: [(&str, &str); 2] = [
+    ("/etc/systemd/system/bulkhead-frontend.service.d/kubernetes.conf", deployed!("systemd/kubernetes.conf")),
+    ("/etc/bulkhead/kubeconfig", deployed!("systemd/kubeconfig")),
+];
+
 /// Mounts the machine's disk where the configuration expects the pool.
 const POOL_MOUNT: (&str, &str) = (
     "/etc/systemd/system/srv-bulkhead-default.mount",
@@ -177,6 +183,26 @@ impl Scene for Node {
     }
 }
 
+/// Writes files where they belong.
+///
+/// # Errors
+/// When one cannot be written.
+pub fn install_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
+    for (path, content) in files {
+        fs::create_dir_all(Path::new(path).parent().context("a file in no directory")?)?;
+        fs::write(path, content).with_context(|| format!("install {path}"))?;
+    }
+    Ok(())
+}
+
+/// Gives the files of the configuration their owners and modes.
+///
+/// # Errors
+/// What systemd-tmpfiles says.
+pub fn set_modes() -> Result<()> {
+    run(Command::new("systemd-tmpfiles").args(["--create", "/etc/tmpfiles.d/bulkhead.conf"]))
+}
+
 fn install() -> Result<()> {
     for name in ["bulkhead-privhelper", "bulkhead-frontend"] {
         let installed = Path::new("/usr/local/bin").join(name);
@@ -186,12 +212,9 @@ fn install() -> Result<()> {
         fs::copy(program(name)?, &installed).with_context(|| format!("install {name}"))?;
         fs::set_permissions(&installed, PermissionsExt::from_mode(0o755))?;
     }
-    for (path, content) in FILES.into_iter().chain([POOL_MOUNT]) {
-        fs::create_dir_all(Path::new(path).parent().context("a file in no directory")?)?;
-        fs::write(path, content).with_context(|| format!("install {path}"))?;
-    }
+    install_files(FILES.into_iter().chain([POOL_MOUNT]))?;
     run(&mut Command::new("systemd-sysusers"))?;
-    run(Command::new("systemd-tmpfiles").args(["--create", "/etc/tmpfiles.d/bulkhead.conf"]))?;
+    set_modes()?;
     run(Command::new("udevadm").args(["control", "--reload"]))?;
     fs::create_dir_all(KUBELET)?;
     systemctl(&["daemon-reload"])?;

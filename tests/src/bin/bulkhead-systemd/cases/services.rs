@@ -15,8 +15,8 @@ use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::wait;
 
-use crate::node::{CONFIGURATION, FRONTEND_USER, HELPER_SOCKET, Node};
-use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output};
+use crate::node::{AGENT_FILES, CONFIGURATION, FRONTEND_USER, HELPER_SOCKET, Node, install_files, set_modes};
+use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
 
 cases! {
     on Node;
@@ -30,6 +30,7 @@ cases! {
     a_program_that_is_killed_is_started_again,
     a_helper_that_cannot_serve_is_tried_until_it_can,
     a_stop_ends_every_process,
+    an_agent_whose_cluster_is_away_serves_the_kubelet,
     exposure_is_as_low_as_the_work_allows,
 }
 
@@ -141,7 +142,7 @@ fn the_helper_has_two_capabilities_and_its_emptier_three(_: &mut Node) -> Result
 fn a_program_that_is_killed_is_started_again(node: &mut Node) -> Result<()> {
     for unit in [HELPER, FRONTEND] {
         let pid = unit.pid()?;
-        crate::unit::systemctl(&["kill", "--kill-who=main", "--signal=KILL", unit.name()])?;
+        systemctl(&["kill", "--kill-who=main", "--signal=KILL", unit.name()])?;
         wait::until(node.patience(Duration::from_secs(3)), || {
             ensure!(unit.pid()? != pid, "it was not killed");
             unit.check("active")
@@ -184,6 +185,31 @@ fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
     ensure!(node.csi().is_err() || node.csi()?.probe(ProbeRequest {}).is_err());
     ensure!(node.helper().is_err());
     HELPER.check("inactive")
+}
+
+fn an_agent_whose_cluster_is_away_serves_the_kubelet(node: &mut Node) -> Result<()> {
+    let authority = fs::read_to_string("/etc/ssl/certs/ca-certificates.crt")?;
+    install_files(AGENT_FILES)?;
+    install_files([("/etc/bulkhead/ca.crt", authority.as_str()), ("/etc/bulkhead/token", "a token")])?;
+    set_modes()?;
+    let token = fs::metadata("/etc/bulkhead/token")?;
+    ensure!((token.uid(), token.gid(), token.mode() & 0o7777) == (0, FRONTEND_USER, 0o640), "{token:?}");
+    systemctl(&["daemon-reload"])?;
+    FRONTEND.restart()?;
+    let served = node.wait();
+    let pid = FRONTEND.pid()?;
+    std::thread::sleep(Duration::from_secs(5));
+    let stays = FRONTEND.pid();
+    let log = FRONTEND.log();
+    for (path, _) in AGENT_FILES {
+        fs::remove_file(path)?;
+    }
+    systemctl(&["daemon-reload"])?;
+    FRONTEND.restart()?;
+    served?;
+    ensure!(stays.is_ok_and(|stays| stays == pid), "it did not stay: {log}");
+    ensure!(log.contains("not working for Kubernetes yet"), "it does not say so: {log}");
+    Ok(())
 }
 
 /// The figures of systemd-analyze(1): from 0 to 10, and the helper's own fences are none that systemd sees.
