@@ -1,5 +1,6 @@
 //! Why a controller could not do its work, and when it tries again.
 
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub(super) enum Failure {
     #[error("{0}")]
     Volume(Fault),
     /// The API server has refused a request, or could not be reached.
-    #[error("{operation} at the API server failed: {error}")]
+    #[error("{operation} at the API server failed: {}", told(error))]
     Api {
         /// What was tried.
         operation: &'static str,
@@ -90,6 +91,20 @@ impl From<Fault> for Failure {
     }
 }
 
+/// What an error of the client says, once and with its causes.
+pub(super) fn told(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return format!("{} ({} {})", status.message, status.code, status.reason);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
 /// Waits for the API server's answer to `request`, but not for ever.
 ///
 /// # Errors
@@ -102,5 +117,19 @@ pub(super) async fn ask<T>(
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(Failure::Api { operation, error: Box::new(error) }),
         Err(_) => Err(Failure::Hung(operation)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_the_servers_words() {
+        let status = serde_json::json!({ "code": 403, "reason": "Forbidden", "message": "not yours" });
+        let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
+        let failure = Failure::Api { operation: "writing a claim's status", error };
+        let told = "writing a claim's status at the API server failed: not yours (403 Forbidden)";
+        assert_eq!(failure.to_string(), told);
     }
 }

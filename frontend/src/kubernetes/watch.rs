@@ -12,6 +12,8 @@ use kube::runtime::reflector::{ObjectRef, reflector};
 use kube::runtime::watcher::{self, Event};
 use tracing::warn;
 
+use super::failure::told;
+
 /// Keeps `writer`'s store like `events`, and tells which objects have changed or gone. What fails is logged, and
 /// tried again by the watcher itself.
 pub(super) fn follow<K>(
@@ -28,9 +30,19 @@ where
         future::ready(match outcome {
             Ok(object) => Some(ObjectRef::from_obj(&object)),
             Err(error) => {
-                warn!("watching {what} is interrupted: {error}");
+                warn!("watching {what} is interrupted: {}", reason(&error));
                 None
             }
         })
     })
+}
+
+fn reason(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => told(error),
+        watcher::Error::WatchError(status) => status.message.clone(),
+        watcher::Error::NoResourceVersion => error.to_string(),
+    }
 }
