@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what the services cost, measured on this host with what is shipped.
+//! `cargo xtask bench`: what the services, or storage agents, cost, measured on this host with what is shipped.
 
 use std::process::ExitCode;
 
@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::exit_code;
+use crate::kubernetes;
 use crate::packages;
 use crate::process::command;
 use crate::programs::Programs;
@@ -13,10 +14,14 @@ use crate::progress::timed;
 use crate::workspace::{Profile, Workspace};
 
 const BENCH: &str = "bulkhead-bench";
+const CLUSTER_BENCH: &str = "bulkhead-cluster-bench";
 
 /// What `bench` takes.
 #[derive(Args)]
 pub struct BenchArguments {
+    /// Measure storage agents on a real control plane instead of the CSI services.
+    #[arg(long)]
+    kubernetes: bool,
     /// Handed on to the measuring program.
     #[arg(last = true)]
     arguments: Vec<String>,
@@ -24,9 +29,14 @@ pub struct BenchArguments {
 
 /// Builds what is shipped and runs the measuring program.
 pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
-    ensure!(workspace.has_program(BENCH), "the workspace has no program {BENCH}");
+    let bench = if arguments.kubernetes { CLUSTER_BENCH } else { BENCH };
+    ensure!(workspace.has_program(bench), "the workspace has no program {bench}");
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");
     packages::require(&packages::FILESYSTEM_TOOLS)?;
     let programs = timed("building", || Programs::build(workspace, Profile::Release))?;
-    Ok(exit_code(command("env").arg(programs.path(BENCH)).args(&arguments.arguments).status()?))
+    let mut measure = command("env");
+    if arguments.kubernetes {
+        measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
+    }
+    Ok(exit_code(measure.arg(programs.path(bench)).args(&arguments.arguments).status()?))
 }
