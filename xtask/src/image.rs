@@ -37,7 +37,7 @@ const IMAGES: [Image; 2] = [
 const SHELL: Image = Image {
     tag: "test",
     program: "bin/sh",
-    arguments: &["-c", "while :; do sleep 86400; done"],
+    arguments: &["-c", "trap exit TERM; while :; do sleep 86400 & wait; done"],
     ..Image::of_program("bulkhead-shell")
 };
 

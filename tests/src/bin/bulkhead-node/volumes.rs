@@ -11,9 +11,9 @@ use crate::story::Story;
 pub const POD: &str = "writer";
 
 /// Holds a file open and goes on writing to it, so that a mount that is replaced under it would be noticed.
-pub const BEAT: &str = "exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
+pub const BEAT: &str = "trap exit TERM; exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
 
-const IDLE: &str = "while :; do sleep 1; done";
+const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 
 /// What is written to both volumes.
 const TEXT: &str = "what was written before";
