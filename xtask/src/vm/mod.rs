@@ -34,6 +34,9 @@ pub use self::session::{Output, Sink};
 use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
+/// Programs that are of use on this host only. The machine's first root is in its memory, and has no room to spare.
+const ON_HOST: [&str; 3] = ["bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
+
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 
 /// What runs in the machine besides our programs.
@@ -66,8 +69,9 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual machine with these programs in it.
-    pub fn new(programs: Vec<PathBuf>) -> Self {
+    /// The usual machine with these programs in it, as far as they are of use there.
+    pub fn new(mut programs: Vec<PathBuf>) -> Self {
+        programs.retain(|program| !ON_HOST.iter().any(|name| program.ends_with(name)));
         Options {
             architecture: Architecture::host(),
             userland: Userland::Small,
