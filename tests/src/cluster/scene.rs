@@ -37,6 +37,7 @@ pub struct Cluster {
     /// A class whose claims wait for a node.
     pub class: String,
     classes: Vec<String>,
+    nodes: usize,
     setting: Setting,
     work: PathBuf,
     templates: PathBuf,
@@ -109,6 +110,7 @@ impl Cluster {
             agents: Vec::new(),
             class: String::new(),
             classes: Vec::new(),
+            nodes: 0,
             setting: setting.clone(),
             work: work.to_owned(),
             templates: templates.to_owned(),
@@ -138,7 +140,8 @@ impl Cluster {
         &mut self,
         prepare: impl FnOnce(&mut crate::stand::Stand) -> Result<()>,
     ) -> Result<&mut Agent> {
-        let name = format!("{}-{}", self.namespace, self.agents.len());
+        let name = format!("{}-{}", self.namespace, self.nodes);
+        self.nodes += 1;
         let mut agent = self.lay_out(&name)?;
         prepare(&mut agent.stand)?;
         agent.stand.start()?;

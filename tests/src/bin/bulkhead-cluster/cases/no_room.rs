@@ -39,6 +39,7 @@ fn a_claim_is_given_back_with_an_event(cluster: &mut Cluster) -> Result<()> {
 fn capacity_is_told_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.capacity(&cluster.class, &node)?;
+    let before = writes(cluster, &node)?.len();
     cluster.create_claim(&on(claim("first", &cluster.class, "300Mi"), &node))?;
     cluster.create_claim(&on(claim("second", &cluster.class, "300Mi"), &node))?;
     let given_back = || -> Result<String> {
@@ -51,28 +52,23 @@ fn capacity_is_told_before_the_claim_is_given_back(cluster: &mut Cluster) -> Res
         anyhow::bail!("both have their node")
     };
     cluster.access.wait(cluster.patience(), "one of two claims to be given back", given_back)?;
-    let log = fs::read_to_string(cluster.access.directory().join("audit.log"))?;
-    let (mut told, mut order) = (0, Vec::new());
-    for entry in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        if entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0] != node.as_str() {
-            continue;
-        }
-        let (verb, object) = (entry["verb"].as_str().unwrap_or_default(), &entry["objectRef"]);
-        match (verb, object["resource"].as_str().unwrap_or_default()) {
-            ("create", "persistentvolumes") => order.push("object"),
-            ("patch", "csistoragecapacities") => {
-                told += 1;
-                order.push("capacity");
-            }
-            ("patch", "persistentvolumeclaims") => order.push("claim"),
-            _ => {}
-        }
-    }
-    println!("{order:?}");
-    let claim = order.iter().position(|what| *what == "claim").context("no claim was patched")?;
-    let object = order.iter().position(|what| *what == "object").context("no object was made")?;
-    ensure!(told > 0 && order[object.min(claim)..claim].contains(&"capacity"), "the order is {order:?}");
+    let order = writes(cluster, &node)?.split_off(before);
+    let given_back = order.iter().position(|what| what == "persistentvolumeclaims").context("no claim was patched")?;
+    let told = order[..given_back].iter().any(|what| what == "csistoragecapacities");
+    ensure!(told, "the order is {order:?}");
     Ok(())
+}
+
+/// What kinds of objects a node's agent has patched, in order.
+fn writes(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
+    let log = fs::read_to_string(cluster.access.directory().join("audit.log"))?;
+    let patched = |line: &str| {
+        let entry: Value = serde_json::from_str(line).ok()?;
+        let own = entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0] == node;
+        let kind = entry["objectRef"]["resource"].as_str().map(str::to_owned);
+        kind.filter(|_| own && entry["verb"] == "patch")
+    };
+    Ok(log.lines().filter_map(patched).collect())
 }
 
 fn the_scheduler_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {

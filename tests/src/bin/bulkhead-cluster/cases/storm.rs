@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::audit::{requests, since};
-use bulkhead_tests::cluster::storm;
+use bulkhead_tests::cluster::{Cluster, node, storm};
 use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
 
 cases! {
     on Cluster;
@@ -20,6 +20,16 @@ fn two_hundred_claims(cluster: &mut Cluster) -> Result<()> {
 }
 
 fn a_thousand_claims(cluster: &mut Cluster) -> Result<()> {
+    // A mebibyte for each is more than a pool has.
+    let small = cluster.agents.remove(0);
+    small.stand.finish()?;
+    node::delete(&cluster.access, &small.node)?;
+    cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "sparse": "true" }))?;
+    cluster.add_agent_with(|stand| {
+        stand.add_pool("default")?;
+        stand.pools[0].options.push_str(",overcommit=100");
+        Ok(())
+    })?;
     measure(cluster, 1000)
 }
 
