@@ -64,7 +64,8 @@ fn run(options: &Options) -> Result<()> {
     let work = scratch.path().join("work");
     std::fs::create_dir(&work)?;
     make_place(Place::Host, &work)?;
-    let setting = Setting { place: Place::Host, pool_fs: options.pool_fs, long: false, phase: None, control_plane: None };
+    let setting =
+        Setting { place: Place::Host, pool_fs: options.pool_fs, long: false, phase: None, control_plane: None };
     let mut stand = Stand::new(&setting, &work, scratch.path())?;
     let measured = measure(&mut stand, options);
     stand.abandon();
