@@ -31,6 +31,9 @@ const REWRITTEN: Duration = Duration::from_secs(900);
 /// Changes that follow one another are told together, so often. The first is told at once: somebody may be waiting.
 const GATHERED: Duration = Duration::from_secs(1);
 
+/// A part of a filesystem this small comes and goes without a change of volumes.
+const DRIFT_SHARE: u64 = 256;
+
 /// When to measure again after something has changed: a deleted volume gives its room back only as it is emptied.
 const AFTERWARDS: [Duration; 5] = [
     Duration::from_secs(1),
@@ -66,11 +69,17 @@ impl Publisher {
     pub(super) async fn run(&self, context: &Context) {
         let mut rewrite = Instant::now() + REWRITTEN + random(REWRITTEN);
         let mut afterwards = AFTERWARDS.iter();
+        let mut urgency = Urgency::Changed;
         loop {
             let mut next = Instant::now() + PERIOD + random(PERIOD / 4);
-            match self.pass(context, false).await {
+            let outcome = self.pass(context, urgency).await;
+            urgency = Urgency::Idle;
+            match outcome {
                 Ok(Pass::Complete) => {}
-                Ok(Pass::Gathering) => next = Instant::now() + GATHERED,
+                Ok(Pass::Gathering) => {
+                    next = Instant::now() + GATHERED;
+                    urgency = Urgency::Changed;
+                }
                 Err(failure) => {
                     warn!("the node's capacity is not published: {failure}");
                     next = Instant::now() + failure.retry_after().unwrap_or(AFTERWARDS[2]) + random(AFTERWARDS[1]);
@@ -80,8 +89,15 @@ impl Publisher {
                 next = next.min(Instant::now() + *soon);
             }
             tokio::select! {
-                () = self.changed.notified() => afterwards = AFTERWARDS.iter(),
-                () = sleep_until(next) => { afterwards.next(); }
+                () = self.changed.notified() => {
+                    afterwards = AFTERWARDS.iter();
+                    urgency = Urgency::Changed;
+                }
+                () = sleep_until(next) => {
+                    if afterwards.next().is_some() {
+                        urgency = Urgency::Changed;
+                    }
+                }
             }
             if Instant::now() > rewrite {
                 rewrite = Instant::now() + REWRITTEN + random(REWRITTEN);
@@ -95,10 +111,10 @@ impl Publisher {
     /// # Errors
     /// When it has not.
     pub(super) async fn publish_now(&self, context: &Context) -> Result<(), Failure> {
-        self.pass(context, true).await.map(drop)
+        self.pass(context, Urgency::AtOnce).await.map(drop)
     }
 
-    async fn pass(&self, context: &Context, at_once: bool) -> Result<Pass, Failure> {
+    async fn pass(&self, context: &Context, urgency: Urgency) -> Result<Pass, Failure> {
         let mut published = self.published.lock().await;
         let objects: Api<CSIStorageCapacity> = Api::namespaced(context.client.clone(), &context.namespace);
         let own = context.classes.state_filter(|class| class.provisioner == context.driver.as_str());
@@ -108,10 +124,10 @@ impl Publisher {
             let name = class.name_any();
             let room = room(context, class).await?;
             let before = published.rooms.get(&name).copied();
-            if before == Some(room) {
+            if before.is_some_and(|before| before == room || (urgency == Urgency::Idle && is_drift(before, room))) {
                 continue;
             }
-            if before.is_some() && just_written && !at_once {
+            if before.is_some() && just_written && urgency != Urgency::AtOnce {
                 outcome = Pass::Gathering;
                 continue;
             }
@@ -138,6 +154,17 @@ impl Publisher {
     }
 }
 
+/// Why there is a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Urgency {
+    /// A claim is about to be given back.
+    AtOnce,
+    /// Volumes or classes have changed.
+    Changed,
+    /// Nothing has.
+    Idle,
+}
+
 /// How far a pass came.
 enum Pass {
     Complete,
@@ -155,6 +182,12 @@ async fn room(context: &Context, class: &StorageClass) -> Result<Capacity, Failu
             failure => Err(failure),
         },
     }
+}
+
+/// Whether the difference is one that filesystems make by themselves, and that nobody need be told of.
+fn is_drift(before: Capacity, now: Capacity) -> bool {
+    let little = now.total / DRIFT_SHARE;
+    before.available.abs_diff(now.available) < little && before.largest_volume.abs_diff(now.largest_volume) < little
 }
 
 fn describe(context: &Context, class: &str, room: Capacity) -> CSIStorageCapacity {
@@ -213,5 +246,18 @@ async fn remove(objects: &Api<CSIStorageCapacity>, name: &str) -> Result<(), Fai
         Ok(_) => Ok(()),
         Err(failure) if failure.is_not_found() => Ok(()),
         Err(failure) => Err(failure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn little_is_drift_and_a_volume_is_not() {
+        let room = |available| Capacity { available, largest_volume: available, total: 100 << 30 };
+        assert!(is_drift(room(50 << 30), room((50 << 30) + (1 << 20))));
+        assert!(is_drift(room(50 << 30), room((50 << 30) - (1 << 20))));
+        assert!(!is_drift(room(50 << 30), room(49 << 30)));
     }
 }

@@ -22,7 +22,7 @@ use tracing::{info, warn};
 use super::backoff::random;
 use super::claim;
 use super::failure::{Failure, ask};
-use super::names::CLAIM_POLICY;
+use super::names::{BOUND, CLAIM_POLICY};
 use crate::volumes::Place;
 
 /// How often the agent looks whether the policy is there.
@@ -67,7 +67,7 @@ pub(super) fn watch(
 
 async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolumeClaim>, watcher::Error>>) {
     let mut mode = None;
-    let mut net = Instant::now();
+    let mut net = Instant::now() + SETTLED;
     while !sender.is_closed() {
         let (found, lasts) = concern.mode(mode).await;
         if mode != Some(found) {
@@ -96,8 +96,13 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
                 }
                 () = sleep_until(net), if found == Mode::Labelled => {
                     net = Instant::now() + NET + random(NET);
-                    if let Err(error) = concern.label_the_missed().await {
-                        warn!("looking for claims without a label: {error}");
+                    match concern.label_the_missed().await {
+                        Ok(free) => for claim in free {
+                            if sender.send(Ok(Event::Apply(claim))).await.is_err() {
+                                return;
+                            }
+                        },
+                        Err(error) => warn!("looking for claims without a label: {error}"),
                     }
                 }
             }
@@ -184,21 +189,28 @@ impl Concern {
             && claim::selected_node(claim).is_none_or(|node| node == self.node)
     }
 
-    /// Sets the label of this node's claims that lack it.
-    async fn label_the_missed(&self) -> Result<(), Failure> {
+    /// Sets the label of this node's claims that lack it, and tells those that no node has yet: whoever takes one
+    /// brings the policy into play.
+    async fn label_the_missed(&self) -> Result<Vec<PersistentVolumeClaim>, Failure> {
+        let mut free = Vec::new();
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
         let mut page = ListParams::default().labels(&format!("!{}", self.place.key())).limit(PAGE);
         loop {
             let found = ask("listing claims without a label", claims.list_metadata(&page)).await?;
             for partial in found.items {
                 let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
-                if self.includes(&claim) && claim::selected_node(&claim).is_some() {
+                if !self.includes(&claim) {
+                    continue;
+                }
+                if claim::selected_node(&claim).is_some() {
                     self.label(&claim).await?;
+                } else if !claim.annotations().contains_key(BOUND) {
+                    free.push(claim);
                 }
             }
             match found.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
-                None => return Ok(()),
+                None => return Ok(free),
             }
         }
     }

@@ -12,6 +12,9 @@ pub(super) const CLASS_BETA: &str = "volume.beta.kubernetes.io/storage-class";
 /// On a claim: the node on which its first pod is to run, as the scheduler has chosen it.
 pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
+/// On a claim: that it is bound for good.
+pub(super) const BOUND: &str = "pv.kubernetes.io/bind-completed";
+
 /// On a claim: that its last growth needed nothing of the kubelet.
 pub(super) const NO_NODE_EXPANSION: &str = "volume.kubernetes.io/node-expansion-not-required";
 
