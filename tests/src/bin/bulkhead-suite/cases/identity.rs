@@ -52,7 +52,7 @@ fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result
     })?;
     stand.stop()?;
     // Its sockets have names of their own; whoever asks for another name takes them away.
-    for path in [own, stand.kubelet.root().join("plugins_registry/other.example-reg.sock")] {
+    for path in [own, stand.kubelet.root().join("plugins_registry/other.example@reg.sock")] {
         if path.exists() {
             fs::remove_file(path)?;
         }
