@@ -121,12 +121,17 @@ fn what_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster) -> Resu
     cluster.bound("other")?;
     ask_for(cluster, "data", "300Mi")?;
     is_infeasible(cluster, "data")?;
+    // What is published may still be from before the volumes were there.
+    let wait_for_room = |enough: bool| {
+        cluster.access.wait(cluster.patience(), "the room to be told", || {
+            let room = cluster.room(&cluster.class, &node)?;
+            ensure!((room > 300 << 20) == enough, "there is {room}");
+            Ok(())
+        })
+    };
+    wait_for_room(false)?;
     cluster.delete_claim("other")?;
-    cluster.access.wait(cluster.patience(), "room", || {
-        let room = cluster.room(&cluster.class, &node)?;
-        ensure!(room > 300 << 20, "there is {room}");
-        Ok(())
-    })?;
+    wait_for_room(true)?;
     // The same size is tried again by itself only after minutes; a byte more is another one.
     ask_for(cluster, "data", "301Mi")?;
     is_settled(&has(cluster, "data", "301Mi")?, "301Mi")
