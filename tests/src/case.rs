@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::scene::Scene;
 use crate::setting::{Phase, Setting};
 use crate::stand::Stand;
 
@@ -55,7 +56,7 @@ pub enum Elsewhere {
     NeedsReboot,
 }
 
-impl<S> Case<S> {
+impl<S: Scene> Case<S> {
     /// Where the case runs instead, if not in this setting.
     pub fn elsewhere(&self, setting: &Setting) -> Option<Elsewhere> {
         match (self.needs, setting.phase) {
@@ -77,7 +78,7 @@ impl<S> Case<S> {
     pub fn limit(&self, setting: &Setting) -> Duration {
         let on_host = match self.needs {
             Needs::Long => Duration::from_secs(600),
-            _ => Duration::from_secs(90),
+            _ => S::LIMIT,
         };
         setting.place.patience(on_host)
     }

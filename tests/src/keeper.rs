@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use crate::case::{Case, Needs};
 use crate::observe::{loops, mounts, processes};
+use crate::scene::Scene;
 use crate::setting::{Phase, Place, Setting};
 use crate::wait;
 
@@ -20,7 +21,7 @@ use crate::wait;
 pub const NODES: &str = "nodes";
 
 /// Runs `body`, which is this program as the test itself, below `work`.
-pub(crate) fn keep<S>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
+pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
     // Whatever the test leaves behind becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
@@ -63,6 +64,7 @@ pub fn make_place(place: Place, work: &Path) -> Result<()> {
 fn run(body: &mut Command, limit: Duration) -> Result<()> {
     let mut child = body.spawn()?;
     let end = Instant::now() + limit;
+    let runner = rustix::process::getppid();
     loop {
         if let Some(status) = child.try_wait()? {
             ensure!(status.success(), "the test failed ({status})");
@@ -71,6 +73,7 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
         if Instant::now() > end {
             bail!("the test is not done after {} s", limit.as_secs());
         }
+        ensure!(rustix::process::getppid() == runner, "the run was ended");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

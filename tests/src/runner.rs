@@ -1,6 +1,7 @@
 //! Runs cases, each in a process of its own below a keeper.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -175,8 +176,12 @@ fn run_one<S: Scene>(case: &Case<S>, setting: &Setting, scratch: &Path, number: 
     fs::create_dir(&work)?;
     let log = scratch.join(format!("t{number}.log"));
     let output = File::create(&log)?;
-    let mut keeper =
-        myself(Role::Keeper, case.name, setting, &work, scratch)?.stdout(output.try_clone()?).stderr(output).spawn()?;
+    // What a terminal sends to this program must not keep the keeper from taking away what the test has made.
+    let mut keeper = myself(Role::Keeper, case.name, setting, &work, scratch)?
+        .process_group(0)
+        .stdout(output.try_clone()?)
+        .stderr(output)
+        .spawn()?;
     // The keeper has its own, shorter limit for the test; this one is for the keeper.
     let end = Instant::now() + case.limit(setting) + Duration::from_secs(60);
     let status = loop {

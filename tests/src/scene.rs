@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -13,6 +14,9 @@ use crate::stand::Stand;
 pub trait Scene: Debug + Sized + 'static {
     /// What all tests of a run share. It is made once, in the process that runs them.
     type Shared;
+
+    /// How long an ordinary test may take on the build machine, all it waits for included.
+    const LIMIT: Duration;
 
     /// Makes what is shared, and has the setting tell the tests of it.
     ///
@@ -41,6 +45,8 @@ pub trait Scene: Debug + Sized + 'static {
 
 impl Scene for Stand {
     type Shared = ();
+
+    const LIMIT: Duration = Duration::from_secs(90);
 
     fn share(_: &mut Setting) -> Result<()> {
         Ok(())

@@ -18,7 +18,7 @@ use super::credentials::Credentials;
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// How long a start may take: the API server alone needs five seconds of a processor.
-const START: Duration = Duration::from_secs(120);
+pub const START: Duration = Duration::from_secs(120);
 
 /// A running control plane. It ends with this value, and with the process that started it.
 #[derive(Debug)]
@@ -78,9 +78,8 @@ impl ControlPlane {
     /// Ends it and keeps its files.
     pub fn keep(mut self) -> PathBuf {
         self.components.clear();
-        // The directory of a temporary one is taken from it.
-        let directory = std::mem::replace(&mut self.directory, TempDir::with_prefix("bulkhead-").expect("scratch"));
-        directory.keep()
+        self.directory.disable_cleanup(true);
+        self.directory.path().to_owned()
     }
 
     fn run(&mut self, assets: &Path, name: &'static str, flags: Vec<String>) -> Result<()> {

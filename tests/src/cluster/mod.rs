@@ -15,5 +15,6 @@ mod scene;
 pub mod storm;
 mod watching;
 
+pub use self::control_plane::START;
 pub use self::room::bytes;
 pub use self::scene::{Cluster, PATIENCE, POLICIES};

@@ -12,7 +12,7 @@ use serde_json::{from_value, json};
 
 use super::access::Access;
 use super::agent::Agent;
-use super::control_plane::ControlPlane;
+use super::control_plane::{ControlPlane, START};
 use super::{manifests, node, objects};
 use crate::case::Case;
 use crate::keeper::NODES;
@@ -46,6 +46,9 @@ pub struct Cluster {
 impl Scene for Cluster {
     type Shared = ControlPlane;
 
+    // Several waits, each of which may take what a loaded machine needs.
+    const LIMIT: Duration = Duration::from_secs(300);
+
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
         let control_plane = ControlPlane::start()?;
         let access = control_plane.access()?;
@@ -74,9 +77,10 @@ impl Scene for Cluster {
 
     fn leave(mut self) -> Result<()> {
         self.delete_everything()?;
+        let mut finished = Ok(());
         for agent in std::mem::take(&mut self.agents) {
             let name = agent.node.clone();
-            agent.stand.finish().with_context(|| format!("on node {name}"))?;
+            finished = finished.and(agent.stand.finish().with_context(|| format!("on node {name}")));
             // A test may have deleted it.
             let _ = node::delete(&self.access, &name);
         }
@@ -86,7 +90,7 @@ impl Scene for Cluster {
         }
         let namespaces: Api<Namespace> = Api::all(self.access.client());
         self.access.run(namespaces.delete(&self.namespace, &DeleteParams::default()))?;
-        Ok(())
+        finished
     }
 }
 
@@ -102,7 +106,7 @@ impl Cluster {
         for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
             access.component(name).release();
         }
-        access.wait_until_ready(PATIENCE)?;
+        access.wait_until_ready(START)?;
         let name = work.file_name().context("a work directory without a name")?.to_string_lossy();
         let cluster = Self {
             access,
@@ -144,9 +148,10 @@ impl Cluster {
         self.nodes += 1;
         let mut agent = self.lay_out(&name)?;
         prepare(&mut agent.stand)?;
-        agent.stand.start()?;
         self.agents.push(agent);
-        self.agents.last_mut().context("an agent")
+        let agent = self.agents.last_mut().context("an agent")?;
+        agent.stand.start()?;
+        Ok(agent)
     }
 
     /// Makes a node and what its agent needs.

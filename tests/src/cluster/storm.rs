@@ -64,7 +64,8 @@ async fn watch_until_bound(
     while bound.len() < number {
         let next = tokio::time::timeout_at(end, events.next()).await;
         let event = next.with_context(|| format!("{} of {number} claims are bound", bound.len()))?;
-        let Some(Ok(claim)) = event else { continue };
+        // What fails is repeated by the watch itself.
+        let Ok(claim) = event.context("the watch has ended")? else { continue };
         let phase = claim.status.and_then(|status| status.phase);
         if let (Some("Bound"), Some(name)) = (phase.as_deref(), claim.metadata.name) {
             bound.entry(name).or_insert_with(Instant::now);

@@ -3,9 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+
+/// How long a kubelet may be out of reach.
+const UNREACHED: Duration = Duration::from_secs(60);
 
 /// kubectl with the credentials of an administrator.
 #[derive(Clone, Debug)]
@@ -86,12 +90,21 @@ impl Kubectl {
         self.run(&arguments).map(drop)
     }
 
-    /// Runs a shell command in a pod's container.
+    /// Runs a shell command in a pod's container. A kubelet that has only just begun may not listen yet, and then the
+    /// command was not run.
     ///
     /// # Errors
     /// When it fails there, with what it wrote.
     pub fn exec(&self, pod: &str, command: &str) -> Result<String> {
-        self.run(&["exec", pod, "--", "sh", "-c", command])
+        let end = Instant::now() + UNREACHED;
+        loop {
+            match self.run(&["exec", pod, "--", "sh", "-c", command]) {
+                Err(error) if error.to_string().contains("error dialing backend") && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+                done => return done,
+            }
+        }
     }
 
     /// Waits until every named pod is ready.

@@ -26,7 +26,11 @@ pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> 
     }
     let _lock = lock(&cache, &release.version)?;
     fs::create_dir_all(&directory)?;
-    say(format_args!("building Kubernetes {} once, into {}: about six minutes", release.version, directory.display()));
+    say(format_args!(
+        "building Kubernetes {} once, into {}: about seven minutes",
+        release.version,
+        directory.display()
+    ));
     for (name, package) in missing() {
         timed(format_args!("building {name}"), || build(release, &cache, &directory.join(name), package))?;
     }

@@ -134,6 +134,8 @@ impl Node {
 impl Scene for Node {
     type Shared = ();
 
+    const LIMIT: Duration = Duration::from_secs(90);
+
     fn share(setting: &mut Setting) -> Result<()> {
         ensure!(setting.place == Place::Vm, "this installs services: run it with --place vm, in a machine for it");
         if setting.phase == Some(Phase::AfterReboot) {

@@ -29,17 +29,17 @@ fn bindings(cluster: &Cluster) -> Api<DynamicObject> {
 
 fn claims_are_found_without_the_policy(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
-    for name in ["bulkhead-claims", "bulkhead-volumes"] {
-        cluster.access.run(bindings(cluster).delete(name, &Default::default()))?;
-    }
-    // A claim that goes through every state, and back.
     let done = lives_without_labels(cluster, &class);
+    // Whatever became of it, the tests that follow need them.
     manifests::apply(&cluster.access.kubeconfig(), "base")?;
     std::thread::sleep(POLICIES);
     done
 }
 
 fn lives_without_labels(cluster: &mut Cluster, class: &str) -> Result<()> {
+    for name in ["bulkhead-claims", "bulkhead-volumes"] {
+        cluster.access.run(bindings(cluster).delete(name, &Default::default()))?;
+    }
     // A policy goes out of force a moment after it is deleted.
     let probe = on(claim("probe", class, "4Mi"), "elsewhere");
     cluster.create_claim(&probe)?;
@@ -47,7 +47,6 @@ fn lives_without_labels(cluster: &mut Cluster, class: &str) -> Result<()> {
         cluster.delete_claim("probe")?;
         cluster.access.wait_until_gone(&cluster.claims(), "probe", cluster.patience())?;
         cluster.create_claim(&probe)?;
-        std::thread::sleep(std::time::Duration::from_millis(300));
         let found = cluster.access.run(cluster.claims().get("probe"))?;
         let labels = found.metadata.labels.unwrap_or_default();
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "it has {labels:?}");

@@ -67,6 +67,7 @@ fn none_without_work(cluster: &mut Cluster) -> Result<()> {
         std::thread::sleep(Duration::from_secs(3));
         Ok(())
     })?;
-    ensure!(made.is_empty(), "the claims of another node cost {made:?}");
+    // The filesystem may have told of itself meanwhile.
+    ensure!(essential(&made) == 0, "the claims of another node cost {made:?}");
     Ok(())
 }

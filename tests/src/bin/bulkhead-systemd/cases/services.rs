@@ -189,26 +189,33 @@ fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
 
 fn an_agent_whose_cluster_is_away_serves_the_kubelet(node: &mut Node) -> Result<()> {
     let authority = fs::read_to_string("/etc/ssl/certs/ca-certificates.crt")?;
-    install_files(AGENT_FILES)?;
-    install_files([("/etc/bulkhead/ca.crt", authority.as_str()), ("/etc/bulkhead/token", "a token")])?;
+    let secrets = [("/etc/bulkhead/ca.crt", authority.as_str()), ("/etc/bulkhead/token", "a token")];
+    let files = AGENT_FILES.into_iter().chain(secrets);
+    let served = install_files(files.clone()).and_then(|()| serves_without_a_cluster(node));
+    for (path, _) in files {
+        // It may not have come to be.
+        let _ = fs::remove_file(path);
+    }
+    systemctl(&["daemon-reload"])?;
+    FRONTEND.restart()?;
+    served
+}
+
+fn serves_without_a_cluster(node: &mut Node) -> Result<()> {
     set_modes()?;
     let token = fs::metadata("/etc/bulkhead/token")?;
     ensure!((token.uid(), token.gid(), token.mode() & 0o7777) == (0, FRONTEND_USER, 0o640), "{token:?}");
     systemctl(&["daemon-reload"])?;
     FRONTEND.restart()?;
-    let served = node.wait();
+    node.wait()?;
     let pid = FRONTEND.pid()?;
-    std::thread::sleep(Duration::from_secs(5));
-    let stays = FRONTEND.pid();
-    let log = FRONTEND.log();
-    for (path, _) in AGENT_FILES {
-        fs::remove_file(path)?;
-    }
-    systemctl(&["daemon-reload"])?;
-    FRONTEND.restart()?;
-    served?;
-    ensure!(stays.is_ok_and(|stays| stays == pid), "it did not stay: {log}");
-    ensure!(log.contains("not working for Kubernetes yet"), "it does not say so: {log}");
+    wait::until(node.patience(Duration::from_secs(15)), || {
+        let log = FRONTEND.log();
+        ensure!(log.contains("not working for Kubernetes yet"), "it does not say that it has no cluster: {log}");
+        Ok(())
+    })?;
+    node.csi()?.probe(ProbeRequest {})?;
+    ensure!(FRONTEND.pid()? == pid, "it did not stay: {}", FRONTEND.log());
     Ok(())
 }
 
