@@ -4,6 +4,7 @@
 mod fake;
 mod mock_api;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::Method;
@@ -13,6 +14,7 @@ use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{PoolStatus, QuotaMode, Reply, Request, UpTo};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use fake::{Act, FakeHelper};
@@ -25,18 +27,22 @@ fn helper() -> FakeHelper {
     FakeHelper::start(|request| match request {
         Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
         Request::List { .. } => fake::no_volumes(),
-        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(PoolStatus {
-            quota: QuotaMode::Enforced,
-            total: 1 << 40,
-            available: 1 << 40,
-            largest_volume: 1 << 40,
-            promised: 0,
-            volumes: 0,
-            emptying: 0,
-            conditions: UpTo::default(),
-        }))),
+        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(roomy()))),
         _ => fake::done(),
     })
+}
+
+fn roomy() -> PoolStatus {
+    PoolStatus {
+        quota: QuotaMode::Enforced,
+        total: 1 << 40,
+        available: 1 << 40,
+        largest_volume: 1 << 40,
+        promised: 0,
+        volumes: 0,
+        emptying: 0,
+        conditions: UpTo::default(),
+    }
 }
 
 fn class(binding: &str) -> Value {
@@ -111,7 +117,7 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
     let mut refusals = 1;
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
         let creating = *method == Method::POST && path.ends_with("/persistentvolumes");
-        (creating && std::mem::take(&mut refusals) > 0).then(|| Fault::Refuse(429, status(429, "TooManyRequests", 3)))
+        (creating && std::mem::take(&mut refusals) > 0).then_some(Fault::Busy(3))
     })
     .await;
     api.put(&claim(10, Some("node-1")));
@@ -137,6 +143,50 @@ async fn an_expired_watch_is_begun_again_with_a_list() {
     assert!(api.seen(&Method::POST, "/persistentvolumes").is_empty());
     api.expire();
     until("provisioning", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
+}
+
+/// The PersistentVolumes that are made for a claim of a class that retains, when `change` happens to the claim while the
+/// volume is being made.
+async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
+    let may_go_on = Arc::new(Notify::new());
+    let waited_for = Arc::clone(&may_go_on);
+    let helper = FakeHelper::start(move |request| match request {
+        Request::Create { spec, .. } => Act::Later(Arc::clone(&waited_for), Ok(Reply::Size(spec.size))),
+        Request::List { .. } => fake::no_volumes(),
+        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(roomy()))),
+        _ => fake::done(),
+    });
+    let mut retaining = class("WaitForFirstConsumer");
+    retaining["reclaimPolicy"] = json!("Retain");
+    let api = MockApi::start(helper.directory(), vec![retaining], |_, _| None).await;
+    api.put(&claim(10, Some("node-1")));
+    agent(&helper, &api);
+    until("making a volume", || helper.names().contains(&"Create".to_owned()).then_some(())).await;
+    change(&api);
+    let lists = api.seen(&Method::GET, "/persistentvolumeclaims").len();
+    api.expire();
+    until("a new list", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() > lists + 1).then_some(())).await;
+    may_go_on.notify_one();
+    sleep(Duration::from_secs(2)).await;
+    api.seen(&Method::POST, "/persistentvolumes")
+}
+
+#[tokio::test]
+async fn a_claim_that_only_the_watch_has_lost_keeps_its_policy() {
+    let made = made_after(MockApi::unlist).await;
+    assert_eq!(made[0].body["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+}
+
+#[tokio::test]
+async fn the_volume_of_a_claim_that_is_gone_is_to_go_too() {
+    let made = made_after(MockApi::clear).await;
+    assert_eq!(made[0].body["spec"]["persistentVolumeReclaimPolicy"], "Delete");
+}
+
+#[tokio::test]
+async fn a_claim_that_was_given_to_another_node_gets_no_volume_of_this_one() {
+    let made = made_after(|api| api.put(&claim(11, Some("node-2")))).await;
+    assert!(made.is_empty(), "{made:?}");
 }
 
 #[tokio::test]

@@ -10,13 +10,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::watcher::Config;
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::access::Access;
-use super::backoff::{Attempts, random};
+use super::backoff::{Attempts, Interruptions, random};
 use super::capacity::Publisher;
 use super::claims::{self, Concern};
 use super::contest::Contest;
@@ -24,6 +24,7 @@ use super::context::{Context, Written};
 use super::events::Events;
 use super::failure::Failure;
 use super::identity::NodeIdentity;
+use super::names::BOUND;
 use super::reconcile::{self, Queue};
 use super::resizer::Hopeless;
 use super::watch::follow;
@@ -92,13 +93,14 @@ impl Agent {
         let class_changes = follow(
             "storage classes",
             class_writer,
-            watcher(Api::<StorageClass>::all(client.clone()), Config::default()).default_backoff(),
+            watcher(Api::<StorageClass>::all(client.clone()), Config::default()).backoff(Interruptions::default()),
         );
         let labels = format!("{}={}", place.key(), place.value());
         let object_changes = follow(
             "PersistentVolumes",
             object_writer,
-            watcher(Api::<PersistentVolume>::all(client.clone()), Config::default().labels(&labels)).default_backoff(),
+            watcher(Api::<PersistentVolume>::all(client.clone()), Config::default().labels(&labels))
+                .backoff(Interruptions::default()),
         );
         let concern = Concern {
             client: client.clone(),
@@ -107,6 +109,7 @@ impl Agent {
             place: place.clone(),
         };
         let claim_changes = follow("claims", claim_writer, claims::watch(concern));
+        let publisher = Publisher::new(node.uid.clone());
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
             client,
@@ -121,7 +124,7 @@ impl Agent {
             attempts: Attempts::default(),
             contest: Contest::default(),
             hopeless: Hopeless::default(),
-            publisher: Publisher::default(),
+            publisher,
             written: Written::default(),
             unsettled: Notify::new(),
         });
@@ -133,6 +136,11 @@ impl Agent {
     async fn introduce(&self) -> Result<(Client, NodeIdentity, String), Introduction> {
         let (client, namespace) = self.access.client().await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
+        if node.uid.is_none() {
+            warn!(
+                "the token is bound to no node: the cluster's policies refuse what it writes, and capacity objects outlive the node; use one that is bound to a pod or to the node"
+            );
+        }
         Ok((client, node, self.namespace.clone().unwrap_or(namespace)))
     }
 }
@@ -154,9 +162,11 @@ fn waiting_for(
     classes
         .flat_map(move |class| {
             context.publisher.nudge();
-            let waiting = context
-                .claims
-                .state_filter(|waiting| claim::class(waiting) == Some(&class.name) && claim::volume(waiting).is_none());
+            // Of a claim that is watched without its contents nobody knows the class.
+            let waiting = context.claims.state_filter(|waiting| {
+                let concerned = waiting.spec.is_none() || claim::class(waiting) == Some(&class.name);
+                concerned && claim::volume(waiting).is_none() && !waiting.annotations().contains_key(BOUND)
+            });
             stream::iter(waiting.into_iter().map(|waiting| ObjectRef::from_obj(&*waiting)))
         })
         .boxed()

@@ -5,21 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
-use kube::Api;
-use kube::ResourceExt;
-use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
-use sha2::{Digest, Sha256};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep_until};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
-use super::backoff::random;
+use super::backoff::{Interruptions, random};
+use super::capacity_object::{describe, object_name, remove, remove_stale};
 use super::context::Context;
 use super::failure::{Failure, ask};
-use super::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use super::identity::NodeIdentity;
 use super::order::parameters;
-use super::quantity::quantity;
+use super::room::Rooms;
 use crate::volumes::Capacity;
 
 /// How often the room is measured without a reason.
@@ -27,6 +25,10 @@ const PERIOD: Duration = Duration::from_secs(60);
 
 /// How often all objects are written whether or not they have changed: somebody else may have changed them.
 const REWRITTEN: Duration = Duration::from_secs(900);
+
+/// How often the API server is asked whether the node is still the same object. One that was deleted and registered
+/// again takes its predecessor's capacity objects along.
+const REVIEWED: Duration = Duration::from_secs(180);
 
 /// Changes that follow one another are told together, so often. The first is told at once: somebody may be waiting.
 const GATHERED: Duration = Duration::from_secs(1);
@@ -44,46 +46,77 @@ const AFTERWARDS: [Duration; 5] = [
 ];
 
 /// Publishes this node's room.
-#[derive(Default)]
 pub(super) struct Publisher {
     changed: Arc<Notify>,
-    /// What the objects say, by class. Locked while they are written.
+    rooms: Rooms,
+    /// What the objects say. Locked while they are written.
     published: Mutex<Published>,
 }
 
 #[derive(Default)]
 struct Published {
+    /// By class.
     rooms: BTreeMap<String, Capacity>,
-    /// Whether objects from an earlier run were looked for.
-    inherited: bool,
+    /// The node's uid, whose objects they are.
+    owner: Option<String>,
+    /// Whether objects that no class has any more were looked for.
+    swept: bool,
     written: Option<Instant>,
 }
 
+impl Published {
+    /// Writes everything again with the next pass.
+    fn invalidate(&mut self) {
+        self.rooms.clear();
+        self.swept = false;
+    }
+}
+
 impl Publisher {
+    /// For the node with that uid, if it is known.
+    pub(super) fn new(node: Option<String>) -> Self {
+        let published = Published { owner: node, ..Published::default() };
+        Self { changed: Arc::default(), rooms: Rooms::default(), published: Mutex::new(published) }
+    }
+
     /// Something has changed: a volume, or a class.
     pub(super) fn nudge(&self) {
         self.changed.notify_one();
     }
 
+    /// Room for volumes of `class`.
+    ///
+    /// # Errors
+    /// When the class is none that can be served, or the helper is away.
+    pub(super) async fn room(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
+        self.rooms.measure(context, &class.name_any(), &parameters(class)?).await
+    }
+
     /// Publishes for as long as it is polled.
     pub(super) async fn run(&self, context: &Context) {
         let mut rewrite = Instant::now() + REWRITTEN + random(REWRITTEN);
+        let mut review = Instant::now() + REVIEWED + random(REVIEWED / 2);
+        let mut interruptions = Interruptions::default();
         let mut afterwards = AFTERWARDS.iter();
         let mut urgency = Urgency::Changed;
         loop {
+            if Instant::now() > review {
+                review = Instant::now() + REVIEWED + random(REVIEWED / 2);
+                self.review(context).await;
+            }
             let mut next = Instant::now() + PERIOD + random(PERIOD / 4);
             let outcome = self.pass(context, urgency).await;
             urgency = Urgency::Idle;
-            match outcome {
-                Ok(Pass::Complete) => {}
-                Ok(Pass::Gathering) => {
-                    next = Instant::now() + GATHERED;
-                    urgency = Urgency::Changed;
-                }
-                Err(failure) => {
-                    warn!("the node's capacity is not published: {failure}");
-                    next = Instant::now() + failure.retry_after().unwrap_or(AFTERWARDS[2]) + random(AFTERWARDS[1]);
-                }
+            if outcome.is_gathering {
+                next = Instant::now() + GATHERED;
+                urgency = Urgency::Changed;
+            }
+            if let Some((class, failure)) = outcome.failures.first() {
+                warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
+                let pause = interruptions.next().unwrap_or(PERIOD);
+                next = Instant::now() + failure.retry_after().unwrap_or_default().max(pause);
+                // The token may be of a node that is gone.
+                review = Instant::now();
             }
             if let Some(soon) = afterwards.as_slice().first() {
                 next = next.min(Instant::now() + *soon);
@@ -101,56 +134,104 @@ impl Publisher {
             }
             if Instant::now() > rewrite {
                 rewrite = Instant::now() + REWRITTEN + random(REWRITTEN);
-                self.published.lock().await.rooms.clear();
+                self.published.lock().await.invalidate();
             }
         }
     }
 
-    /// Publishes what has changed, and returns when the API server has it.
+    /// Publishes that there is no room for a volume of `size` bytes of `class`, which could not be made, and returns
+    /// when the API server has it.
     ///
     /// # Errors
     /// When it has not.
-    pub(super) async fn publish_now(&self, context: &Context) -> Result<(), Failure> {
-        self.pass(context, Urgency::AtOnce).await.map(drop)
+    pub(super) async fn disprove(&self, context: &Context, class: &StorageClass, size: u64) -> Result<(), Failure> {
+        if self.room(context, class).await?.largest_volume >= size {
+            self.rooms.disprove(&class.name_any(), size);
+        }
+        let outcome = self.pass(context, Urgency::AtOnce).await;
+        let own = outcome.failures.into_iter().find(|(failed, _)| failed.as_ref() == class.metadata.name.as_ref());
+        own.map_or(Ok(()), |(_, failure)| Err(failure))
     }
 
-    async fn pass(&self, context: &Context, urgency: Urgency) -> Result<Pass, Failure> {
+    /// Looks whether the node is the same object still.
+    async fn review(&self, context: &Context) {
+        match NodeIdentity::review(&context.client, &context.node.name).await {
+            Ok(node) => {
+                let mut published = self.published.lock().await;
+                if published.owner != node.uid {
+                    info!(node = %node.name, "the node was registered again: its capacity is published anew");
+                    published.owner = node.uid;
+                    published.invalidate();
+                }
+            }
+            Err(failure) => debug!("{failure}"),
+        }
+    }
+
+    async fn pass(&self, context: &Context, urgency: Urgency) -> Outcome {
         let mut published = self.published.lock().await;
         let objects: Api<CSIStorageCapacity> = Api::namespaced(context.client.clone(), &context.namespace);
         let own = context.classes.state_filter(|class| class.provisioner == context.driver.as_str());
-        let mut outcome = Pass::Complete;
+        let mut outcome = Outcome::default();
         let just_written = published.written.is_some_and(|written| written.elapsed() < GATHERED);
         for class in &own {
             let name = class.name_any();
-            let room = room(context, class).await?;
+            let room = match self.room(context, class).await {
+                Ok(room) => room,
+                // Nothing can be made for such a class.
+                Err(failure) if failure.is_final() => Capacity::default(),
+                Err(failure) => {
+                    outcome.failures.push((Some(name), failure));
+                    continue;
+                }
+            };
             let before = published.rooms.get(&name).copied();
             if before.is_some_and(|before| before == room || (urgency == Urgency::Idle && is_drift(before, room))) {
                 continue;
             }
             if before.is_some() && just_written && urgency != Urgency::AtOnce {
-                outcome = Pass::Gathering;
+                outcome.is_gathering = true;
                 continue;
             }
-            let object = describe(context, &name, room);
+            let object = describe(context, published.owner.as_deref(), &name, room);
             let parameters = PatchParams::apply(context.driver.as_str()).force();
             let object_name = object.name_any();
-            ask("writing a CSIStorageCapacity", objects.patch(&object_name, &parameters, &Patch::Apply(&object)))
-                .await?;
-            debug!(class = %name, available = room.available, largest = room.largest_volume, "capacity published");
-            published.rooms.insert(name, room);
-            published.written = Some(Instant::now());
+            let patch = Patch::Apply(&object);
+            match ask("writing a CSIStorageCapacity", objects.patch(&object_name, &parameters, &patch)).await {
+                Ok(_) => {
+                    debug!(class = %name, available = room.available, largest = room.largest_volume, "capacity published");
+                    published.rooms.insert(name, room);
+                    published.written = Some(Instant::now());
+                }
+                Err(failure) => outcome.failures.push((Some(name), failure)),
+            }
         }
-        let names: BTreeSet<_> = own.iter().map(|class| class.name_any()).collect();
-        if !published.inherited {
-            remove_stale(context, &objects, &names).await?;
-            published.inherited = true;
+        if let Err(failure) = published.sweep(context, &objects, &own).await {
+            outcome.failures.push((None, failure));
         }
-        let gone: Vec<_> = published.rooms.keys().filter(|class| !names.contains(*class)).cloned().collect();
+        outcome
+    }
+}
+
+impl Published {
+    /// Removes the objects of classes that are gone.
+    async fn sweep(
+        &mut self,
+        context: &Context,
+        objects: &Api<CSIStorageCapacity>,
+        classes: &[Arc<StorageClass>],
+    ) -> Result<(), Failure> {
+        let names: BTreeSet<_> = classes.iter().map(|class| class.name_any()).collect();
+        if !self.swept {
+            remove_stale(context, objects, &names).await?;
+            self.swept = true;
+        }
+        let gone: Vec<_> = self.rooms.keys().filter(|class| !names.contains(*class)).cloned().collect();
         for class in gone {
-            remove(&objects, &object_name(context, &class)).await?;
-            published.rooms.remove(&class);
+            remove(objects, &object_name(context, &class)).await?;
+            self.rooms.remove(&class);
         }
-        Ok(outcome)
+        Ok(())
     }
 }
 
@@ -165,88 +246,19 @@ enum Urgency {
     Idle,
 }
 
-/// How far a pass came.
-enum Pass {
-    Complete,
+/// How far a pass came. One class that cannot be told holds up no other.
+#[derive(Default)]
+struct Outcome {
     /// Something has changed and is not told yet.
-    Gathering,
-}
-
-/// Room for volumes of `class`. One whose parameters are wrong has room for nothing.
-async fn room(context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
-    let Ok(parameters) = parameters(class) else { return Ok(Capacity::default()) };
-    match context.volumes.capacity(&parameters).await {
-        Ok(room) => Ok(room),
-        Err(fault) => match Failure::from(fault) {
-            failure if failure.is_final() => Ok(Capacity::default()),
-            failure => Err(failure),
-        },
-    }
+    is_gathering: bool,
+    /// What was not written, with its class if it is about one.
+    failures: Vec<(Option<String>, Failure)>,
 }
 
 /// Whether the difference is one that filesystems make by themselves, and that nobody need be told of.
 fn is_drift(before: Capacity, now: Capacity) -> bool {
     let little = now.total / DRIFT_SHARE;
     before.available.abs_diff(now.available) < little && before.largest_volume.abs_diff(now.largest_volume) < little
-}
-
-fn describe(context: &Context, class: &str, room: Capacity) -> CSIStorageCapacity {
-    let mut labels = context.place.segments();
-    labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
-    labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
-    // An agent that restarts must not hide its node; one whose node is gone must not go on showing it.
-    let owner = context.node.uid.as_ref().map(|uid| OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: context.node.name.clone(),
-        uid: uid.clone(),
-        ..OwnerReference::default()
-    });
-    CSIStorageCapacity {
-        metadata: ObjectMeta {
-            name: Some(object_name(context, class)),
-            namespace: Some(context.namespace.clone()),
-            labels: Some(labels),
-            owner_references: owner.map(|owner| vec![owner]),
-            ..ObjectMeta::default()
-        },
-        storage_class_name: class.to_owned(),
-        node_topology: Some(LabelSelector { match_labels: Some(context.place.segments()), match_expressions: None }),
-        capacity: Some(quantity(room.available)),
-        maximum_volume_size: Some(quantity(room.largest_volume)),
-    }
-}
-
-/// The same name each time, so that one request makes an object or changes it.
-fn object_name(context: &Context, class: &str) -> String {
-    let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
-    let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
-    format!("bulkhead-{short}")
-}
-
-/// Removes objects of this node that belong to no class any more.
-async fn remove_stale(
-    context: &Context,
-    objects: &Api<CSIStorageCapacity>,
-    classes: &BTreeSet<String>,
-) -> Result<(), Failure> {
-    let place = format!("{}={}", context.place.key(), context.place.value());
-    let own = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY},{place}"));
-    for object in ask("listing CSIStorageCapacity objects", objects.list(&own)).await? {
-        let current = object_name(context, &object.storage_class_name) == object.name_any();
-        if !current || !classes.contains(&object.storage_class_name) {
-            remove(objects, &object.name_any()).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn remove(objects: &Api<CSIStorageCapacity>, name: &str) -> Result<(), Failure> {
-    match ask("deleting a CSIStorageCapacity", objects.delete(name, &DeleteParams::default())).await {
-        Ok(_) => Ok(()),
-        Err(failure) if failure.is_not_found() => Ok(()),
-        Err(failure) => Err(failure),
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::backoff::random;
+use super::backoff::{Interruptions, random};
 use super::claim;
 use super::failure::{Failure, ask};
 use super::names::{BOUND, CLAIM_POLICY};
@@ -31,8 +31,15 @@ const RECONSIDERED: Duration = Duration::from_secs(300);
 /// How old the policy's binding must be: every API server has it in force by then, so that no claim lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// How often claims without the label are looked for: those from before the policy, or that it has missed.
+/// How often claims without the label are looked for: those from before the policy, or that it has missed. All others'
+/// lack it too, so the more of them there are the rarer it is.
 const NET: Duration = Duration::from_secs(1800);
+
+/// How many claims without the label make it so much rarer.
+const MANY: u32 = 5000;
+
+/// How soon they are looked for again when that has failed.
+const RETRIED: Duration = Duration::from_secs(30);
 
 /// How many claims the API server sends at a time.
 const PAGE: u32 = 500;
@@ -67,12 +74,15 @@ pub(super) fn watch(
 
 async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolumeClaim>, watcher::Error>>) {
     let mut mode = None;
-    let mut net = Instant::now() + SETTLED;
+    let mut net = Instant::now();
     while !sender.is_closed() {
         let (found, lasts) = concern.mode(mode).await;
         if mode != Some(found) {
             match found {
-                Mode::Labelled => info!("watching claims by label"),
+                Mode::Labelled => {
+                    info!("watching claims by label");
+                    net = Instant::now();
+                }
                 Mode::Everything => warn!(
                     "admission policy {CLAIM_POLICY} is not bound yet: watching the metadata of all claims, which costs the more the larger the cluster is; apply the policies"
                 ),
@@ -95,19 +105,25 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
                     reconsider = Box::pin(sleep_until(Instant::now() + lasts + random(lasts)));
                 }
                 () = sleep_until(net), if found == Mode::Labelled => {
-                    net = Instant::now() + NET + random(NET);
-                    match concern.label_the_missed().await {
-                        Ok(free) => for claim in free {
-                            if sender.send(Ok(Event::Apply(claim))).await.is_err() {
-                                return;
-                            }
-                        },
-                        Err(error) => warn!("looking for claims without a label: {error}"),
+                    let missed = concern.label_the_missed().await;
+                    net = Instant::now() + missed.pause + random(missed.pause);
+                    for claim in missed.free {
+                        if sender.send(Ok(Event::Apply(claim))).await.is_err() {
+                            return;
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// What a look at the claims without a label has found.
+struct Missed {
+    /// Those that no node has yet.
+    free: Vec<PersistentVolumeClaim>,
+    /// How long until the next look.
+    pause: Duration,
 }
 
 impl Concern {
@@ -147,13 +163,13 @@ impl Concern {
             Mode::Labelled => {
                 // Those for any node have an empty value.
                 let labels = format!("{} in (,{})", self.place.key(), self.place.value());
-                watcher(claims, Config::default().labels(&labels)).default_backoff().boxed()
+                watcher(claims, Config::default().labels(&labels)).backoff(Interruptions::default()).boxed()
             }
             Mode::Everything => {
                 let partial: Api<PartialObjectMeta<PersistentVolumeClaim>> = Api::all(self.client.clone());
                 let concern = self.clone();
                 watcher(partial, Config::default().page_size(PAGE))
-                    .default_backoff()
+                    .backoff(Interruptions::default())
                     .try_filter_map(move |event| futures::future::ready(Ok(concern.sift(event))))
                     .boxed()
             }
@@ -191,26 +207,38 @@ impl Concern {
 
     /// Sets the label of this node's claims that lack it, and tells those that no node has yet: whoever takes one
     /// brings the policy into play.
-    async fn label_the_missed(&self) -> Result<Vec<PersistentVolumeClaim>, Failure> {
-        let mut free = Vec::new();
+    async fn label_the_missed(&self) -> Missed {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
         let mut page = ListParams::default().labels(&format!("!{}", self.place.key())).limit(PAGE);
+        let (mut free, mut seen, mut failed) = (Vec::new(), 0_u32, false);
         loop {
-            let found = ask("listing claims without a label", claims.list_metadata(&page)).await?;
+            let found = match ask("listing claims without a label", claims.list_metadata(&page)).await {
+                Ok(found) => found,
+                Err(failure) => {
+                    warn!("{failure}");
+                    return Missed { free, pause: RETRIED };
+                }
+            };
             for partial in found.items {
+                seen = seen.saturating_add(1);
                 let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
                 if !self.includes(&claim) {
                     continue;
                 }
                 if claim::selected_node(&claim).is_some() {
-                    self.label(&claim).await?;
+                    // One that cannot be labelled hides no other.
+                    if let Err(failure) = self.label(&claim).await {
+                        warn!(claim = %claim.name_any(), namespace = claim.namespace(), "{failure}");
+                        failed = true;
+                    }
                 } else if !claim.annotations().contains_key(BOUND) {
                     free.push(claim);
                 }
             }
             match found.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
-                None => return Ok(free),
+                None if failed => return Missed { free, pause: RETRIED },
+                None => return Missed { free, pause: NET * (1 + seen / MANY) },
             }
         }
     }

@@ -3,7 +3,8 @@
 //! Every node that has room waits, the longer the fuller it is, and then writes its name into the claim. The API server
 //! lets the first one through.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,22 +19,29 @@ use super::backoff::random;
 use super::claim;
 use super::context::Context;
 use super::failure::Failure;
-use super::order::parameters;
 use super::selection::select;
 use crate::volumes::Capacity;
 
 /// How long a full node waits; an empty one does not.
 const FULLNESS: Duration = Duration::from_millis(600);
 
-/// What parts nodes that are equally full.
+/// What parts nodes that are equally full. Doubled with each contest that is lost by a hair, which shows that there are
+/// many: the first of many comes early all the same.
 const JITTER: Duration = Duration::from_millis(300);
+
+/// How often it is doubled at most.
+const DOUBLED: u32 = 3;
 
 /// How long until a node without room looks again whether there is some.
 const PAUSE: Duration = Duration::from_secs(20);
 
 /// The claims that this node competes for, and when its turn comes.
 #[derive(Debug, Default)]
-pub(super) struct Contest(Mutex<HashMap<String, Instant>>);
+pub(super) struct Contest {
+    turns: Mutex<HashMap<String, Instant>>,
+    /// Contests that were lost by a hair of late, less those that were won.
+    lost: AtomicU32,
+}
 
 impl Contest {
     /// Competes for `claim` of `class`.
@@ -48,9 +56,10 @@ impl Contest {
     ) -> Result<Action, Failure> {
         let uid = claim::uid(claim);
         // A claim that cannot be served as it is has to be refused by somebody: whoever takes it.
-        let room = match parameters(class) {
-            Ok(parameters) => Some(context.volumes.capacity(&parameters).await?),
-            Err(_) => None,
+        let room = match context.publisher.room(context, class).await {
+            Ok(room) => Some(room),
+            Err(failure) if failure.is_final() => None,
+            Err(failure) => return Err(failure),
         };
         let wanted = claim::requested(claim).unwrap_or_default();
         if room.is_some_and(|room| room.largest_volume < wanted) {
@@ -61,13 +70,15 @@ impl Contest {
         let turn = *self
             .turns()
             .entry(uid.to_owned())
-            .or_insert_with(|| now + FULLNESS.mul_f64(fullness(room)) + random(JITTER));
+            .or_insert_with(|| now + FULLNESS.mul_f64(fullness(room)) + random(JITTER * self.spread()));
         if turn > now {
             return Ok(Action::requeue(turn - now));
         }
         self.turns().remove(uid);
         // The volume is made when the claim comes back with this node.
-        select(context, claim, Some(&context.node.name)).await?;
+        let taken = select(context, claim, Some(&context.node.name)).await;
+        self.learn(taken.as_ref().is_err_and(Failure::is_conflict));
+        taken?;
         debug!(claim = %claim.name_any(), "taken");
         Ok(Action::await_change())
     }
@@ -77,8 +88,23 @@ impl Contest {
         self.turns().remove(uid);
     }
 
+    /// Forgets all but those claims.
+    pub(super) fn keep(&self, living: &HashSet<String>) {
+        self.turns().retain(|uid, _| living.contains(uid));
+    }
+
+    fn spread(&self) -> u32 {
+        1 << self.lost.load(Ordering::Relaxed)
+    }
+
+    fn learn(&self, lost: bool) {
+        let step = |now: u32| Some(if lost { (now + 1).min(DOUBLED) } else { now.saturating_sub(1) });
+        // The closure always gives a value.
+        let _ = self.lost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+    }
+
     fn turns(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,5 +127,18 @@ mod tests {
         assert_eq!(fullness(room(10, 10)), 0.0);
         assert_eq!(fullness(room(20, 10)), 0.0, "pools may be overcommitted");
         assert_eq!(fullness(None), 1.0);
+    }
+
+    #[test]
+    fn contests_that_are_lost_spread_the_next_ones() {
+        let contest = Contest::default();
+        assert_eq!(contest.spread(), 1);
+        let spreads: Vec<_> = [true, true, true, true, false, false, false, false]
+            .map(|lost| {
+                contest.learn(lost);
+                contest.spread()
+            })
+            .into();
+        assert_eq!(spreads, [2, 4, 8, 8, 4, 2, 1, 1]);
     }
 }

@@ -1,6 +1,6 @@
 //! What all controllers of an agent share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use bulkhead_protocol::DriverName;
@@ -55,6 +55,16 @@ impl Context {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
     }
 
+    /// Forgets what is remembered of claims and PersistentVolumes that are not there any more.
+    pub(super) fn forget_the_gone(&self) {
+        let mut living: HashSet<String> = self.claims.state().iter().filter_map(|claim| claim.uid()).collect();
+        living.extend(self.objects.state().iter().filter_map(|object| object.uid()));
+        self.attempts.keep(&living);
+        self.contest.keep(&living);
+        self.hopeless.keep(&living);
+        self.written.keep(&living);
+    }
+
     /// All PersistentVolumes.
     pub(super) fn all_objects(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
@@ -89,6 +99,11 @@ impl Written {
             written.remove(uid);
         }
         overtaken
+    }
+
+    /// Forgets all but those objects.
+    fn keep(&self, living: &HashSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living.contains(uid));
     }
 
     /// The object is gone.

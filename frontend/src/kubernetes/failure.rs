@@ -47,9 +47,9 @@ impl Failure {
         }
     }
 
-    /// Whether the pool has no room.
-    pub(super) fn is_no_space(&self) -> bool {
-        matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace))
+    /// Whether another node may have what this one has not: room, or the pool.
+    pub(super) fn is_of_this_node(&self) -> bool {
+        matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace) || fault.is(ErrorKind::PoolBroken))
     }
 
     /// Whether the object has changed since it was read, so that the next look at it decides.

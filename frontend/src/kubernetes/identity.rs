@@ -3,7 +3,6 @@
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use tracing::warn;
 
 use super::failure::{Failure, ask};
 use super::names::{TOKEN_NODE_NAME, TOKEN_NODE_UID};
@@ -36,12 +35,7 @@ impl NodeIdentity {
             Some(other) => Err(Failure::Refused(format!(
                 "the token is bound to node {other:?}, and --node-id says {node:?}: give this node's agent a token of its own"
             ))),
-            None => {
-                warn!(
-                    "the token is bound to no node: the cluster's policies refuse what it writes, and capacity objects outlive the node; use one that is bound to a pod or to the node"
-                );
-                Ok(Self { name: node.to_owned(), uid: None })
-            }
+            None => Ok(Self { name: node.to_owned(), uid: None }),
         }
     }
 }

@@ -7,6 +7,7 @@ mod access;
 mod agent;
 mod backoff;
 mod capacity;
+mod capacity_object;
 mod claim;
 mod claims;
 mod contest;
@@ -22,8 +23,10 @@ mod reclaimer;
 mod reconcile;
 mod resize_status;
 mod resizer;
+mod room;
 mod selection;
 mod settler;
+mod throttle;
 mod volume;
 mod watch;
 

@@ -16,7 +16,7 @@ use super::events::Reason;
 use super::failure::{Failure, ask};
 use super::order::{Want, order, want};
 use super::selection::select;
-use super::volume::describe;
+use super::volume::{describe, own};
 use crate::volumes::Provisioned;
 
 /// Does what `claim`, which is not bound, wants of this node.
@@ -30,6 +30,10 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
     }
     let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };
     let Some(class) = context.classes.get(&ObjectRef::new(name)) else {
+        // Every node sees a claim that has none; only the selected one is to tell.
+        if claim::selected_node(claim) != Some(&context.node.name) {
+            return Ok(Action::await_change());
+        }
         return Err(told(context, claim, Failure::Refused(format!("storage class {name} does not exist"))));
     };
     if class.provisioner != context.driver.as_str() {
@@ -45,9 +49,9 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
         }
         Want::Volume => match provision(context, claim, &class).await {
             Ok(()) => Ok(Action::await_change()),
-            Err(failure) if failure.is_no_space() => {
+            Err(failure) if failure.is_of_this_node() => {
                 let failure = told(context, claim, failure);
-                give_back(context, claim).await?;
+                give_back(context, claim, &class).await?;
                 info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
                 Ok(Action::await_change())
             }
@@ -61,11 +65,18 @@ async fn provision(context: &Context, claim: &PersistentVolumeClaim, class: &Arc
     let provisioned = context.volumes.provision(new).await?;
     context.publisher.nudge();
     let mut object = describe(&context.driver, &context.place, claim, class, &provisioned);
-    if !is_still_wanted(context, claim)
-        && let Some(spec) = &mut object.spec
-    {
+    match fate(context, claim).await? {
+        Fate::Wanted => {}
+        Fate::Elsewhere => {
+            context.unsettled.notify_one();
+            return Ok(());
+        }
         // Nobody will ever claim it: the object is there only so that the volume leaves in the ordinary way.
-        spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
+        Fate::Gone => {
+            if let Some(spec) = &mut object.spec {
+                spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
+            }
+        }
     }
     match ask("creating a PersistentVolume", context.all_objects().create(&PostParams::default(), &object)).await {
         Ok(_) => {}
@@ -86,9 +97,37 @@ async fn provision(context: &Context, claim: &PersistentVolumeClaim, class: &Arc
     Ok(())
 }
 
-/// Whether the watch still knows the claim.
-fn is_still_wanted(context: &Context, claim: &PersistentVolumeClaim) -> bool {
-    context.claims.get(&ObjectRef::from_obj(claim)).is_some_and(|now| now.metadata.uid == claim.metadata.uid)
+/// What became of a claim while its volume was made.
+enum Fate {
+    /// It waits for its volume.
+    Wanted,
+    /// It is gone, or about to go.
+    Gone,
+    /// It waits for one on another node.
+    Elsewhere,
+}
+
+/// The watch knows of claims that are as they were; of all others the API server is asked, since a watch may lack what
+/// is there.
+async fn fate(context: &Context, claim: &PersistentVolumeClaim) -> Result<Fate, Failure> {
+    let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
+    let is_going = |now: &PersistentVolumeClaim| now.metadata.deletion_timestamp.is_some();
+    let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&context.node.name);
+    let watched = context.claims.get(&ObjectRef::from_obj(claim));
+    if watched.is_some_and(|now| is_same(&now) && is_here(&now) && !is_going(&now)) {
+        return Ok(Fate::Wanted);
+    }
+    let claims = context.claims_beside(claim);
+    Ok(match ask("reading a claim", claims.get_opt(&claim.name_any())).await? {
+        Some(now) if is_same(&now) && !is_going(&now) => {
+            if is_here(&now) {
+                Fate::Wanted
+            } else {
+                Fate::Elsewhere
+            }
+        }
+        _ => Fate::Gone,
+    })
 }
 
 /// Makes sure that the object that is there already is for this very volume.
@@ -100,7 +139,14 @@ async fn verify(context: &Context, object: &PersistentVolume) -> Result<(), Fail
         Some((csi.driver.clone(), csi.volume_handle.clone(), spec.claim_ref.as_ref()?.uid.clone()))
     };
     if key(&there) == key(object) {
-        return Ok(());
+        if own(&there, &context.driver, &context.place).is_some() {
+            return Ok(());
+        }
+        context.unsettled.notify_one();
+        return Err(Failure::Refused(format!(
+            "PersistentVolume {} of this claim is on another node: the volume that was made here goes",
+            object.name_any()
+        )));
     }
     Err(Failure::Refused(format!(
         "PersistentVolume {} exists and is for something else: delete it, if nobody uses it",
@@ -110,8 +156,8 @@ async fn verify(context: &Context, object: &PersistentVolume) -> Result<(), Fail
 
 /// Lets the scheduler choose another node. What this node has room for is published first: the scheduler would choose
 /// it again at once.
-async fn give_back(context: &Context, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
-    context.publisher.publish_now(context).await?;
+async fn give_back(context: &Context, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
+    context.publisher.disprove(context, class, claim::requested(claim).unwrap_or_default()).await?;
     select(context, claim, None).await
 }
 

@@ -18,9 +18,21 @@ use super::volume::{is_deleted_when_released, own, phase};
 /// # Errors
 /// When it cannot be done now.
 pub(super) async fn serve(context: &Context, object: &PersistentVolume) -> Result<Action, Failure> {
-    if context.written.overtook(&object.uid().unwrap_or_default(), object.metadata.resource_version.as_deref()) {
+    let uid = object.uid().unwrap_or_default();
+    if context.written.overtook(&uid, object.metadata.resource_version.as_deref()) {
         return Ok(Action::await_change());
     }
+    // A volume that was to be deleted a while ago may be to be kept by now, and its watch may be late.
+    let now = if context.attempts.has_failed(&uid) {
+        let found = ask("reading a PersistentVolume", context.all_objects().get_opt(&object.name_any())).await?;
+        match found.filter(|now| now.uid() == object.uid()) {
+            Some(now) => Some(now),
+            None => return Ok(Action::await_change()),
+        }
+    } else {
+        None
+    };
+    let object = now.as_ref().unwrap_or(object);
     let Some(volume) = own(object, &context.driver, &context.place) else { return Ok(Action::await_change()) };
     let held = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     let going = object.metadata.deletion_timestamp.is_some();
@@ -39,7 +51,7 @@ pub(super) async fn serve(context: &Context, object: &PersistentVolume) -> Resul
             if held {
                 release(context, object).await?;
             }
-            context.written.finish(&object.uid().unwrap_or_default());
+            context.written.finish(&uid);
             info!(object = %object.name_any(), %volume, "deleted");
         }
         (true, "Bound") if !held && !going => {

@@ -80,6 +80,11 @@ pub(super) fn infeasible(target: u64, fault: &Fault) -> Value {
     })
 }
 
+/// A patch that says: the growth that was begun has failed, because of `fault`.
+pub(super) fn failed(fault: &Fault) -> Value {
+    json!({ "status": { "conditions": [condition("ControllerResizeError", &fault.to_string())] } })
+}
+
 fn condition(kind: &str, message: &str) -> Value {
     json!({ "type": kind, "status": "True", "lastTransitionTime": Timestamp::now().to_string(), "message": message })
 }

@@ -1,6 +1,6 @@
 //! Growing volumes whose claims ask for more. The agent does both halves: the volume, and what the claim says of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,9 @@ use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
 /// How long a growth that cannot be done is left alone.
 const PAUSE: Duration = Duration::from_secs(300);
 
+/// How soon to look again for a volume that is not known.
+const UNKNOWN: Duration = Duration::from_secs(30);
+
 /// Grows the volume of `claim`, which is bound, if it asks for that.
 ///
 /// # Errors
@@ -33,14 +36,16 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
     if !is_wanted(claim) {
         return Ok(Action::await_change());
     }
-    let Some((object, volume)) = bound_volume(context, claim) else { return Ok(Action::await_change()) };
-    let target = target(claim, &object);
-    // An attempt that was judged infeasible leaves the claim as it is until it succeeds.
-    let repeated =
-        resize_status::progress(claim) == Progress::Infeasible && resize_status::allocated(claim) == Some(target);
-    if repeated && let Some(pause) = context.hopeless.pause(claim::uid(claim), target) {
+    // The watch of its volume may be late.
+    let Some((object, volume)) = bound_volume(context, claim) else { return Ok(Action::requeue(UNKNOWN)) };
+    let is_hopeless = context.hopeless.knows(claim::uid(claim));
+    let target = target(claim, &object, is_hopeless);
+    if let Some(pause) = context.hopeless.pause(claim::uid(claim), target) {
         return Ok(Action::requeue(pause));
     }
+    // An attempt that has failed for good leaves the claim as it is until it succeeds.
+    let repeated = resize_status::allocated(claim) == Some(target)
+        && (is_hopeless || resize_status::progress(claim) == Progress::Infeasible);
     let mut claim = Arc::new(claim.clone());
     if !repeated {
         claim = begin(context, &claim, target).await?;
@@ -55,13 +60,14 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
     }
     record(context, &object, size).await?;
     write_status(context, &claim, resize_status::finished(size)).await?;
+    context.hopeless.forget(claim::uid(&claim));
     context.publisher.nudge();
     info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, "grown");
     context.events.tell(&*claim, Reason::VolumeResizeSuccessful, format!("volume {volume} has {size} bytes"));
     Ok(Action::await_change())
 }
 
-/// Growths that were judged infeasible, by the claim's uid. Another size is tried at once; for the same one there may be
+/// Growths that have failed for good, by the claim's uid. Another size is tried at once; for the same one there may be
 /// room one day.
 #[derive(Debug, Default)]
 pub(super) struct Hopeless(Mutex<HashMap<String, (u64, Instant)>>);
@@ -74,11 +80,21 @@ impl Hopeless {
         PAUSE.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
+    /// Whether the last attempt has failed for good.
+    fn knows(&self, uid: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid)
+    }
+
     fn note(&self, uid: &str, target: u64) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), (target, Instant::now()));
     }
 
-    /// The claim is gone.
+    /// Forgets all but those claims.
+    pub(super) fn keep(&self, living: &HashSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living.contains(uid));
+    }
+
+    /// The claim has grown, or is gone.
     pub(super) fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
@@ -100,12 +116,13 @@ fn bound_volume(context: &Context, claim: &PersistentVolumeClaim) -> Option<(Arc
     (bound_to == Some(claim::uid(claim))).then_some((object, volume))
 }
 
-/// The size to try. One that was begun is ended first, also if less is wanted by now: it may be done already.
-fn target(claim: &PersistentVolumeClaim, object: &PersistentVolume) -> u64 {
+/// The size to try. One that was begun is ended first, also if less is wanted by now: it may be done already. One that is
+/// hopeless is not.
+fn target(claim: &PersistentVolumeClaim, object: &PersistentVolume, is_hopeless: bool) -> u64 {
     let requested = claim::requested(claim).unwrap_or_default();
     let begun = match resize_status::progress(claim) {
-        Progress::Begun => resize_status::allocated(claim).unwrap_or_default(),
-        Progress::None | Progress::Infeasible => 0,
+        Progress::Begun if !is_hopeless => resize_status::allocated(claim).unwrap_or_default(),
+        Progress::Begun | Progress::None | Progress::Infeasible => 0,
     };
     let recorded = object.spec.as_ref().and_then(|spec| bytes(spec.capacity.as_ref()?.get("storage")?));
     requested.max(begun).max(recorded.unwrap_or_default())
@@ -151,15 +168,24 @@ async fn failed(
     let infeasible = is_infeasible(&fault);
     warn!(claim = %claim.name_any(), namespace = claim.namespace(), infeasible, "not grown: {fault}");
     context.events.tell(claim, Reason::VolumeResizeFailed, fault.to_string());
-    if infeasible {
-        if !repeated && let Err(failure) = write_status(context, claim, resize_status::infeasible(target, &fault)).await
-        {
-            return failure;
-        }
-        context.hopeless.note(claim::uid(claim), target);
-        return Failure::Refused(fault.to_string());
+    if !infeasible && may_pass(&fault) {
+        return fault.into();
     }
-    fault.into()
+    let status = if infeasible { resize_status::infeasible(target, &fault) } else { resize_status::failed(&fault) };
+    if !repeated && let Err(failure) = write_status(context, claim, status).await {
+        return failure;
+    }
+    context.hopeless.note(claim::uid(claim), target);
+    Failure::Refused(fault.to_string())
+}
+
+/// Whether the same attempt may succeed soon.
+fn may_pass(fault: &Fault) -> bool {
+    match fault.kind {
+        FaultKind::Typed(kind) => matches!(kind, ErrorKind::Busy | ErrorKind::PoolBroken),
+        FaultKind::Away | FaultKind::Garbled => true,
+        FaultKind::OutOfRange | FaultKind::Elsewhere | FaultKind::BadToken => false,
+    }
 }
 
 /// Whether the claim's owner had better ask for less. A full pool counts: only then may they.
@@ -198,6 +224,10 @@ mod tests {
     use super::*;
 
     fn sizes(requested: &str, allocated: Option<(&str, &str)>, recorded: &str) -> u64 {
+        sizes_after(requested, allocated, recorded, false)
+    }
+
+    fn sizes_after(requested: &str, allocated: Option<(&str, &str)>, recorded: &str, is_hopeless: bool) -> u64 {
         let status = allocated.map(|(size, status)| {
             json!({ "allocatedResources": { "storage": size }, "allocatedResourceStatuses": { "storage": status } })
         });
@@ -205,7 +235,7 @@ mod tests {
             "spec": { "resources": { "requests": { "storage": requested } } }, "status": status,
         }));
         let object = serde_json::from_value(json!({ "spec": { "capacity": { "storage": recorded } } }));
-        target(&claim.unwrap(), &object.unwrap()) >> 30
+        target(&claim.unwrap(), &object.unwrap(), is_hopeless) >> 30
     }
 
     #[test]
@@ -215,6 +245,8 @@ mod tests {
         assert_eq!(sizes("8Gi", Some(("4Gi", "ControllerResizeInProgress")), "1Gi"), 8);
         assert_eq!(sizes("2Gi", Some(("4Gi", "ControllerResizeInfeasible")), "1Gi"), 2);
         assert_eq!(sizes("2Gi", None, "4Gi"), 4, "the volume was grown already");
+        let begun = Some(("4Gi", "ControllerResizeInProgress"));
+        assert_eq!(sizes_after("2Gi", begun, "1Gi", true), 2, "what has failed for good is not");
     }
 
     #[test]

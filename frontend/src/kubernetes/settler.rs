@@ -5,6 +5,7 @@
 //! is for the privileged helper to judge.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_protocol::{ErrorKind, VolumeId};
@@ -15,11 +16,16 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::backoff::random;
+use super::claim;
 use super::context::Context;
 use super::failure::{Failure, ask};
+use super::volume::is_elsewhere;
 
 /// How often volumes are compared with what the API server knows.
 const PERIOD: Duration = Duration::from_secs(600);
+
+/// How long after a failure it is tried again.
+const RETRIED: Duration = Duration::from_secs(15);
 
 /// How long what is under way may take before a comparison that something has asked for.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -36,11 +42,16 @@ pub(super) async fn run(context: &Context) {
     let mut kept = HashSet::new();
     loop {
         sleep(SETTLING).await;
-        if let Err(failure) = settle(context, &mut kept).await {
-            warn!("forgotten volumes are not looked for: {failure}");
-        }
+        context.forget_the_gone();
+        let pause = match settle(context, &mut kept).await {
+            Ok(()) => PERIOD,
+            Err(failure) => {
+                warn!("forgotten volumes are not looked for: {failure}");
+                failure.retry_after().unwrap_or(RETRIED)
+            }
+        };
         tokio::select! {
-            () = sleep(PERIOD + random(PERIOD / 2)) => {}
+            () = sleep(pause + random(pause / 2)) => {}
             () = context.unsettled.notified() => {}
         }
     }
@@ -64,6 +75,9 @@ async fn settle(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), F
         forgotten.retain(|volume| claim_uid(volume) != Some(uid));
     })
     .await?;
+    if forgotten.is_empty() {
+        return Ok(());
+    }
     each_handle(context, |handle| {
         forgotten.retain(|volume| volume.as_str() != handle);
     })
@@ -84,14 +98,11 @@ async fn settle(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), F
     Ok(())
 }
 
-/// Volumes that were made for claims and that no PersistentVolume of this node's is for.
+/// Volumes that were made for claims, and neither a PersistentVolume nor a claim of this node's is for.
 async fn unknown(context: &Context) -> Result<Vec<VolumeId>, Failure> {
-    let known: HashSet<String> = context
-        .objects
-        .state()
-        .iter()
-        .filter_map(|object| Some(object.spec.as_ref()?.csi.as_ref()?.volume_handle.clone()))
-        .collect();
+    let handle = |object: &Arc<PersistentVolume>| Some(object.spec.as_ref()?.csi.as_ref()?.volume_handle.clone());
+    let mut known: HashSet<String> = context.objects.state().iter().filter_map(handle).collect();
+    known.extend(context.claims.state().iter().map(|claim| claim::volume_name(claim)));
     let mut unknown = Vec::new();
     let mut token = String::new();
     loop {
@@ -120,7 +131,13 @@ async fn each_claim(context: &Context, mut see: impl FnMut(&str)) -> Result<(), 
     let mut parameters = ListParams::default().limit(PAGE);
     loop {
         let page = ask("listing all claims", claims.list_metadata(&parameters)).await?;
-        page.items.iter().filter_map(|claim| claim.metadata.uid.as_deref()).for_each(&mut see);
+        for partial in page.items {
+            let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
+            // One that waits for another node has no use for a volume on this one.
+            if claim::selected_node(&claim).is_none_or(|node| node == context.node.name) {
+                see(claim::uid(&claim));
+            }
+        }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),
             None => return Ok(()),
@@ -135,10 +152,9 @@ async fn each_handle(context: &Context, mut see: impl FnMut(&str)) -> Result<(),
         let page = ask("listing all PersistentVolumes", objects.list(&parameters)).await?;
         let handles = page.items.iter().filter_map(|object| {
             let csi = object.spec.as_ref()?.csi.as_ref()?;
-            let elsewhere = object.spec.as_ref()?.node_affinity.is_some()
-                && super::volume::own(object, &context.driver, &context.place).is_none();
             // One that is bound to another node is another volume, whatever its name.
-            (csi.driver == context.driver.as_str() && !elsewhere).then_some(csi.volume_handle.as_str())
+            let may_be_here = csi.driver == context.driver.as_str() && !is_elsewhere(object, &context.place);
+            may_be_here.then_some(csi.volume_handle.as_str())
         });
         handles.for_each(&mut see);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

@@ -77,6 +77,13 @@ pub(super) fn own(object: &PersistentVolume, driver: &DriverName, place: &Place)
     if provisioner == driver.as_str() && here { csi.volume_handle.parse().ok() } else { None }
 }
 
+/// Whether `object` says that it is on another node than `place`.
+pub(super) fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
+    let required = object.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
+    let terms = required.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default();
+    !terms.is_empty() && terms.iter().all(|term| names_others(term, place))
+}
+
 /// The phase of its life.
 pub(super) fn phase(object: &PersistentVolume) -> &str {
     object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
@@ -95,6 +102,13 @@ fn affinity(place: &Place) -> VolumeNodeAffinity {
     };
     let term = NodeSelectorTerm { match_expressions: Some(vec![here]), match_fields: None };
     VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: vec![term] }) }
+}
+
+fn names_others(term: &NodeSelectorTerm, place: &Place) -> bool {
+    term.match_expressions.iter().flatten().any(|expression| {
+        let mut values = expression.values.iter().flatten();
+        expression.key == place.key() && expression.operator == "In" && !values.any(|value| value == place.value())
+    })
 }
 
 fn is_only(term: &NodeSelectorTerm, place: &Place) -> bool {
@@ -195,5 +209,21 @@ mod tests {
         assert!(!ours(&|object| {
             object["spec"].as_object_mut().unwrap().remove("nodeAffinity");
         }));
+    }
+
+    #[test]
+    fn elsewhere_is_where_another_node_is_named() {
+        let elsewhere = |terms: serde_json::Value| {
+            let mut object = described("Filesystem");
+            object["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"] = terms;
+            is_elsewhere(&serde_json::from_value(object).unwrap(), &place())
+        };
+        let term = |key: &str, value: &str| json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": [value] }] });
+        let (here, there) = (term("bulkhead.csi.local/node", "here"), term("bulkhead.csi.local/node", "there"));
+        assert!(elsewhere(json!([there])));
+        assert!(!elsewhere(json!([here])));
+        assert!(!elsewhere(json!([there, here])));
+        assert!(!elsewhere(json!([])));
+        assert!(!elsewhere(json!([term("kubernetes.io/hostname", "there")])), "by a key that says nothing to us");
     }
 }

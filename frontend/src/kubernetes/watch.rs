@@ -1,14 +1,13 @@
 //! Watching objects: a store of them, and a stream of those that have changed.
 
+use std::collections::HashSet;
 use std::fmt::Debug;
-use std::hash::Hash;
 
-use futures::{Stream, StreamExt, future};
+use futures::{Stream, StreamExt, stream};
 use k8s_openapi::serde::de::DeserializeOwned;
 use kube::Resource;
-use kube::runtime::WatchStreamExt;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{ObjectRef, reflector};
 use kube::runtime::watcher::{self, Event};
 use tracing::warn;
 
@@ -16,24 +15,43 @@ use super::failure::told;
 
 /// Keeps `writer`'s store like `events`, and tells which objects have changed or gone. What fails is logged, and
 /// tried again by the watcher itself.
+///
+/// A list, with which every watch begins and sometimes begins again, replaces the store when it is complete. What it
+/// holds and what it lacks is told then and not before: who looked sooner would find the old store.
 pub(super) fn follow<K>(
     what: &'static str,
-    writer: Writer<K>,
+    mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
 ) -> impl Stream<Item = ObjectRef<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash,
 {
-    let slim = events.modify(|object| object.meta_mut().managed_fields = None);
-    reflector(writer, slim).touched_objects().filter_map(move |outcome| {
-        future::ready(match outcome {
-            Ok(object) => Some(ObjectRef::from_obj(&object)),
-            Err(error) => {
-                warn!("watching {what} is interrupted: {}", reason(&error));
-                None
+    let known = writer.as_reader();
+    let mut listed = HashSet::new();
+    events.flat_map(move |event| {
+        let mut changed = Vec::new();
+        match event {
+            Ok(mut event) => {
+                match &mut event {
+                    Event::Init => listed = known.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
+                    Event::InitApply(object) => {
+                        object.meta_mut().managed_fields = None;
+                        // Its uid may be another one than before.
+                        listed.replace(ObjectRef::from_obj(object));
+                    }
+                    Event::InitDone => changed.extend(listed.drain()),
+                    Event::Apply(object) => {
+                        object.meta_mut().managed_fields = None;
+                        changed.push(ObjectRef::from_obj(object));
+                    }
+                    Event::Delete(object) => changed
+                        .extend(known.get(&ObjectRef::from_obj(object)).map(|known| ObjectRef::from_obj(&*known))),
+                }
+                writer.apply_watcher_event(&event);
             }
-        })
+            Err(error) => warn!("watching {what} is interrupted: {}", reason(&error)),
+        }
+        stream::iter(changed)
     })
 }
 
@@ -44,5 +62,63 @@ fn reason(error: &watcher::Error) -> String {
         | watcher::Error::WatchFailed(error) => told(error),
         watcher::Error::WatchError(status) => status.message.clone(),
         watcher::Error::NoResourceVersion => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::reflector::store;
+
+    use super::*;
+
+    fn object(name: &str, uid: &str) -> ConfigMap {
+        serde_json::from_value(serde_json::json!({ "metadata": { "namespace": "n", "name": name, "uid": uid } }))
+            .unwrap()
+    }
+
+    async fn told_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
+        let (known, writer) = store();
+        let changed = follow("maps", writer, stream::iter(events.into_iter().map(Ok)));
+        // Whether an object is in the store is asked as soon as it is told of.
+        let mut told: Vec<_> =
+            changed.map(|object| (object.name.clone(), known.get(&object).is_some())).collect().await;
+        told.sort();
+        told
+    }
+
+    fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
+        expected.iter().map(|(name, there)| ((*name).to_owned(), *there)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_told_when_it_is_complete() {
+        let begun = vec![Event::Init, Event::InitApply(object("a", "1")), Event::InitApply(object("b", "2"))];
+        assert_eq!(told_after(begun.clone()).await, pairs(&[]));
+        let complete = [begun, vec![Event::InitDone]].concat();
+        assert_eq!(told_after(complete.clone()).await, pairs(&[("a", true), ("b", true)]));
+    }
+
+    #[tokio::test]
+    async fn a_later_list_tells_of_what_came_and_of_what_went() {
+        let events = vec![
+            Event::Init,
+            Event::InitApply(object("gone", "1")),
+            Event::InitDone,
+            Event::Init,
+            Event::InitApply(object("new", "2")),
+            Event::InitDone,
+        ];
+        assert_eq!(told_after(events).await, pairs(&[("gone", false), ("gone", true), ("new", true)]));
+    }
+
+    #[tokio::test]
+    async fn what_was_never_known_is_not_missed() {
+        let events = vec![
+            Event::Apply(object("a", "1")),
+            Event::Delete(object("a", "1")),
+            Event::Delete(object("foreign", "2")),
+        ];
+        assert_eq!(told_after(events).await, pairs(&[("a", false), ("a", true)]));
     }
 }

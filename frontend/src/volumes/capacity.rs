@@ -16,26 +16,15 @@ pub struct Capacity {
 }
 
 impl Volumes {
-    /// The room for volumes with these parameters. Where the choice of the pool is open, that of the roomiest.
+    /// The room for volumes with these parameters.
     ///
     /// # Errors
-    /// When the parameters name a pool that is not served.
+    /// When they name no pool that is served: then no such volume could be made either.
     pub async fn capacity(&self, parameters: &Parameters) -> Result<Capacity, Fault> {
         let welcome = self.helper.welcome().await?;
-        let pools = welcome.pools.as_slice();
-        match parameters.pool(pools) {
+        match parameters.pool(welcome.pools.as_slice()) {
             Ok(pool) => self.room(pool).await,
-            Err(_) if parameters.names_no_pool() => {
-                let mut most = Capacity::default();
-                for pool in pools {
-                    let room = self.room(&pool.name).await?;
-                    most.total = most.total.max(room.total);
-                    most.available = most.available.max(room.available);
-                    most.largest_volume = most.largest_volume.max(room.largest_volume);
-                }
-                Ok(most)
-            }
-            Err(fault) => Err(fault),
+            Err(fault) => without_broken_pools(fault),
         }
     }
 
@@ -44,9 +33,12 @@ impl Volumes {
             Ok(status) => {
                 Ok(Capacity { available: status.available, largest_volume: status.largest_volume, total: status.total })
             }
-            // A pool that is not served has room for nothing.
-            Err(fault) if fault.is(ErrorKind::PoolBroken) => Ok(Capacity::default()),
-            Err(fault) => Err(fault),
+            Err(fault) => without_broken_pools(fault),
         }
     }
+}
+
+/// A pool that is not served has room for nothing.
+fn without_broken_pools(fault: Fault) -> Result<Capacity, Fault> {
+    if fault.is(ErrorKind::PoolBroken) { Ok(Capacity::default()) } else { Err(fault) }
 }

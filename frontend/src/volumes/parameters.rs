@@ -99,11 +99,6 @@ impl Parameters {
         }
     }
 
-    /// Whether they leave the choice of the pool open.
-    pub fn names_no_pool(&self) -> bool {
-        self.pool.is_none()
-    }
-
     /// Whether a volume in that pool is what they ask for.
     pub fn allows_pool(&self, pool: &PoolName) -> bool {
         self.pool.as_ref().is_none_or(|wanted| wanted == pool)

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -18,6 +19,8 @@ use tokio::sync::broadcast;
 pub enum Fault {
     /// Answers with this status.
     Refuse(u16, Value),
+    /// Turns it away as an API server does that has too much to do, for so many seconds.
+    Busy(u32),
     /// Says nothing, for as long as the connection lasts.
     Hang,
 }
@@ -41,6 +44,8 @@ pub struct MockApi {
 
 struct Shared {
     claims: Mutex<Vec<Value>>,
+    /// Whether lists leave all claims out.
+    unlisted: AtomicBool,
     classes: Vec<Value>,
     /// Events of the claims' watch.
     events: broadcast::Sender<Value>,
@@ -57,6 +62,7 @@ impl MockApi {
     ) -> Self {
         let shared = Arc::new(Shared {
             claims: Mutex::default(),
+            unlisted: AtomicBool::default(),
             classes,
             events: broadcast::Sender::new(64),
             rule: Mutex::new(Box::new(rule)),
@@ -94,6 +100,16 @@ impl MockApi {
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
 
+    /// Takes all claims away without a word to those who watch.
+    pub fn clear(&self) {
+        self.shared.claims.lock().unwrap().clear();
+    }
+
+    /// Leaves all claims out of lists; each one is still there for who asks for it.
+    pub fn unlist(&self) {
+        self.shared.unlisted.store(true, Ordering::Relaxed);
+    }
+
     /// Ends all watches with an error.
     pub fn expire(&self) {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
@@ -118,6 +134,11 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
     let fault = (shared.rule.lock().unwrap())(&method, &path);
     match fault {
         Some(Fault::Refuse(code, status)) => return answer(code, &status),
+        Some(Fault::Busy(seconds)) => {
+            let headers = [("retry-after", seconds.to_string()), ("content-type", "text/plain".to_owned())];
+            return (StatusCode::TOO_MANY_REQUESTS, headers, "Too many requests, please try again later.\n")
+                .into_response();
+        }
         Some(Fault::Hang) => std::future::pending::<()>().await,
         None => {}
     }
@@ -125,7 +146,19 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
     let claims = path.ends_with("/persistentvolumeclaims");
     match method {
         Method::GET if watching => watch(if claims { Some(shared.events.subscribe()) } else { None }),
+        Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
+            answer(200, &list("v1", "PersistentVolumeClaim", &[]))
+        }
         Method::GET if claims => answer(200, &list("v1", "PersistentVolumeClaim", &shared.claims.lock().unwrap())),
+        Method::GET if path.contains("/persistentvolumeclaims/") => {
+            let claims = shared.claims.lock().unwrap();
+            match claims.iter().find(|claim| claim["metadata"]["name"] == name) {
+                Some(claim) => answer(200, claim),
+                None => {
+                    answer(404, &json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" }))
+                }
+            }
+        }
         Method::GET if name == "storageclasses" => {
             answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes))
         }

@@ -1,6 +1,7 @@
 //! What deploy/ has for a cluster, applied as an administrator applies it.
 
 use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::path::Path;
 use std::process::Command;
 
@@ -18,7 +19,7 @@ pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 /// What kubectl complains of.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
-    kubectl(kubeconfig, ["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])
+    kubectl(kubeconfig, &["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])
 }
 
 /// Removes one object of those.
@@ -26,10 +27,14 @@ pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
 /// # Errors
 /// What kubectl complains of.
 pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
-    kubectl(kubeconfig, ["delete", kind, name].map(OsStr::new))
+    kubectl(kubeconfig, &["delete", kind, name])
 }
 
-fn kubectl<const N: usize>(kubeconfig: &Path, arguments: [&OsStr; N]) -> Result<()> {
+/// Runs kubectl as the administrator does.
+///
+/// # Errors
+/// What it complains of.
+pub fn kubectl(kubeconfig: &Path, arguments: &[impl AsRef<OsStr> + Debug]) -> Result<()> {
     let mut command = Command::new(super::control_plane::assets()?.join("kubectl"));
     command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
     let output = command.output().context("start kubectl")?;

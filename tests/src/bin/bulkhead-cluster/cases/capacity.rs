@@ -20,10 +20,12 @@ cases! {
     one_object_a_class_field_by_field,
     classes_come_and_go,
     a_class_that_cannot_be_served_has_no_room,
+    a_class_that_leaves_the_pool_open_has_no_room,
     it_falls_and_rises_with_volumes,
     many_volumes_are_told_together,
     objects_stay_when_the_agent_restarts,
     objects_go_with_the_node,
+    objects_return_when_the_node_does: Long,
 }
 
 fn objects(cluster: &Cluster) -> Api<CSIStorageCapacity> {
@@ -58,10 +60,9 @@ fn classes_come_and_go(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["parameters"] = json!({ "sparse": "true" }))?;
     let name = cluster.capacity(&class, &node)?.metadata.name.context("a name")?;
     println!("a new class is told of after {:?}", start.elapsed());
-    ensure!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
     let classes: Api<StorageClass> = Api::all(cluster.access.client());
     cluster.access.run(classes.delete(&class, &Default::default()))?;
-    cluster.access.wait_until_gone(&objects(cluster), &name, Duration::from_secs(10))
+    cluster.access.wait_until_gone(&objects(cluster), &name, cluster.patience())
 }
 
 fn a_class_that_cannot_be_served_has_no_room(cluster: &mut Cluster) -> Result<()> {
@@ -73,6 +74,20 @@ fn a_class_that_cannot_be_served_has_no_room(cluster: &mut Cluster) -> Result<()
         same("the room", &object["capacity"], json!("0"))?;
         same("the largest volume", &object["maximumVolumeSize"], json!("0"))?;
     }
+    Ok(())
+}
+
+/// Nothing would be made for such a class either: no pool of several is meant when none is called default.
+fn a_class_that_leaves_the_pool_open_has_no_room(cluster: &mut Cluster) -> Result<()> {
+    let agent = cluster.add_agent_with(|stand| {
+        stand.add_pool("fast")?;
+        stand.add_pool("slow")
+    })?;
+    let node = agent.node.clone();
+    let open = to_value(cluster.capacity(&cluster.class, &node)?)?;
+    same("the room", &open["capacity"], json!("0"))?;
+    let named = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
+    ensure!(cluster.room(&named, &node)? > 0, "there is no room in a pool that is named");
     Ok(())
 }
 
@@ -102,6 +117,7 @@ fn many_volumes_are_told_together(cluster: &mut Cluster) -> Result<()> {
     let before = requests(&cluster.access, Some(&node))?;
     let all: Api<StorageClass> = Api::all(cluster.access.client());
     let classes = cluster.access.run(all.list(&Default::default()))?.items.len();
+    let start = Instant::now();
     for number in 0..30 {
         cluster.create_claim(&on(claim(&format!("data-{number}"), &cluster.class, "4Mi"), &node))?;
     }
@@ -112,7 +128,9 @@ fn many_volumes_are_told_together(cluster: &mut Cluster) -> Result<()> {
     let made = since(&before, &requests(&cluster.access, Some(&node))?);
     println!("{made:?}");
     let told = made.get("patch csistoragecapacities").copied().unwrap_or_default();
-    ensure!(told >= classes && told <= 10 * classes, "capacity was told {told} times for 30 volumes");
+    // Once a second, and a few times behind the last change.
+    let most = classes * (usize::try_from(start.elapsed().as_secs())? + 6);
+    ensure!(told >= classes && told <= most, "capacity was told {told} times for 30 volumes, {most} would do");
     Ok(())
 }
 
@@ -141,4 +159,20 @@ fn objects_go_with_the_node(cluster: &mut Cluster) -> Result<()> {
     let left: Value = to_value(cluster.capacity(&cluster.class, &node)?)?;
     ensure!(left.is_object(), "the other node's object is gone");
     Ok(())
+}
+
+/// A node that is deleted and registers again is another object, and whatever belonged to the first goes.
+fn objects_return_when_the_node_does(cluster: &mut Cluster) -> Result<()> {
+    let name = cluster.node();
+    cluster.capacity(&cluster.class, &name)?;
+    node::delete(&cluster.access, &name)?;
+    let uid = node::make(&cluster.access, &name, &[])?;
+    cluster.agents[0].uid.clone_from(&uid);
+    cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(3600))?;
+    let what = "capacity that belongs to the new node";
+    cluster.access.wait(Duration::from_secs(420), what, || {
+        let owners = cluster.capacity(&cluster.class, &name)?.metadata.owner_references.unwrap_or_default();
+        ensure!(owners.iter().any(|owner| owner.uid == uid), "its owners are {owners:?}");
+        Ok(())
+    })
 }

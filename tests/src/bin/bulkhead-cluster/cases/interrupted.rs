@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::objects::{block, claim, on};
-use bulkhead_tests::cluster::{Cluster, PATIENCE};
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on};
+use bulkhead_tests::cluster::{Cluster, PATIENCE, START};
 use serde_json::json;
 
 cases! {
@@ -15,6 +15,8 @@ cases! {
     the_claim_goes_before_the_object_is_there,
     the_claim_goes_while_the_agent_is_dead,
     the_claim_is_deleted_at_once,
+    the_claim_is_made_again_under_its_name,
+    the_claim_is_given_to_another_node,
     the_api_server_restarts,
     the_api_server_is_away_for_a_while,
     etcd_restarts,
@@ -24,7 +26,8 @@ cases! {
 
 /// Waits until the node's pool holds exactly this many volumes.
 fn holds(cluster: &Cluster, number: usize) -> Result<()> {
-    cluster.access.wait(PATIENCE, &format!("the pool to hold {number} volumes"), || {
+    // What was forgotten is looked for twice, some seconds apart.
+    cluster.access.wait(2 * PATIENCE, &format!("the pool to hold {number} volumes"), || {
         let found = cluster.agents[0].volumes()?;
         ensure!(found.len() == number, "it holds {found:?}");
         Ok(())
@@ -83,11 +86,35 @@ fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
     holds(cluster, 0)
 }
 
+fn the_claim_is_made_again_under_its_name(cluster: &mut Cluster) -> Result<()> {
+    let claim = on(claim("data", &cluster.class, "4Mi"), &cluster.node());
+    for number in 0..10 {
+        cluster.create_claim(&claim)?;
+        std::thread::sleep(Duration::from_millis(number * 8));
+        cluster.delete_claim("data")?;
+        cluster.access.wait_until_gone(&cluster.claims(), "data", PATIENCE)?;
+    }
+    let uid = cluster.create_claim(&claim)?;
+    let volume = cluster.bound("data")?;
+    ensure!(volume.metadata.name == Some(format!("pvc-{uid}")), "it has the volume {:?}", volume.metadata.name);
+    holds(cluster, 1)
+}
+
+fn the_claim_is_given_to_another_node(cluster: &mut Cluster) -> Result<()> {
+    let second = cluster.add_agent()?.node.clone();
+    stuck(cluster)?;
+    cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: second } } }))?;
+    cluster.unfence_volumes()?;
+    let volume = cluster.bound("data")?;
+    ensure!(cluster.agents[1].volumes()?.len() == 1, "{:?} is not on {second}", volume.metadata.name);
+    holds(cluster, 0)
+}
+
 fn the_api_server_restarts(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("before", &cluster.class, "16Mi"), &node))?;
     cluster.access.component("kube-apiserver").kill()?;
-    cluster.access.wait_until_ready(PATIENCE)?;
+    cluster.access.wait_until_ready(START)?;
     cluster.create_claim(&block(on(claim("after", &cluster.class, "16Mi"), &node)))?;
     cluster.bound("before")?;
     cluster.bound("after")?;
@@ -105,7 +132,7 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     cluster.agent().stand.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(1));
     server.release();
-    cluster.access.wait_until_ready(PATIENCE)?;
+    cluster.access.wait_until_ready(START)?;
     cluster.delete_claim("data")?;
     holds(cluster, 0)
 }
@@ -117,7 +144,7 @@ fn etcd_restarts(cluster: &mut Cluster) -> Result<()> {
     etcd.hold()?;
     std::thread::sleep(Duration::from_secs(1));
     etcd.release();
-    cluster.access.wait_until_ready(PATIENCE)?;
+    cluster.access.wait_until_ready(START)?;
     let claim = on(claim("after", &cluster.class, "16Mi"), &node);
     cluster.access.wait(PATIENCE, "claims to be accepted again", || cluster.create_claim(&claim))?;
     cluster.bound("before")?;

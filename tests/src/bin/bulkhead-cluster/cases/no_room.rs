@@ -8,11 +8,13 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
-use serde_json::Value;
+use bulkhead_tests::observe::mounts;
+use serde_json::{Value, json};
 
 cases! {
     on Cluster;
     a_claim_is_given_back_with_an_event,
+    a_broken_pool_is_one_without_room,
     capacity_is_told_before_the_claim_is_given_back,
     the_scheduler_goes_elsewhere,
     a_pod_waits_until_there_is_room,
@@ -25,14 +27,36 @@ fn a_claim_is_given_back_with_an_event(cluster: &mut Cluster) -> Result<()> {
         ("disk", block(on(claim("disk", &cluster.class, "4Gi"), &node))),
     ] {
         cluster.create_claim(&claim)?;
-        cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to be given back", |claim| {
-            let annotations = claim.metadata.annotations.clone().unwrap_or_default();
-            ensure!(!annotations.contains_key(SELECTED_NODE), "it still has its node: {annotations:?}");
-            Ok(())
-        })?;
+        is_given_back(cluster, name)?;
         cluster.event(name, "ProvisioningFailed", "has room for")?;
     }
     ensure!(cluster.agents[0].volumes()?.is_empty(), "something was made");
+    Ok(())
+}
+
+fn is_given_back(cluster: &Cluster, name: &str) -> Result<()> {
+    let done = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to be given back", |claim| {
+        let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+        ensure!(!annotations.contains_key(SELECTED_NODE), "it still has its node: {annotations:?}");
+        Ok(())
+    });
+    done.map(drop)
+}
+
+fn a_broken_pool_is_one_without_room(cluster: &mut Cluster) -> Result<()> {
+    let agent = cluster.add_agent_with(|stand| {
+        stand.add_pool("default")?;
+        stand.add_pool("fast")?;
+        mounts::unmount_all(&stand.pools[1].directory)
+    })?;
+    let node = agent.node.clone();
+    let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
+    ensure!(cluster.room(&class, &node)? == 0, "there is room in a pool that is not mounted");
+    ensure!(cluster.room(&cluster.class, &node)? > 0, "the pool beside it has none");
+    cluster.create_claim(&on(claim("data", &class, "16Mi"), &node))?;
+    is_given_back(cluster, "data")?;
+    cluster.event("data", "ProvisioningFailed", "fast")?;
+    cluster.agents[1].stand.pools.truncate(1);
     Ok(())
 }
 

@@ -5,14 +5,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::audit::requests;
-use bulkhead_tests::cluster::objects::{claim, on};
-use bulkhead_tests::cluster::{Cluster, node};
+use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
+use bulkhead_tests::cluster::objects::{claim, on, pod};
+use bulkhead_tests::cluster::{Cluster, manifests, node};
 
 cases! {
     on Cluster;
     each_does_its_own_work,
     one_that_disappears_is_waited_for,
     one_with_anothers_token_does_nothing,
+    what_a_node_took_along_is_let_go,
     a_token_is_renewed,
     a_token_that_is_bound_to_nothing_may_do_nothing,
 }
@@ -60,6 +62,39 @@ fn one_that_disappears_is_waited_for(cluster: &mut Cluster) -> Result<()> {
     cluster.bound("there").map(drop)
 }
 
+/// The way out that docs/kubernetes.md tells of, line by line.
+fn what_a_node_took_along_is_let_go(cluster: &mut Cluster) -> Result<()> {
+    let gone = cluster.add_agent()?.node.clone();
+    cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
+    let volume = cluster.bound("there")?.metadata.name.context("a name")?;
+    cluster.agents[1].stand.kill_frontend()?;
+    cluster.create_claim(&on(claim("waiting", &cluster.class, "8Mi"), &gone))?;
+    cluster.create_pod(&pod("user", &cluster.namespace, &["waiting"]))?;
+    let kubeconfig = cluster.access.kubeconfig();
+    let kubectl = |line: &str| {
+        let words: Vec<&str> = line.split(' ').chain(["--namespace", &cluster.namespace]).collect();
+        manifests::kubectl(&kubeconfig, &words)
+    };
+    kubectl(&format!("delete node {gone}"))?;
+    kubectl("annotate pvc waiting volume.kubernetes.io/selected-node-")?;
+    let elsewhere = cluster.bound("waiting")?.metadata.labels.context("labels")?;
+    ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
+    kubectl("delete pvc there --wait=false")?;
+    kubectl(&format!("delete pv {volume} --wait=false"))?;
+    kubectl(&format!(r#"patch pv {volume} --type merge --patch {{"metadata":{{"finalizers":null}}}}"#))?;
+    cluster.volume_gone(&volume)?;
+    // It comes back after all, and what was never used goes.
+    let uid = node::make(&cluster.access, &gone, &[])?;
+    cluster.agents[1].uid = uid;
+    cluster.agents[1].renew_token(&cluster.access, Duration::from_secs(600))?;
+    cluster.agents[1].stand.start_frontend()?;
+    cluster.access.wait(2 * cluster.patience(), "the node's volume to go", || {
+        let left = cluster.agents[1].volumes()?;
+        ensure!(left.is_empty(), "it holds {left:?}");
+        Ok(())
+    })
+}
+
 fn one_with_anothers_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
     let second = cluster.add_agent()?.node.clone();
     let (name, uid) = (cluster.node(), cluster.agents[0].uid.clone());
@@ -68,9 +103,12 @@ fn one_with_anothers_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
     node::write_token(&cluster.agents[1].stand.work().join("run"), &token)?;
     cluster.agents[1].stand.start_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &second))?;
+    cluster.access.wait(cluster.patience(), "the agent to say why it does nothing", || {
+        let log = cluster.agents[1].log()?;
+        ensure!(log.contains("the token is bound to node"), "it has not");
+        Ok(())
+    })?;
     cluster.stays_pending("data", Duration::from_secs(2))?;
-    let log = cluster.agents[1].log()?;
-    ensure!(log.contains("the token is bound to node"), "the log does not say why");
     ensure!(cluster.agents[1].volumes()?.is_empty(), "a volume was made");
     Ok(())
 }

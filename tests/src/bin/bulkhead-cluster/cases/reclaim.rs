@@ -165,8 +165,11 @@ fn a_volume_taken_out_of_our_hands_keeps_its_data(cluster: &mut Cluster) -> Resu
     })?;
     cluster.agent().stand.start_frontend()?;
     cluster.delete_claim("data")?;
-    // Long enough for the agent to look for volumes that nobody knows.
-    std::thread::sleep(Duration::from_secs(15));
+    cluster.access.wait(PATIENCE, "the agent to look for volumes that nobody knows", || {
+        let log = cluster.agents[0].log()?;
+        ensure!(log.contains("kept, though neither a claim nor a PersistentVolume knows it"), "it has told of none");
+        Ok(())
+    })?;
     holds(cluster, &name, true)?;
     let csi = cluster.agent().stand.csi()?;
     csi.delete_volume(delete(&name))?;

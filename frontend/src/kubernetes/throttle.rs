@@ -1,0 +1,30 @@
+//! An API server that has too much to do says so in a header (RFC 9110, 10.2.3), which the client does not look at.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderName, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use kube::client::DynBody;
+use serde_json::json;
+
+/// Puts the time after which to try again where failures are read from, the body, unless there is more in there.
+pub(super) fn told_in_the_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> {
+    let header = |name: HeaderName| response.headers().get(name)?.to_str().ok();
+    let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
+    let is_bare = !header(CONTENT_TYPE).unwrap_or_default().starts_with("application/json");
+    match seconds {
+        Some(seconds) if is_bare && response.status() == StatusCode::TOO_MANY_REQUESTS => {
+            let status = json!({
+                "kind": "Status",
+                "apiVersion": "v1",
+                "status": "Failure",
+                "code": 429,
+                "reason": "TooManyRequests",
+                "message": format!("it has too much to do, and asks for {seconds} s of patience"),
+                "details": { "retryAfterSeconds": seconds },
+            });
+            let body = Full::from(status.to_string()).map_err(|never| match never {});
+            response.map(|_| -> Box<DynBody> { Box::new(body) })
+        }
+        _ => response,
+    }
+}
