@@ -2,11 +2,15 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cluster::access::{Access, connect};
+use bulkhead_tests::cluster::manifests::{NAMESPACE, SERVICE_ACCOUNT};
 use bulkhead_tests::cluster::node::write_kubeconfig;
 use kube::Client;
 use serde_json::Value;
 use tempfile::TempDir;
 use tonic::codegen::http::Request;
+
+/// What a body is, unless it is a patch.
+const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// Who holds a token.
 pub struct Holder<'a> {
@@ -42,22 +46,22 @@ impl<'a> Holder<'a> {
 
     /// Who holds this token.
     pub fn of_token(access: &'a Access, token: &str) -> Result<Self> {
-        let directory = TempDir::new()?;
+        let directory = TempDir::new_in(access.directory())?;
         write_kubeconfig(access, directory.path(), token)?;
         let client = access.run(connect(&directory.path().join("kubeconfig")))?;
         Ok(Self { access, client, _directory: Some(directory) })
     }
 
     pub fn get(&self, path: &str) -> Answer {
-        self.request("GET", path, "application/json", None)
+        self.request("GET", path, &[JSON], None)
     }
 
     pub fn delete(&self, path: &str) -> Answer {
-        self.request("DELETE", path, "application/json", None)
+        self.request("DELETE", path, &[JSON], None)
     }
 
     pub fn create(&self, path: &str, object: &Value) -> Answer {
-        self.request("POST", path, "application/json", Some(object))
+        self.request("POST", path, &[JSON], Some(object))
     }
 
     /// The same, with nothing made.
@@ -65,8 +69,19 @@ impl<'a> Holder<'a> {
         self.create(&format!("{path}?dryRun=All"), object)
     }
 
+    /// Makes something by impersonating the agent of `node`, whose token this one has not.
+    pub fn create_as_agent_of(&self, node: &str, path: &str, object: &Value) -> Answer {
+        let user = format!("system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}");
+        let headers = [
+            JSON,
+            ("Impersonate-User", user.as_str()),
+            ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node),
+        ];
+        self.request("POST", path, &headers, Some(object))
+    }
+
     pub fn replace(&self, path: &str, object: &Value) -> Answer {
-        self.request("PUT", path, "application/json", Some(object))
+        self.request("PUT", path, &[JSON], Some(object))
     }
 
     pub fn patch(&self, path: &str, how: Patch, patch: &Value) -> Answer {
@@ -76,16 +91,19 @@ impl<'a> Holder<'a> {
             Patch::Apply => "application/apply-patch+yaml",
         };
         let query = if let Patch::Apply = how { "?fieldManager=test&force=true" } else { "" };
-        self.request("PATCH", &format!("{path}{query}"), content, Some(patch))
+        self.request("PATCH", &format!("{path}{query}"), &[("Content-Type", content)], Some(patch))
     }
 
-    fn request(&self, method: &str, path: &str, content: &str, body: Option<&Value>) -> Answer {
-        let request = format!("{method} {path} {}", body.map(Value::to_string).unwrap_or_default());
+    fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
+        let told = format!("{method} {path} {}", body.map(Value::to_string).unwrap_or_default());
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-        let built = Request::builder().method(method).uri(path).header("Content-Type", content).body(body);
-        let result =
-            built.map_err(kube::Error::HttpError).and_then(|built| self.access.run(self.client.request(built)));
-        Answer { request, result }
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let built = request.body(body).map_err(kube::Error::HttpError);
+        let result = built.and_then(|built| self.access.run(self.client.request(built)));
+        Answer { request: told, result }
     }
 }
 
@@ -95,9 +113,9 @@ impl Answer {
         self.result.with_context(|| format!("not granted: {}", self.request))
     }
 
-    /// Complains unless a policy refused it, whose name is given.
-    pub fn refused_by(self, policy: &str) -> Result<()> {
-        self.refused(&format!("ValidatingAdmissionPolicy '{policy}'"))
+    /// Complains unless it was refused by that expression of a policy which says `message`.
+    pub fn refused_by(self, policy: &str, message: &str) -> Result<()> {
+        self.refused(&format!("ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"))
     }
 
     /// Complains unless it was refused because nobody granted it.

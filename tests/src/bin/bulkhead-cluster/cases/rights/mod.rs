@@ -3,6 +3,7 @@
 
 mod claims;
 mod holder;
+mod labels;
 mod reports;
 mod roles;
 mod volumes;
@@ -26,10 +27,16 @@ const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
+const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csistoragecapacities";
+/// Where the agents' pods are.
+const PODS: &str = "/api/v1/namespaces/bulkhead-system/pods";
+
+/// What each of the policies says to whoever holds a token that says no node.
+const UNBOUND: &str = "the agent's token is bound to no node";
 
 /// The tests, without those of agents.
 pub fn cases() -> Vec<Case<Cluster>> {
-    [volumes::cases(), claims::cases(), reports::cases(), roles::cases()].concat()
+    [volumes::cases(), claims::cases(), labels::cases(), reports::cases(), roles::cases()].concat()
 }
 
 /// Two nodes, and those who hold tokens.
@@ -69,10 +76,9 @@ fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<(
         here,
         there,
     };
-    rights.wait_for_policies()?;
-    let done = test(&rights);
-    rights.clean_up()?;
-    done
+    let done = rights.wait_for_policies().and_then(|()| test(&rights));
+    let cleaned = rights.clean_up();
+    done.and(cleaned)
 }
 
 impl Rights<'_> {
@@ -80,8 +86,10 @@ impl Rights<'_> {
     fn wait_for_policies(&self) -> Result<()> {
         let volume = self.volume(&json!({ "metadata": { "name": "probe", "uid": "probe" } }), &self.there);
         self.cluster.access.wait(self.cluster.patience(), "the policies to be in force", || {
-            self.agent.try_create(VOLUMES, &volume).refused_by("bulkhead-agent-volumes")?;
-            self.agent.try_create(&self.events(), &self.event(&self.there)).refused_by("bulkhead-agent-events")?;
+            self.agent.try_create(VOLUMES, &volume).refused_by(volumes::POLICY, volumes::OWN)?;
+            self.agent
+                .try_create(&self.events(), &self.event(&self.there))
+                .refused_by(reports::EVENTS, reports::REPORTER)?;
             let labelled =
                 self.administrator.try_create(&self.claims(), &self.claim("probe", &self.there)).granted()?;
             ensure!(labelled["metadata"]["labels"][TOPOLOGY_KEY] == self.there, "claims get no label");
@@ -89,18 +97,35 @@ impl Rights<'_> {
         })
     }
 
+    /// Takes away what is not in the test's namespace. What fails to go keeps nothing else from going.
     fn clean_up(&self) -> Result<()> {
+        let removed = [self.remove_volumes(), self.remove_node(&self.here), self.remove_node(&self.there)];
+        removed.into_iter().collect()
+    }
+
+    fn remove_volumes(&self) -> Result<()> {
         let volumes = self.administrator.get(VOLUMES).granted()?;
         for volume in volumes["items"].as_array().context("a list of volumes")? {
-            if volume["spec"]["claimRef"]["namespace"] == self.cluster.namespace {
+            if volume["spec"]["storageClassName"] == self.class {
                 let path = path_of(VOLUMES, volume);
                 // A volume that its test has deleted may go at any moment, and of the others no agent takes the finalizer.
                 let _ = self.administrator.delete(&path);
                 let _ = self.administrator.patch(&path, Patch::Merge, &json!({ "metadata": { "finalizers": null } }));
             }
         }
-        node::delete(&self.cluster.access, &self.here)?;
-        node::delete(&self.cluster.access, &self.there)
+        Ok(())
+    }
+
+    /// Removes a node, the agent's pod on it and what was told of its room.
+    fn remove_node(&self, node: &str) -> Result<()> {
+        let pods = format!("{PODS}?fieldSelector=spec.nodeName={node}&gracePeriodSeconds=0");
+        let capacities = format!("{CAPACITIES}?labelSelector={TOPOLOGY_KEY}={node}");
+        let removed = [
+            self.administrator.delete(&pods).granted().map(drop),
+            self.administrator.delete(&capacities).granted().map(drop),
+            node::delete(&self.cluster.access, node),
+        ];
+        removed.into_iter().collect()
     }
 
     fn claims(&self) -> String {
@@ -139,7 +164,11 @@ impl Rights<'_> {
             "metadata": {
                 "name": name,
                 "labels": { TOPOLOGY_KEY: node },
-                "annotations": { "pv.kubernetes.io/provisioned-by": DRIVER },
+                "annotations": {
+                    "pv.kubernetes.io/provisioned-by": DRIVER,
+                    "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+                    "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+                },
                 "finalizers": [FINALIZER],
             },
             "spec": {

@@ -3,31 +3,37 @@
 use anyhow::Result;
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
+use bulkhead_tests::kubelet::DRIVER;
 use serde_json::{Value, json};
 
-use super::{Patch, Rights, path_of, with_rights};
+use super::{CAPACITIES, Patch, Rights, UNBOUND, path_of, with_rights};
 
-const CAPACITIES: &str = "bulkhead-agent-capacities";
-const EVENTS: &str = "bulkhead-agent-events";
+const ROOM_POLICY: &str = "bulkhead-agent-capacities";
+// What its expressions say.
+const ROOM: &str = "an agent may touch only capacities of its own node";
+const ROOM_NAME: &str = "an agent may write only capacities that are called after its own node";
+const ROOM_LABEL: &str = "an agent may write only capacities with its own node's label";
+
+pub const EVENTS: &str = "bulkhead-agent-events";
+// What its expressions say.
+pub const REPORTER: &str = "an agent may report only in the name of its own node";
+const SUBJECT: &str = "an agent may report only on claims and volumes";
 
 cases! {
     on Cluster;
     an_agent_tells_its_own_room: Bare,
     another_nodes_room_is_left_alone: Bare,
+    room_is_told_under_the_nodes_name: Bare,
     an_agent_reports_in_its_own_name: Bare,
+    what_others_report_is_left_alone: Bare,
 }
 
-fn capacities(namespace: &str) -> String {
-    format!("/apis/storage.k8s.io/v1/namespaces/{namespace}/csistoragecapacities")
-}
-
-fn capacity(rights: &Rights<'_>, name: &str, node: &str) -> Value {
+fn capacity(rights: &Rights<'_>, node: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIStorageCapacity",
-        "metadata": { "name": format!("{}-{name}", rights.cluster.namespace), "labels": { TOPOLOGY_KEY: node } },
+        "metadata": { "name": format!("bulkhead-{:020}.{node}", 0), "labels": { TOPOLOGY_KEY: node } },
         "storageClassName": rights.class,
         "nodeTopology": { "matchLabels": { TOPOLOGY_KEY: node } },
         "capacity": "1Gi",
@@ -36,12 +42,14 @@ fn capacity(rights: &Rights<'_>, name: &str, node: &str) -> Value {
 
 fn an_agent_tells_its_own_room(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let mut object = capacity(rights, "own", &rights.here);
-        let path = path_of(&capacities(NAMESPACE), &object);
+        let mut object = capacity(rights, &rights.here);
+        let path = path_of(CAPACITIES, &object);
         rights.agent.patch(&path, Patch::Apply, &object).granted()?;
         object["capacity"] = json!("2Gi");
         rights.agent.patch(&path, Patch::Apply, &object).granted()?;
-        rights.agent.get(&capacities(NAMESPACE)).granted()?;
+        rights.agent.get(CAPACITIES).granted()?;
+        let whole = rights.administrator.get(&path).granted()?;
+        rights.agent.replace(&path, &whole).refused_by_role()?;
         rights.agent.delete(&path).granted()?;
         Ok(())
     })
@@ -49,15 +57,15 @@ fn an_agent_tells_its_own_room(cluster: &mut Cluster) -> Result<()> {
 
 fn another_nodes_room_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let theirs = capacity(rights, "theirs", &rights.there);
-        let path = path_of(&capacities(NAMESPACE), &theirs);
-        rights.agent.patch(&path, Patch::Apply, &theirs).refused_by(CAPACITIES)?;
+        let theirs = capacity(rights, &rights.there);
+        let path = path_of(CAPACITIES, &theirs);
+        rights.agent.patch(&path, Patch::Apply, &theirs).refused_by(ROOM_POLICY, ROOM)?;
         rights.other.patch(&path, Patch::Apply, &theirs).granted()?;
-        for stranger in [&rights.agent, &rights.unbound] {
-            stranger.patch(&path, Patch::Merge, &json!({ "capacity": "0" })).refused_by(CAPACITIES)?;
-            stranger.patch(&path, Patch::Apply, &theirs).refused_by(CAPACITIES)?;
-            stranger.delete(&path).refused_by(CAPACITIES)?;
-            stranger.delete(&capacities(NAMESPACE)).refused_by_role()?;
+        for (stranger, message) in [(&rights.agent, ROOM), (&rights.unbound, UNBOUND)] {
+            stranger.patch(&path, Patch::Merge, &json!({ "capacity": "0" })).refused_by(ROOM_POLICY, message)?;
+            stranger.patch(&path, Patch::Apply, &theirs).refused_by(ROOM_POLICY, message)?;
+            stranger.delete(&path).refused_by(ROOM_POLICY, message)?;
+            stranger.delete(CAPACITIES).refused_by_role()?;
         }
         for topology in [
             Value::Null,
@@ -65,15 +73,44 @@ fn another_nodes_room_is_left_alone(cluster: &mut Cluster) -> Result<()> {
             json!({ "matchLabels": { "kubernetes.io/os": "linux" } }),
             json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "Exists" }] }),
         ] {
-            let mut everywhere = capacity(rights, "everywhere", &rights.here);
+            let mut everywhere = capacity(rights, &rights.here);
             everywhere["nodeTopology"] = topology;
-            rights.agent.create(&capacities(NAMESPACE), &everywhere).refused_by(CAPACITIES)?;
+            rights.agent.create(CAPACITIES, &everywhere).refused_by(ROOM_POLICY, ROOM)?;
         }
-        let nowhere = capacity(rights, "nowhere", "");
-        rights.unbound.create(&capacities(NAMESPACE), &nowhere).refused_by(CAPACITIES)?;
-        let elsewhere = capacity(rights, "elsewhere", &rights.here);
-        rights.agent.create(&capacities("default"), &elsewhere).refused_by_role()?;
-        rights.other.delete(&path).granted()?;
+        let mut nowhere = capacity(rights, &rights.here);
+        nowhere["nodeTopology"] = json!({ "matchLabels": { TOPOLOGY_KEY: "" } });
+        rights.unbound.create(CAPACITIES, &nowhere).refused_by(ROOM_POLICY, UNBOUND)?;
+        let elsewhere = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
+        rights.agent.create(elsewhere, &capacity(rights, &rights.here)).refused_by_role()
+    })
+}
+
+fn room_is_told_under_the_nodes_name(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let (here, there) = (&rights.here, &rights.there);
+        for name in [
+            format!("bulkhead-{:020}.{there}", 0),
+            // A node whose name ends in this one's, and others of the right length.
+            format!("bulkhead-{:020}.another.{here}", 0),
+            format!("bulkhead-{:020}-{here}", 0),
+            format!("somebody-{:020}.{here}", 0),
+        ] {
+            let mut object = capacity(rights, here);
+            object["metadata"]["name"] = json!(name);
+            rights.agent.create(CAPACITIES, &object).refused_by(ROOM_POLICY, ROOM_NAME)?;
+        }
+        let object = capacity(rights, here);
+        for labels in [Value::Null, json!({ TOPOLOGY_KEY: there })] {
+            let mut unlabelled = object.clone();
+            unlabelled["metadata"]["labels"] = labels;
+            rights.agent.create(CAPACITIES, &unlabelled).refused_by(ROOM_POLICY, ROOM_LABEL)?;
+        }
+        rights.agent.create(CAPACITIES, &object).granted()?;
+        for label in [Value::Null, json!(there)] {
+            let change = json!({ "metadata": { "labels": { TOPOLOGY_KEY: label } } });
+            let path = path_of(CAPACITIES, &object);
+            rights.agent.patch(&path, Patch::Merge, &change).refused_by(ROOM_POLICY, ROOM_LABEL)?;
+        }
         Ok(())
     })
 }
@@ -85,17 +122,54 @@ fn an_agent_reports_in_its_own_name(cluster: &mut Cluster) -> Result<()> {
         let path = path_of(&events, &made);
         let again = json!({ "series": { "count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z" } });
         rights.agent.patch(&path, Patch::Merge, &again).granted()?;
-        rights.other.patch(&path, Patch::Merge, &again).refused_by(EVENTS)?;
-        rights.unbound.patch(&path, Patch::Merge, &again).refused_by(EVENTS)?;
-        rights.unbound.create(&events, &rights.event(&rights.here)).refused_by(EVENTS)?;
-        rights.agent.create(&events, &rights.event(&rights.there)).refused_by(EVENTS)?;
-        let mut event = rights.event(&rights.here);
-        event["reportingController"] = json!("kubelet");
-        rights.agent.create(&events, &event).refused_by(EVENTS)?;
-        let mut event = rights.event(&rights.here);
-        event["regarding"]["kind"] = json!("Pod");
-        rights.agent.create(&events, &event).refused_by(EVENTS)?;
-        let older = format!("/api/v1/namespaces/{}/events", rights.cluster.namespace);
-        rights.agent.create(&older, &json!({ "metadata": { "name": "data" } })).refused_by_role()
+        rights.other.patch(&path, Patch::Merge, &again).refused_by(EVENTS, REPORTER)?;
+        rights.unbound.patch(&path, Patch::Merge, &again).refused_by(EVENTS, UNBOUND)?;
+        rights.unbound.create(&events, &rights.event(&rights.here)).refused_by(EVENTS, UNBOUND)?;
+        rights.agent.create(&events, &rights.event(&rights.there)).refused_by(EVENTS, REPORTER)?;
+        rights.agent.create(&events, &of_kubelet(rights)).refused_by(EVENTS, REPORTER)?;
+        rights.agent.create(&events, &on_pod(rights)).refused_by(EVENTS, SUBJECT)?;
+        rights.agent.create(&older_events(rights), &json!({ "metadata": { "name": "data" } })).refused_by_role()?;
+        rights.agent.replace(&path, &made).refused_by_role()?;
+        rights.agent.delete(&path).refused_by_role()?;
+        rights.agent.delete(&events).refused_by_role()
     })
+}
+
+fn what_others_report_is_left_alone(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let events = rights.events();
+        let labels = json!({ "metadata": { "labels": { "colour": "red" } } });
+        for (event, message) in [(of_kubelet(rights), REPORTER), (on_pod(rights), SUBJECT)] {
+            let made = rights.administrator.create(&events, &event).granted()?;
+            rights.agent.patch(&path_of(&events, &made), Patch::Merge, &labels).refused_by(EVENTS, message)?;
+        }
+        // The older kind of event need not name an instance: to a token of no node it would look like its own.
+        let nameless = json!({
+            "metadata": { "name": "nameless", "namespace": rights.cluster.namespace },
+            "involvedObject": {
+                "kind": "PersistentVolumeClaim", "namespace": rights.cluster.namespace, "name": "data",
+            },
+            "reportingComponent": DRIVER,
+        });
+        let made = rights.administrator.create(&older_events(rights), &nameless).granted()?;
+        rights.unbound.patch(&path_of(&events, &made), Patch::Merge, &labels).refused_by(EVENTS, UNBOUND)
+    })
+}
+
+/// What the kubelet of the agent's node reports on a claim.
+fn of_kubelet(rights: &Rights<'_>) -> Value {
+    let mut event = rights.event(&rights.here);
+    event["reportingController"] = json!("kubelet");
+    event
+}
+
+fn on_pod(rights: &Rights<'_>) -> Value {
+    let mut event = rights.event(&rights.here);
+    event["regarding"]["kind"] = json!("Pod");
+    event
+}
+
+/// Events as the core API has them.
+fn older_events(rights: &Rights<'_>) -> String {
+    format!("/api/v1/namespaces/{}/events", rights.cluster.namespace)
 }

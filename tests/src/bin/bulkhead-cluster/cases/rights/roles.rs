@@ -5,7 +5,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use serde_json::json;
 
-use super::{Holder, VOLUMES, path_of, with_rights};
+use super::volumes::{OWN, POLICY};
+use super::{CAPACITIES, Holder, PODS, VOLUMES, with_rights};
 
 cases! {
     on Cluster;
@@ -13,6 +14,7 @@ cases! {
     an_agent_sees_nothing_else: Bare,
     the_server_says_which_node_a_token_is_of: Bare,
     a_pods_token_is_good_for_its_node: Bare,
+    nobody_passes_for_another_nodes_agent: Bare,
     the_policies_are_well_typed: Bare,
 }
 
@@ -23,10 +25,10 @@ const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionp
 fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         for path in [
-            "/api/v1/persistentvolumes",
+            VOLUMES,
             "/api/v1/persistentvolumeclaims",
             "/apis/storage.k8s.io/v1/storageclasses",
-            "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csistoragecapacities",
+            CAPACITIES,
             &format!("{BINDINGS}/bulkhead-claims"),
         ] {
             rights.agent.get(path).granted()?;
@@ -83,7 +85,6 @@ fn the_server_says_which_node_a_token_is_of(cluster: &mut Cluster) -> Result<()>
 
 fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let pods = "/api/v1/namespaces/bulkhead-system/pods";
         let pod = json!({
             "metadata": { "name": format!("{}-agent", rights.cluster.namespace) },
             "spec": {
@@ -92,7 +93,7 @@ fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
                 "containers": [{ "name": "main", "image": "none" }],
             },
         });
-        let pod = rights.administrator.create(pods, &pod).granted()?;
+        let pod = rights.administrator.create(PODS, &pod).granted()?;
         let metadata = &pod["metadata"];
         let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"] });
         let request = json!({
@@ -106,8 +107,17 @@ fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
         let (_, own) = rights.make_claim(&rights.claim("own", &rights.here))?;
         let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         holder.try_create(VOLUMES, &rights.volume(&own, &rights.here)).granted()?;
-        holder.try_create(VOLUMES, &rights.volume(&theirs, &rights.there)).refused_by("bulkhead-agent-volumes")?;
-        rights.administrator.delete(&format!("{}?gracePeriodSeconds=0", path_of(pods, &pod))).granted()?;
+        holder.try_create(VOLUMES, &rights.volume(&theirs, &rights.there)).refused_by(POLICY, OWN)
+    })
+}
+
+fn nobody_passes_for_another_nodes_agent(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
+        let volume = rights.volume(&theirs, &rights.there);
+        rights.agent.create_as_agent_of(&rights.there, VOLUMES, &volume).refused_by_role()?;
+        // Who may do so passes for one.
+        rights.administrator.create_as_agent_of(&rights.there, VOLUMES, &volume).granted()?;
         Ok(())
     })
 }

@@ -7,19 +7,39 @@ use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::volume;
 use serde_json::{Value, json};
 
-use super::{FINALIZER, Patch, Rights, VOLUMES, path_of, with_rights};
+use super::{FINALIZER, Patch, Rights, UNBOUND, VOLUMES, path_of, with_rights};
 
-const POLICY: &str = "bulkhead-agent-volumes";
+pub const POLICY: &str = "bulkhead-agent-volumes";
+// What its expressions say.
+pub const OWN: &str = "an agent may touch only volumes of its driver on its own node";
+const NAMED: &str = "an agent may make only volumes that are called after their claim";
+const SECRET: &str = "an agent may make no volume that names a secret";
+const LABEL: &str = "an agent may give a new volume its node's label and none of the control plane's";
+const PLAIN: &str = "an agent may give a new volume the control plane's annotations and finalizers only as its driver has them, and no owner";
+const SPECIFICATION: &str = "an agent may change nothing but a volume's capacity";
+const METADATA: &str = "an agent may change no annotation, owner or label of a volume but its node's";
+const FINALIZERS: &str = "an agent may change no finalizer of a volume but its own";
 
 cases! {
     on Cluster;
     the_life_of_a_volume_passes: Bare,
     only_volumes_of_the_own_node_are_made: Bare,
     a_volume_is_of_one_claim: Bare,
+    a_new_volume_names_no_secret: Bare,
+    a_new_volume_says_what_its_driver_says: Bare,
     another_nodes_volume_is_left_alone: Bare,
+    another_drivers_volume_is_left_alone: Bare,
     nothing_but_capacity_and_finalizer_is_changed: Bare,
     static_volumes_are_not_taken: Bare,
-    volumes_get_their_nodes_label: Bare,
+    a_volume_stays_where_it_is: Bare,
+}
+
+fn larger() -> Value {
+    json!({ "spec": { "capacity": { "storage": "16Mi" } } })
+}
+
+fn without_finalizer() -> Value {
+    json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })
 }
 
 fn the_life_of_a_volume_passes(cluster: &mut Cluster) -> Result<()> {
@@ -28,9 +48,8 @@ fn the_life_of_a_volume_passes(cluster: &mut Cluster) -> Result<()> {
         let (claim, path) = rights.bound("data", &rights.here, agent)?;
         agent.get(VOLUMES).granted()?;
         agent.get(&path).granted()?;
-        agent.patch(&path, Patch::Strategic, &json!({ "spec": { "capacity": { "storage": "16Mi" } } })).granted()?;
-        let without = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
-        agent.patch(&path, Patch::Strategic, &without).granted()?;
+        agent.patch(&path, Patch::Strategic, &larger()).granted()?;
+        agent.patch(&path, Patch::Strategic, &without_finalizer()).granted()?;
         agent.patch(&path, Patch::Strategic, &json!({ "metadata": { "finalizers": [FINALIZER] } })).granted()?;
         rights.administrator.delete(&claim).granted()?;
         rights.cluster.access.wait(rights.cluster.patience(), "the volume to be released", || {
@@ -39,48 +58,46 @@ fn the_life_of_a_volume_passes(cluster: &mut Cluster) -> Result<()> {
             Ok(())
         })?;
         agent.delete(&path).granted()?;
-        agent.patch(&path, Patch::Strategic, &without).granted()?;
+        agent.patch(&path, Patch::Strategic, &without_finalizer()).granted()?;
         Ok(())
     })
 }
 
-/// Tries to make a volume for a claim of this node, changed by `edit`.
-fn refused(rights: &Rights<'_>, claim: &Value, edit: impl FnOnce(&mut Value)) -> Result<()> {
+/// Tries to make a volume for a claim of this node, changed by `edit`; an expression that says `message` refuses it.
+fn refused(rights: &Rights<'_>, claim: &Value, message: &str, edit: impl FnOnce(&mut Value)) -> Result<()> {
     let mut volume = rights.volume(claim, &rights.here);
     edit(&mut volume);
-    rights.agent.create(VOLUMES, &volume).refused_by(POLICY)
+    rights.agent.create(VOLUMES, &volume).refused_by(POLICY, message)
+}
+
+/// The terms of its node affinity.
+fn terms(volume: &mut Value) -> &mut Value {
+    &mut volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
 }
 
 fn only_volumes_of_the_own_node_are_made(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
         let (here, there) = (&rights.here, &rights.there);
-        let only = "/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0";
-        rights.agent.create(VOLUMES, &rights.volume(&claim, there)).refused_by(POLICY)?;
-        rights.other.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY)?;
-        rights.unbound.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY)?;
-        rights.unbound.create(VOLUMES, &rights.volume(&claim, "")).refused_by(POLICY)?;
-        refused(rights, &claim, |volume| volume["metadata"]["labels"][TOPOLOGY_KEY] = json!(there))?;
-        refused(rights, &claim, |volume| volume["spec"]["nodeAffinity"] = Value::Null)?;
-        refused(rights, &claim, |volume| volume["spec"]["csi"]["driver"] = json!("other.example.com"))?;
-        refused(rights, &claim, |volume| {
+        rights.agent.create(VOLUMES, &rights.volume(&claim, there)).refused_by(POLICY, OWN)?;
+        rights.other.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY, OWN)?;
+        rights.unbound.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY, UNBOUND)?;
+        rights.unbound.create(VOLUMES, &rights.volume(&claim, "")).refused_by(POLICY, UNBOUND)?;
+        refused(rights, &claim, OWN, |volume| volume["spec"]["nodeAffinity"] = Value::Null)?;
+        refused(rights, &claim, OWN, |volume| volume["spec"]["csi"]["driver"] = json!("other.example.com"))?;
+        refused(rights, &claim, OWN, |volume| {
             volume["spec"]["csi"] = Value::Null;
             volume["spec"]["hostPath"] = json!({ "path": "/" });
         })?;
-        refused(rights, &claim, |volume| {
-            if let Some(expression) = volume.pointer_mut(only) {
-                expression["values"] = json!([here, there]);
-            }
-        })?;
-        refused(rights, &claim, |volume| {
-            if let Some(expression) = volume.pointer_mut(only) {
-                expression["operator"] = json!("NotIn");
-            }
-        })?;
-        refused(rights, &claim, |volume| {
-            let terms = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"].as_array_mut();
+        for (key, change) in
+            [("key", json!("kubernetes.io/hostname")), ("values", json!([here, there])), ("operator", json!("NotIn"))]
+        {
+            refused(rights, &claim, OWN, |volume| terms(volume)[0]["matchExpressions"][0][key] = change)?;
+        }
+        refused(rights, &claim, OWN, |volume| {
             let any = json!({ "matchExpressions": [{ "key": "kubernetes.io/os", "operator": "Exists" }] });
-            terms.into_iter().for_each(|terms| terms.push(any.clone()));
+            let terms = terms(volume);
+            *terms = json!([terms[0], any]);
         })
     })
 }
@@ -88,52 +105,120 @@ fn only_volumes_of_the_own_node_are_made(cluster: &mut Cluster) -> Result<()> {
 fn a_volume_is_of_one_claim(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
-        refused(rights, &claim, |volume| volume["spec"]["claimRef"] = Value::Null)?;
-        refused(rights, &claim, |volume| volume["metadata"]["name"] = json!("pvc-another"))?;
-        refused(rights, &claim, |volume| volume["spec"]["csi"]["volumeHandle"] = json!("pvc-another"))?;
-        refused(rights, &claim, |volume| {
+        refused(rights, &claim, NAMED, |volume| volume["spec"]["claimRef"] = Value::Null)?;
+        refused(rights, &claim, NAMED, |volume| volume["metadata"]["name"] = json!("pvc-another"))?;
+        refused(rights, &claim, NAMED, |volume| volume["spec"]["csi"]["volumeHandle"] = json!("pvc-another"))?;
+        refused(rights, &claim, NAMED, |volume| {
             volume["metadata"]["name"] = json!("pvc-another");
             volume["spec"]["csi"]["volumeHandle"] = json!("pvc-another");
         })
     })
 }
 
+fn a_new_volume_names_no_secret(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
+        for reference in [
+            "controllerPublishSecretRef", "controllerExpandSecretRef", "nodeStageSecretRef", "nodePublishSecretRef",
+            "nodeExpandSecretRef",
+        ] {
+            refused(rights, &claim, SECRET, |volume| volume["spec"]["csi"][reference] = secret())?;
+        }
+        Ok(())
+    })
+}
+
+fn secret() -> Value {
+    json!({ "namespace": "kube-system", "name": "secret" })
+}
+
+fn a_new_volume_says_what_its_driver_says(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
+        for (label, value) in [
+            (TOPOLOGY_KEY, rights.there.as_str()),
+            ("topology.kubernetes.io/zone", "elsewhere"),
+            ("node.k8s.io/instance", "large"),
+        ] {
+            refused(rights, &claim, LABEL, |volume| volume["metadata"]["labels"][label] = json!(value))?;
+        }
+        for (annotation, value) in [
+            ("pv.kubernetes.io/migrated-to", "other.example.com"),
+            ("pv.kubernetes.io/provisioned-by", "other.example.com"),
+            ("volume.kubernetes.io/provisioner-deletion-secret-name", "secret"),
+        ] {
+            refused(rights, &claim, PLAIN, |volume| volume["metadata"]["annotations"][annotation] = json!(value))?;
+        }
+        refused(rights, &claim, PLAIN, |volume| {
+            volume["metadata"]["finalizers"] = json!([FINALIZER, "example.com/mine"]);
+        })?;
+        refused(rights, &claim, PLAIN, |volume| volume["metadata"]["ownerReferences"] = owners(rights))?;
+        // A cluster's own webhooks may add to what everybody makes.
+        let mut volume = rights.volume(&claim, &rights.here);
+        volume["metadata"]["labels"]["example.com/team"] = json!("red");
+        volume["metadata"]["annotations"]["example.com/team"] = json!("red");
+        rights.agent.create(VOLUMES, &volume).granted().map(drop)
+    })
+}
+
+fn owners(rights: &Rights<'_>) -> Value {
+    json!([{ "apiVersion": "v1", "kind": "Node", "name": rights.here, "uid": "0" }])
+}
+
 fn another_nodes_volume_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, path) = rights.bound("data", &rights.there, &rights.other)?;
-        for stranger in [&rights.agent, &rights.unbound] {
-            let larger = json!({ "spec": { "capacity": { "storage": "16Mi" } } });
-            stranger.patch(&path, Patch::Strategic, &larger).refused_by(POLICY)?;
-            let bare = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
-            stranger.patch(&path, Patch::Strategic, &bare).refused_by(POLICY)?;
-            stranger.delete(&path).refused_by(POLICY)?;
+        for (stranger, message) in [(&rights.agent, OWN), (&rights.unbound, UNBOUND)] {
+            stranger.patch(&path, Patch::Strategic, &larger()).refused_by(POLICY, message)?;
+            stranger.patch(&path, Patch::Strategic, &without_finalizer()).refused_by(POLICY, message)?;
+            stranger.delete(&path).refused_by(POLICY, message)?;
             stranger.delete(VOLUMES).refused_by_role()?;
         }
         Ok(())
     })
 }
 
+fn another_drivers_volume_is_left_alone(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let path = by_hand(rights, |volume| volume["spec"]["csi"]["driver"] = json!("other.example.com"))?;
+        rights.agent.patch(&path, Patch::Strategic, &larger()).refused_by(POLICY, OWN)?;
+        rights.agent.delete(&path).refused_by(POLICY, OWN)
+    })
+}
+
 fn nothing_but_capacity_and_finalizer_is_changed(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, path) = rights.bound("data", &rights.here, &rights.agent)?;
-        for change in [
-            json!({ "spec": { "claimRef": { "name": "another" } } }),
-            json!({ "spec": { "claimRef": null } }),
-            json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } }),
-            json!({ "spec": { "accessModes": ["ReadWriteMany"] } }),
-            json!({ "spec": { "mountOptions": ["noexec"] } }),
-            json!({ "spec": { "storageClassName": "another" } }),
-            json!({ "metadata": { "labels": { "colour": "red" } } }),
-            json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.there } } }),
-            json!({ "metadata": { "annotations": { "pv.kubernetes.io/provisioned-by": "other.example.com" } } }),
-            json!({ "metadata": { "annotations": { "pv.kubernetes.io/migrated-to": "other.example.com" } } }),
-            json!({ "metadata": { "finalizers": [FINALIZER] } }),
-            json!({ "metadata": { "finalizers": [FINALIZER, "kubernetes.io/pv-protection", "example.com/mine"] } }),
-            json!({ "metadata": { "ownerReferences": [{
-                "apiVersion": "v1", "kind": "Node", "name": rights.here, "uid": "0",
-            }] } }),
+        let labelled = json!({ "metadata": { "labels": { "colour": "red" } } });
+        rights.administrator.patch(&path, Patch::Merge, &labelled).granted()?;
+        for (change, message) in [
+            (json!({ "spec": { "csi": { "controllerExpandSecretRef": secret() } } }), SPECIFICATION),
+            (json!({ "spec": { "claimRef": { "name": "another" } } }), SPECIFICATION),
+            (json!({ "spec": { "claimRef": null } }), SPECIFICATION),
+            (json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } }), SPECIFICATION),
+            (json!({ "spec": { "accessModes": ["ReadWriteMany"] } }), SPECIFICATION),
+            (json!({ "spec": { "mountOptions": ["noexec"] } }), SPECIFICATION),
+            (json!({ "spec": { "storageClassName": "another" } }), SPECIFICATION),
+            (json!({ "spec": { "volumeAttributesClassName": "gold" } }), SPECIFICATION),
+            (json!({ "metadata": { "labels": { "size": "large" } } }), METADATA),
+            (json!({ "metadata": { "labels": { "colour": null } } }), METADATA),
+            (json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.there } } }), METADATA),
+            (
+                json!({ "metadata": { "annotations": { "pv.kubernetes.io/provisioned-by": "other.example.com" } } }),
+                METADATA,
+            ),
+            (
+                json!({ "metadata": { "annotations": { "pv.kubernetes.io/migrated-to": "other.example.com" } } }),
+                METADATA,
+            ),
+            (json!({ "metadata": { "ownerReferences": owners(rights) } }), METADATA),
+            (json!({ "metadata": { "finalizers": [FINALIZER] } }), FINALIZERS),
+            (
+                json!({ "metadata": { "finalizers": [FINALIZER, "kubernetes.io/pv-protection", "example.com/mine"] } }),
+                FINALIZERS,
+            ),
         ] {
-            rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY)?;
+            rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY, message)?;
         }
         let status = json!({ "status": { "phase": "Available" } });
         rights.agent.patch(&format!("{path}/status"), Patch::Merge, &status).refused_by_role()?;
@@ -144,31 +229,37 @@ fn nothing_but_capacity_and_finalizer_is_changed(cluster: &mut Cluster) -> Resul
 
 fn static_volumes_are_not_taken(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let name = format!("{}-by-hand", rights.cluster.namespace);
-        let mut open = volume(&name, "by-hand", &rights.class, "8Mi", &rights.here);
-        let affinity = open["spec"]["nodeAffinity"].take();
-        let made = rights.administrator.create(VOLUMES, &open).granted()?;
-        let path = path_of(VOLUMES, &made);
-        let taken = rights.agent.patch(&path, Patch::Merge, &json!({ "spec": { "nodeAffinity": affinity } }));
-        let refused = taken.refused_by(POLICY);
-        rights.administrator.delete(&path).granted()?;
-        refused
+        let mut affinity = Value::Null;
+        let path = by_hand(rights, |volume| affinity = volume["spec"]["nodeAffinity"].take())?;
+        let taken = json!({ "spec": { "nodeAffinity": affinity } });
+        rights.agent.patch(&path, Patch::Merge, &taken).refused_by(POLICY, OWN)
     })
 }
 
-fn volumes_get_their_nodes_label(cluster: &mut Cluster) -> Result<()> {
+fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
-        let mut volume = rights.volume(&claim, &rights.here);
-        volume["metadata"]["labels"] = json!({ "colour": "red" });
-        let labelled = |volume: &Value| -> Result<Value> {
-            Ok(rights.administrator.try_create(VOLUMES, volume).granted()?["metadata"]["labels"].take())
-        };
-        let labels = labelled(&volume)?;
-        ensure!(labels == json!({ "colour": "red", TOPOLOGY_KEY: rights.here }), "an own volume has {labels}");
-        volume["spec"]["csi"]["driver"] = json!("other.example.com");
-        let labels = labelled(&volume)?;
-        ensure!(labels == json!({ "colour": "red" }), "another driver's volume has {labels}");
+        let mut affinity = Value::Null;
+        let zone = json!({ "key": "failure-domain.beta.kubernetes.io/zone", "operator": "In", "values": ["z"] });
+        let path = by_hand(rights, |volume| {
+            let wanted = &mut terms(volume)[0]["matchExpressions"];
+            *wanted = json!([wanted[0], zone]);
+            affinity = volume["spec"]["nodeAffinity"].clone();
+        })?;
+        // The one change of it that the API server allows.
+        affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][1]["key"] =
+            json!("topology.kubernetes.io/zone");
+        let change = json!({ "spec": { "nodeAffinity": affinity } });
+        rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY, SPECIFICATION)?;
+        rights.administrator.patch(&path, Patch::Merge, &change).granted()?;
         Ok(())
     })
+}
+
+/// Makes a volume on this node as an administrator does, changed by `edit`, and gives its path.
+fn by_hand(rights: &Rights<'_>, edit: impl FnOnce(&mut Value)) -> Result<String> {
+    let name = format!("{}-by-hand", rights.cluster.namespace);
+    let mut object = volume(&name, "by-hand", &rights.class, "8Mi", &rights.here);
+    edit(&mut object);
+    let made = rights.administrator.create(VOLUMES, &object).granted()?;
+    Ok(path_of(VOLUMES, &made))
 }
