@@ -80,15 +80,8 @@ fn share_and_run<S: Scene>(
     done
 }
 
-fn scratch(setting: &Setting) -> Result<TempDir> {
-    let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(setting.place.scratch())?;
-    // The frontend's user walks through it.
-    fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    Ok(scratch)
-}
-
 fn tell_all<S: Scene>(cases: &[Case<S>], setting: &Setting) -> Result<ExitCode> {
-    let scratch = scratch(setting)?;
+    let scratch = setting.place.make_scratch()?;
     let (mut passed, mut failed) = (0, 0);
     for (number, case) in cases.iter().enumerate() {
         println!("== {}", short(case.name).replace('_', " "));
@@ -119,7 +112,7 @@ fn counts(text: &str) -> Option<(u32, u32)> {
 }
 
 fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
-    let scratch = scratch(&setting)?;
+    let scratch = setting.place.make_scratch()?;
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     for case in cases {

@@ -1,11 +1,14 @@
 //! Where a suite runs and on what.
 
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use tempfile::TempDir;
 
 /// What carries the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -72,11 +75,22 @@ impl Place {
     }
 
     /// Where scratch files go: on a disk in both places.
-    pub fn scratch(self) -> &'static Path {
+    fn scratch(self) -> &'static Path {
         Path::new(match self {
             Self::Host => "/tmp",
             Self::Vm => "/var/lib",
         })
+    }
+
+    /// Makes a directory for scratch files, which goes with the value.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make_scratch(self) -> Result<TempDir> {
+        let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(self.scratch())?;
+        // The frontend's user walks through it.
+        fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755))?;
+        Ok(scratch)
     }
 }
 

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest, VolumeCapability};
-use bulkhead_tests::keeper::{clean, make_place};
 use bulkhead_tests::observe::{mounts, processes};
-use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
+use bulkhead_tests::setting::PoolFilesystem;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 use clap::Parser;
@@ -49,32 +49,15 @@ struct Memory {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(options: &Options) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in("/tmp")?;
-    std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let work = scratch.path().join("work");
-    std::fs::create_dir(&work)?;
-    make_place(Place::Host, &work)?;
-    let setting =
-        Setting { place: Place::Host, pool_fs: options.pool_fs, long: false, phase: None, control_plane: None };
-    let mut stand = Stand::new(&setting, &work, scratch.path())?;
-    let measured = measure(&mut stand, options);
-    stand.abandon();
-    // After a failure it has much to take away, and that is not the failure to tell of.
-    let cleaned = clean(&work);
-    let (timings, memory) = measured?;
-    cleaned?;
-    print(options, &timings, &memory);
-    Ok(())
+    let options = Options::parse();
+    bench::run(options.pool_fs, |setting, work, templates| {
+        let mut stand = Stand::new(setting, work, templates)?;
+        let measured = measure(&mut stand, &options);
+        stand.abandon();
+        let (timings, memory) = measured?;
+        print(&options, &timings, &memory);
+        Ok(())
+    })
 }
 
 fn measure(stand: &mut Stand, options: &Options) -> Result<(Vec<Timing>, Vec<Memory>)> {
@@ -163,9 +146,7 @@ fn timed(call: impl FnOnce() -> Result<()>) -> Result<Duration> {
 
 fn timing(call: &'static str, volumes: usize, mut times: Vec<Duration>) -> Timing {
     times.sort();
-    let at = |share: usize| times.get((times.len() * share / 100).min(times.len().saturating_sub(1)));
-    let (p50, p99) = (at(50).copied().unwrap_or_default(), at(99).copied().unwrap_or_default());
-    Timing { call, volumes, p50, p99 }
+    Timing { call, volumes, p50: percentile(&times, 50), p99: percentile(&times, 99) }
 }
 
 fn measure_memory(stand: &mut Stand, volumes: usize) -> Result<Memory> {

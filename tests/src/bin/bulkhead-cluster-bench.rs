@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::cluster::audit::{Requests, requests, since};
 use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::{Cluster, POLICIES, manifests, storm};
-use bulkhead_tests::keeper::{clean, make_place};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
+use bulkhead_tests::setting::PoolFilesystem;
 use clap::Parser;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -39,42 +39,22 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
+    let options = Options::parse();
+    // No filesystem is made: the pools are directories of this host's.
+    bench::run(PoolFilesystem::Ext4, |setting, work, templates| {
+        let start = Instant::now();
+        let control_plane = ControlPlane::start()?;
+        println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
+        setting.control_plane = Some(control_plane.directory().to_owned());
+        manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
+        std::thread::sleep(POLICIES);
+        let mut cluster = Cluster::enter(setting, work, templates)?;
+        let measured = measure(&mut cluster, &options);
+        for agent in &mut cluster.agents {
+            agent.stand.abandon();
         }
-    }
-}
-
-fn run(options: &Options) -> Result<()> {
-    let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in("/tmp")?;
-    std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-    let work = scratch.path().join("bench");
-    std::fs::create_dir(&work)?;
-    make_place(Place::Host, &work)?;
-    let start = Instant::now();
-    let control_plane = ControlPlane::start()?;
-    println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
-    let control_plane_directory = Some(control_plane.directory().to_owned());
-    let setting = Setting {
-        place: Place::Host,
-        pool_fs: PoolFilesystem::Ext4,
-        long: false,
-        phase: None,
-        control_plane: control_plane_directory,
-    };
-    manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
-    std::thread::sleep(POLICIES);
-    let mut cluster = Cluster::enter(&setting, &work, scratch.path())?;
-    let measured = measure(&mut cluster, options);
-    for agent in &mut cluster.agents {
-        agent.stand.abandon();
-    }
-    let cleaned = clean(&work);
-    measured?;
-    cleaned
+        measured
+    })
 }
 
 fn measure(cluster: &mut Cluster, options: &Options) -> Result<()> {
@@ -104,7 +84,7 @@ fn tell_memory(cluster: &mut Cluster, when: &str) -> Result<()> {
 }
 
 fn tell_times(what: &str, times: &[Duration]) {
-    let at = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1000.0;
+    let at = |percent| percentile(times, percent).as_secs_f64() * 1000.0;
     println!("{what}: claim to bound: p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms", at(50), at(99), at(100));
 }
 

@@ -35,7 +35,7 @@ use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
 /// Programs that are of use on this host only. The machine's first root is in its memory, and has no room to spare.
-const ON_HOST: [&str; 3] = ["bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
+const ON_HOST: [&str; 4] = ["bulkhead-bench", "bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use bulkhead_tests::bench::percentile;
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::audit::{requests, since};
 use bulkhead_tests::cluster::{Cluster, node, storm};
@@ -39,7 +40,7 @@ fn measure(cluster: &Cluster, number: usize) -> Result<()> {
     let before = requests(&cluster.access, Some(&node))?;
     let times = cluster.access.run(storm::bind_all(cluster, number, limit))?;
     let made = since(&before, &requests(&cluster.access, Some(&node))?);
-    let at = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64();
+    let at = |percent| percentile(&times, percent).as_secs_f64();
     println!("{number} claims bound: p50 {:.3} s, p99 {:.3} s, last {:.3} s", at(50), at(99), at(100));
     println!("requests: {made:?}");
     ensure!(cluster.agents[0].volumes()?.len() == number, "the pool does not hold {number} volumes");

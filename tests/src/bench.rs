@@ -1,0 +1,39 @@
+//! What the benches share: a place that is taken away behind them, and the times that stand for many.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::keeper::{clean, make_place};
+use crate::setting::{Place, PoolFilesystem, Setting};
+
+/// Calls `measure` with its setting on this host, a work directory and one for templates, and tells what went wrong.
+pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
+    match in_place(pool_fs, measure) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn in_place(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> Result<()> {
+    let mut setting = Setting { place: Place::Host, pool_fs, long: false, phase: None, control_plane: None };
+    let scratch = setting.place.make_scratch()?;
+    let work = scratch.path().join("bench");
+    std::fs::create_dir(&work)?;
+    make_place(setting.place, &work)?;
+    let measured = measure(&mut setting, &work, scratch.path());
+    // After a failure it has much to take away, and that is not the failure to tell of.
+    let cleaned = clean(&work);
+    measured.and(cleaned)
+}
+
+/// The time within which `percent` of all are, of sorted ones.
+pub fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let last = times.len().saturating_sub(1);
+    times.get(last * percent / 100).copied().unwrap_or_default()
+}
