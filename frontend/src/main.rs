@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::EndpointError;
-use bulkhead_frontend::helper::{CallError, Helper};
+use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::kubernetes::Agent;
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::server::{self, Shutdown};
@@ -36,6 +36,8 @@ enum StartError {
     NoCsiSocket,
     #[error("the privileged helper does not hand over the CSI socket: {0}")]
     Listen(CallError),
+    #[error(transparent)]
+    NoHelper(#[from] Unreachable),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error("serving CSI failed: {0}")]
@@ -69,6 +71,10 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<(), StartError> {
+    if options.probe {
+        Helper::new(&options.helper_socket).welcome().await?;
+        return Ok(());
+    }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let shutdown = Shutdown::default();

@@ -39,6 +39,10 @@ pub struct Options {
     #[arg(long, value_name = "NAME", env = "BULKHEAD_NAMESPACE")]
     pub namespace: Option<String>,
 
+    /// Only ask whether the privileged helper answers, and end with 0 if it does: for startup probes.
+    #[arg(long)]
+    pub probe: bool,
+
     /// How the log on standard error looks: text or json.
     #[arg(long, value_name = "FORMAT", env = "BULKHEAD_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,

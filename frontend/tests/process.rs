@@ -48,18 +48,27 @@ impl Frontend {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// Waits until its log says so.
+    async fn says(&self, part: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(part) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not say {part:?}: {}", self.log());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     fn terminate(&self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// Its end, which comes within seconds.
+    /// Its end.
     async fn ended(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(begun.elapsed() < Duration::from_secs(6), "it does not end: {}", self.log());
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not end: {}", self.log());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -77,7 +86,7 @@ async fn channel(path: &Path) -> Channel {
     let path = path.to_owned();
     let begun = Instant::now();
     while UnixStream::connect(&path).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(5), "nobody listens at {}", path.display());
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody listens at {}", path.display());
         sleep(Duration::from_millis(10)).await;
     }
     let connect = service_fn(move |_| {
@@ -193,9 +202,10 @@ async fn it_waits_for_the_helper_and_says_so() {
     let mut fake = FakeHelper::stopped(|_| no_volumes());
     let socket = fake.directory().join("own.sock");
     let mut frontend = Frontend::start(&fake, &["--csi-endpoint", socket.to_str().unwrap()]);
+    frontend.says("waiting for the privileged helper").await;
     sleep(Duration::from_millis(400)).await;
     let log = frontend.log();
-    assert!(log.contains("waiting for the privileged helper") && log.contains("helper.sock"), "{log}");
+    assert!(log.contains("helper.sock"), "{log}");
     assert_eq!(log.matches("waiting for").count(), 1, "a reason is told once: {log}");
     assert!(!socket.exists(), "nothing is served before the helper is there");
     fake.run();
@@ -209,9 +219,20 @@ async fn it_waits_for_the_helper_and_says_so() {
 async fn it_ends_while_it_waits_for_the_helper() {
     let fake = FakeHelper::stopped(|_| no_volumes());
     let mut frontend = Frontend::start(&fake, &[]);
-    sleep(Duration::from_millis(200)).await;
+    // Signals are heard by then.
+    frontend.says("connecting to the privileged helper").await;
     frontend.terminate();
     assert!(frontend.ended().await.success());
+}
+
+#[tokio::test]
+async fn a_probe_tells_whether_the_helper_answers() {
+    let mut fake = FakeHelper::stopped(|_| no_volumes());
+    let mut probe = Frontend::start(&fake, &["--probe"]);
+    assert_eq!(probe.ended().await.code(), Some(1));
+    assert!(probe.log().contains("does not answer"), "{}", probe.log());
+    fake.run();
+    assert!(Frontend::start(&fake, &["--probe"]).ended().await.success());
 }
 
 #[tokio::test]
