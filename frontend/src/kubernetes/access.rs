@@ -12,9 +12,6 @@ use super::throttle;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection on which something is awaited may be silent.
-const SILENCE: Duration = Duration::from_secs(100);
-
 /// Where the API server is and who asks it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -55,9 +52,6 @@ impl Access {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         // Each controller tries again in its own time, and with what is known by then.
         config.default_retry = false;
-        // A watch says something once a minute (a bookmark): a connection that says nothing for longer is dead.
-        config.read_timeout = Some(SILENCE);
-        config.reset_reader_on_write = true;
         let namespace = config.default_namespace.clone();
         let builder = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(throttle::told_in_the_body));
         Ok((builder.build(), namespace))

@@ -8,7 +8,6 @@ use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::{ObjectRef, store};
-use kube::runtime::watcher::Config;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
@@ -27,7 +26,7 @@ use super::identity::NodeIdentity;
 use super::names::BOUND;
 use super::reconcile::{self, Queue};
 use super::resizer::Hopeless;
-use super::watch::follow;
+use super::watch::{config, follow};
 use super::{claim, settler};
 use crate::server::Shutdown;
 use crate::volumes::{Place, Volumes};
@@ -93,13 +92,13 @@ impl Agent {
         let class_changes = follow(
             "storage classes",
             class_writer,
-            watcher(Api::<StorageClass>::all(client.clone()), Config::default()).backoff(Interruptions::default()),
+            watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default()),
         );
         let labels = format!("{}={}", place.key(), place.value());
         let object_changes = follow(
             "PersistentVolumes",
             object_writer,
-            watcher(Api::<PersistentVolume>::all(client.clone()), Config::default().labels(&labels))
+            watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&labels))
                 .backoff(Interruptions::default()),
         );
         let concern = Concern {

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::{Config, Event};
+use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
@@ -23,6 +23,7 @@ use super::backoff::{Interruptions, random};
 use super::claim;
 use super::failure::{Failure, ask};
 use super::names::{BOUND, CLAIM_POLICY};
+use super::watch::config;
 use crate::volumes::Place;
 
 /// How often the agent looks whether the policy is there.
@@ -163,12 +164,12 @@ impl Concern {
             Mode::Labelled => {
                 // Those for any node have an empty value.
                 let labels = format!("{} in (,{})", self.place.key(), self.place.value());
-                watcher(claims, Config::default().labels(&labels)).backoff(Interruptions::default()).boxed()
+                watcher(claims, config().labels(&labels)).backoff(Interruptions::default()).boxed()
             }
             Mode::Everything => {
                 let partial: Api<PartialObjectMeta<PersistentVolumeClaim>> = Api::all(self.client.clone());
                 let concern = self.clone();
-                watcher(partial, Config::default().page_size(PAGE))
+                watcher(partial, config().page_size(PAGE))
                     .backoff(Interruptions::default())
                     .try_filter_map(move |event| futures::future::ready(Ok(concern.sift(event))))
                     .boxed()

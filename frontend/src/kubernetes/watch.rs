@@ -8,10 +8,19 @@ use k8s_openapi::serde::de::DeserializeOwned;
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
 use super::failure::told;
+
+/// How long the API server keeps a watch open, in seconds. It need not say anything meanwhile, not even by bookmarks, so
+/// a connection that is dead is noticed only when this is over.
+const OPEN: u32 = 120;
+
+/// How everything is watched.
+pub(super) fn config() -> Config {
+    Config::default().timeout(OPEN)
+}
 
 /// Keeps `writer`'s store like `events`, and tells which objects have changed or gone. What fails is logged, and
 /// tried again by the watcher itself.
