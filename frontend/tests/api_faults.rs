@@ -12,7 +12,7 @@ use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::kubernetes::{Access, Agent};
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
-use bulkhead_protocol::{PoolStatus, QuotaMode, Reply, Request, UpTo};
+use bulkhead_protocol::{PoolStatus, QuotaMode, Reply, Request, Response, UpTo};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -24,25 +24,26 @@ const UID: &str = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
 
 /// A helper that makes every volume.
 fn helper() -> FakeHelper {
-    FakeHelper::start(|request| match request {
-        Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
-        Request::List { .. } => fake::no_volumes(),
-        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(roomy()))),
-        _ => fake::done(),
-    })
+    helper_that_creates(Act::Answer)
 }
 
-fn roomy() -> PoolStatus {
-    PoolStatus {
-        quota: QuotaMode::Enforced,
-        total: 1 << 40,
-        available: 1 << 40,
-        largest_volume: 1 << 40,
-        promised: 0,
-        volumes: 0,
-        emptying: 0,
-        conditions: UpTo::default(),
-    }
+/// A helper that answers in that way when a volume is made.
+fn helper_that_creates(answer: impl Fn(Response) -> Act + Send + Sync + 'static) -> FakeHelper {
+    FakeHelper::start(move |request| match request {
+        Request::Create { spec, .. } => answer(Ok(Reply::Size(spec.size))),
+        Request::List { .. } => fake::no_volumes(),
+        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(PoolStatus {
+            quota: QuotaMode::Enforced,
+            total: 1 << 40,
+            available: 1 << 40,
+            largest_volume: 1 << 40,
+            promised: 0,
+            volumes: 0,
+            emptying: 0,
+            conditions: UpTo::default(),
+        }))),
+        _ => fake::done(),
+    })
 }
 
 fn class(binding: &str) -> Value {
@@ -150,12 +151,7 @@ async fn an_expired_watch_is_begun_again_with_a_list() {
 async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
     let may_go_on = Arc::new(Notify::new());
     let waited_for = Arc::clone(&may_go_on);
-    let helper = FakeHelper::start(move |request| match request {
-        Request::Create { spec, .. } => Act::Later(Arc::clone(&waited_for), Ok(Reply::Size(spec.size))),
-        Request::List { .. } => fake::no_volumes(),
-        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(roomy()))),
-        _ => fake::done(),
-    });
+    let helper = helper_that_creates(move |answer| Act::Later(Arc::clone(&waited_for), answer));
     let mut retaining = class("WaitForFirstConsumer");
     retaining["reclaimPolicy"] = json!("Retain");
     let api = MockApi::start(helper.directory(), vec![retaining], |_, _| None).await;

@@ -70,6 +70,26 @@ impl Published {
         self.rooms.clear();
         self.swept = false;
     }
+
+    /// Removes the objects of classes that are gone.
+    async fn sweep(
+        &mut self,
+        context: &Context,
+        objects: &Api<CSIStorageCapacity>,
+        classes: &[Arc<StorageClass>],
+    ) -> Result<(), Failure> {
+        let names: BTreeSet<_> = classes.iter().map(|class| class.name_any()).collect();
+        if !self.swept {
+            remove_stale(context, objects, &names).await?;
+            self.swept = true;
+        }
+        let gone: Vec<_> = self.rooms.keys().filter(|class| !names.contains(*class)).cloned().collect();
+        for class in gone {
+            remove(objects, &object_name(context, &class)).await?;
+            self.rooms.remove(&class);
+        }
+        Ok(())
+    }
 }
 
 impl Publisher {
@@ -210,28 +230,6 @@ impl Publisher {
             outcome.failures.push((None, failure));
         }
         outcome
-    }
-}
-
-impl Published {
-    /// Removes the objects of classes that are gone.
-    async fn sweep(
-        &mut self,
-        context: &Context,
-        objects: &Api<CSIStorageCapacity>,
-        classes: &[Arc<StorageClass>],
-    ) -> Result<(), Failure> {
-        let names: BTreeSet<_> = classes.iter().map(|class| class.name_any()).collect();
-        if !self.swept {
-            remove_stale(context, objects, &names).await?;
-            self.swept = true;
-        }
-        let gone: Vec<_> = self.rooms.keys().filter(|class| !names.contains(*class)).cloned().collect();
-        for class in gone {
-            remove(objects, &object_name(context, &class)).await?;
-            self.rooms.remove(&class);
-        }
-        Ok(())
     }
 }
 

@@ -1,11 +1,10 @@
 //! What deploy/ has for a cluster, applied as an administrator applies it.
 
-use std::ffi::OsStr;
-use std::fmt::Debug;
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
+
+use crate::node::Kubectl;
 
 /// The namespace of the agents.
 pub const NAMESPACE: &str = "bulkhead-system";
@@ -19,7 +18,7 @@ pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 /// What kubectl complains of.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
-    kubectl(kubeconfig, &["apply".as_ref(), "--kustomize".as_ref(), manifests.as_os_str()])
+    kubectl(kubeconfig, &["apply", "--kustomize", &manifests.to_string_lossy()])
 }
 
 /// Removes one object of those.
@@ -34,11 +33,7 @@ pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// What it complains of.
-pub fn kubectl(kubeconfig: &Path, arguments: &[impl AsRef<OsStr> + Debug]) -> Result<()> {
-    let mut command = Command::new(super::control_plane::assets()?.join("kubectl"));
-    command.arg("--kubeconfig").arg(kubeconfig).args(arguments);
-    let output = command.output().context("start kubectl")?;
-    let text = [output.stdout, output.stderr].concat();
-    ensure!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&text));
-    Ok(())
+pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
+    let program = super::control_plane::assets()?.join("kubectl");
+    Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments).map(drop)
 }
