@@ -3,6 +3,7 @@
 //! An admission policy copies the selected node into a label, so that the API server sends an agent only its own
 //! claims. Without that policy the agent watches the metadata of all claims and drops what is foreign as it comes.
 
+use std::future::pending;
 use std::time::Duration;
 
 use futures::channel::mpsc::{self, Sender};
@@ -75,15 +76,11 @@ pub(super) fn watch(
 
 async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolumeClaim>, watcher::Error>>) {
     let mut mode = None;
-    let mut net = Instant::now();
     while !sender.is_closed() {
         let (found, lasts) = concern.mode(mode).await;
         if mode != Some(found) {
             match found {
-                Mode::Labelled => {
-                    info!("watching claims by label");
-                    net = Instant::now();
-                }
+                Mode::Labelled => info!("watching claims by label"),
                 Mode::Everything => warn!(
                     "admission policy {CLAIM_POLICY} is not bound yet: watching the metadata of all claims, which costs the more the larger the cluster is; apply the policies"
                 ),
@@ -92,12 +89,18 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
         mode = Some(found);
         let mut events = concern.events(found);
         let mut reconsider = Box::pin(sleep_until(Instant::now() + lasts + random(lasts)));
+        let mut net = Net::default();
         loop {
             tokio::select! {
-                event = events.next() => match event {
-                    Some(event) => if sender.send(event).await.is_err() { return },
-                    None => break,
-                },
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    if matches!(event, Ok(Event::InitDone)) {
+                        net.tear();
+                    }
+                    if sender.send(event).await.is_err() {
+                        return;
+                    }
+                }
                 () = &mut reconsider => {
                     let (now, lasts) = concern.mode(mode).await;
                     if now != found {
@@ -105,9 +108,9 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
                     }
                     reconsider = Box::pin(sleep_until(Instant::now() + lasts + random(lasts)));
                 }
-                () = sleep_until(net), if found == Mode::Labelled => {
+                () = net.is_due(), if found == Mode::Labelled => {
                     let missed = concern.label_the_missed().await;
-                    net = Instant::now() + missed.pause + random(missed.pause);
+                    net.cast(&missed);
                     for claim in missed.free {
                         if sender.send(Ok(Event::Apply(claim))).await.is_err() {
                             return;
@@ -115,6 +118,37 @@ async fn feed(concern: Concern, mut sender: Sender<Result<Event<PersistentVolume
                     }
                 }
             }
+        }
+    }
+}
+
+/// When claims without a label are looked for.
+#[derive(Default)]
+struct Net {
+    /// The next look; none as long as the watch has not begun.
+    due: Option<Instant>,
+    /// Whether the last look has found nothing that the watch would not tell by itself.
+    was_empty: bool,
+}
+
+impl Net {
+    /// A list of the watch replaces all that was told before it, and no claim without a label is in it.
+    fn tear(&mut self) {
+        if !self.was_empty {
+            self.due = Some(Instant::now());
+        }
+    }
+
+    /// The claims without a label were looked for.
+    fn cast(&mut self, missed: &Missed) {
+        self.due = Some(Instant::now() + missed.pause + random(missed.pause));
+        self.was_empty = missed.free.is_empty();
+    }
+
+    async fn is_due(&self) {
+        match self.due {
+            Some(due) => sleep_until(due).await,
+            None => pending().await,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Without the policy that labels claims, everything goes on, only with more to watch.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::manifests;
@@ -11,9 +13,12 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::json;
 
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
 cases! {
     on Cluster;
     claims_are_found_without_the_policy: Bare,
+    claims_from_before_the_policy_are_found: Bare,
 }
 
 /// The bindings of policies that change objects, which are younger than the client.
@@ -27,35 +32,63 @@ fn bindings(cluster: &Cluster) -> Api<DynamicObject> {
     Api::all_with(cluster.access.client(), &kind)
 }
 
-fn claims_are_found_without_the_policy(cluster: &mut Cluster) -> Result<()> {
-    let class = cluster.add_class(|_| {})?;
-    let done = lives_without_labels(cluster, &class);
+/// Does what a test does without labels, and labels again.
+fn without_labels(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
+    let done = take_labels_away(cluster).and_then(|()| test(cluster));
     // Whatever became of it, the tests that follow need them.
-    manifests::apply(&cluster.access.kubeconfig(), "base")?;
-    std::thread::sleep(POLICIES);
+    give_labels_back(cluster)?;
     done
 }
 
-fn lives_without_labels(cluster: &mut Cluster, class: &str) -> Result<()> {
+fn give_labels_back(cluster: &Cluster) -> Result<()> {
+    manifests::apply(&cluster.access.kubeconfig(), "base")?;
+    std::thread::sleep(POLICIES);
+    Ok(())
+}
+
+fn take_labels_away(cluster: &mut Cluster) -> Result<()> {
     for name in ["bulkhead-claims", "bulkhead-volumes"] {
         cluster.access.run(bindings(cluster).delete(name, &Default::default()))?;
     }
     // A policy goes out of force a moment after it is deleted.
-    let probe = on(claim("probe", class, "4Mi"), "elsewhere");
+    let class = cluster.add_class(|_| {})?;
+    let probe = on(claim("probe", &class, "4Mi"), "elsewhere");
     cluster.create_claim(&probe)?;
     cluster.access.wait(cluster.patience(), "claims to be left without a label", || {
         cluster.delete_claim("probe")?;
         cluster.access.wait_until_gone(&cluster.claims(), "probe", cluster.patience())?;
         cluster.create_claim(&probe)?;
-        let found = cluster.access.run(cluster.claims().get("probe"))?;
-        let labels = found.metadata.labels.unwrap_or_default();
+        let labels = labels_when_ours(cluster, "probe")?;
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "it has {labels:?}");
         Ok(())
+    })
+}
+
+fn labels(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
+    Ok(cluster.access.run(cluster.claims().get(name))?.metadata.labels.unwrap_or_default())
+}
+
+/// The labels of a claim that the controller manager has left to our driver. The policy looks at none before.
+fn labels_when_ours(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
+    let what = "to be left to our driver";
+    let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), what, |claim| {
+        let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+        ensure!(annotations.contains_key(PROVISIONER), "its annotations are {annotations:?}");
+        Ok(())
     })?;
+    Ok(claim.metadata.labels.unwrap_or_default())
+}
+
+fn claims_are_found_without_the_policy(cluster: &mut Cluster) -> Result<()> {
+    without_labels(cluster, lives_without_labels)
+}
+
+fn lives_without_labels(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|_| {})?;
     cluster.add_agent()?;
     cluster.add_agent()?;
     let node = cluster.agents[1].node.clone();
-    cluster.create_claim(&on(claim("data", class, "8Mi"), &node))?;
+    cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     cluster.bound("data")?;
     ensure!(cluster.agents[1].log()?.contains("watching the metadata of all claims"), "the log does not say so");
     let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
@@ -70,4 +103,31 @@ fn lives_without_labels(cluster: &mut Cluster, class: &str) -> Result<()> {
     let made: usize = cluster.agents.iter().map(|agent| agent.volumes().map(|found| found.len())).sum::<Result<_>>()?;
     ensure!(made == 2, "{made} volumes were made for two claims");
     Ok(())
+}
+
+fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> {
+    without_labels(cluster, |cluster| {
+        let class = cluster.add_class(|_| {})?;
+        let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
+        cluster.add_agent()?.stand.kill_frontend()?;
+        let node = cluster.node();
+        cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
+        cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
+        for name in ["data", "anywhere"] {
+            labels_when_ours(cluster, name)?;
+        }
+        give_labels_back(cluster)?;
+        for name in ["data", "anywhere"] {
+            let labels = labels(cluster, name)?;
+            ensure!(!labels.contains_key(TOPOLOGY_KEY), "{name} has the labels {labels:?}");
+        }
+        cluster.agent().stand.start_frontend()?;
+        for name in ["data", "anywhere"] {
+            cluster.bound(name)?;
+            let labels = labels(cluster, name)?;
+            ensure!(labels.get(TOPOLOGY_KEY) == Some(&node), "{name} has the labels {labels:?}");
+        }
+        ensure!(cluster.agents[0].log()?.contains("watching claims by label"), "the log does not say so");
+        Ok(())
+    })
 }
