@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::cluster::audit::{Requests, requests, since};
 use bulkhead_tests::cluster::control_plane::ControlPlane;
-use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
 use bulkhead_tests::cluster::{Cluster, POLICIES, manifests, storm};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
@@ -179,8 +179,7 @@ async fn make_foreign(cluster: &Cluster, number: usize) -> Result<()> {
     let mut creating = JoinSet::new();
     for index in 0..number {
         let mut foreign = on(claim(&format!("foreign-{index}"), &cluster.class, "1Gi"), "elsewhere");
-        let key = "volume.kubernetes.io/storage-provisioner";
-        foreign["metadata"]["annotations"][key] = json!(bulkhead_tests::kubelet::DRIVER);
+        foreign["metadata"]["annotations"][PROVISIONER] = json!(bulkhead_tests::kubelet::DRIVER);
         let foreign: PersistentVolumeClaim = from_value(foreign)?;
         let claims = claims.clone();
         creating.spawn(async move { claims.create(&PostParams::default(), &foreign).await.map(drop) });

@@ -8,6 +8,9 @@ use crate::kubelet::DRIVER;
 /// The annotation by which the scheduler gives a claim to a node.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
+/// The annotation by which the controller manager leaves a claim to a provisioner.
+pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
 /// A storage class of ours whose claims wait for a node.
 pub fn class(name: &str) -> Value {
     json!({

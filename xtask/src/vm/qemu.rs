@@ -14,8 +14,8 @@ use crate::process::command;
 use crate::workspace::Architecture;
 
 /// The kernel rewrites its own code while it comes up: a breakpoint first, the instruction when every processor has seen
-/// that. QEMU's translator, before version 8.1, may hold on to the breakpoint if another processor runs into it just
-/// then, and the kernel panics. So an emulated guest comes up on one processor, and its init starts the others.
+/// that. QEMU's translator, before version 8.1 (commit deba78709ae8), may hold on to the breakpoint if another processor
+/// runs into it just then, and the kernel panics. So an emulated guest comes up on one processor, and its init starts the others.
 const ONE_PROCESSOR_AT_FIRST: &str = "maxcpus=1";
 
 /// How the guest's instructions are executed.

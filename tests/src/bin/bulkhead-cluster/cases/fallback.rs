@@ -6,14 +6,9 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
 use bulkhead_tests::cluster::{Cluster, POLICIES};
-use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject};
 use serde_json::json;
-
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
 cases! {
     on Cluster;
@@ -21,34 +16,18 @@ cases! {
     claims_from_before_the_policy_are_found: Bare,
 }
 
-/// The bindings of policies that change objects, which are younger than the client.
-fn bindings(cluster: &Cluster) -> Api<DynamicObject> {
-    let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
-    let kind = ApiResource {
-        kind: "MutatingAdmissionPolicyBinding".to_owned(),
-        plural: "mutatingadmissionpolicybindings".to_owned(),
-        ..kind
-    };
-    Api::all_with(cluster.access.client(), &kind)
-}
-
 /// Does what a test does without labels, and labels again.
 fn without_labels(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
     let done = take_labels_away(cluster).and_then(|()| test(cluster));
     // Whatever became of it, the tests that follow need them.
-    give_labels_back(cluster)?;
-    done
-}
-
-fn give_labels_back(cluster: &Cluster) -> Result<()> {
     manifests::apply(&cluster.access.kubeconfig(), "base")?;
     std::thread::sleep(POLICIES);
-    Ok(())
+    done
 }
 
 fn take_labels_away(cluster: &mut Cluster) -> Result<()> {
     for name in ["bulkhead-claims", "bulkhead-volumes"] {
-        cluster.access.run(bindings(cluster).delete(name, &Default::default()))?;
+        manifests::remove(&cluster.access.kubeconfig(), "mutatingadmissionpolicybinding", name)?;
     }
     // A policy goes out of force a moment after it is deleted.
     let class = cluster.add_class(|_| {})?;
@@ -62,10 +41,6 @@ fn take_labels_away(cluster: &mut Cluster) -> Result<()> {
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "it has {labels:?}");
         Ok(())
     })
-}
-
-fn labels(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
-    Ok(cluster.access.run(cluster.claims().get(name))?.metadata.labels.unwrap_or_default())
 }
 
 /// The labels of a claim that the controller manager has left to our driver. The policy looks at none before.
@@ -110,24 +85,25 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
         let class = cluster.add_class(|_| {})?;
         let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
         cluster.add_agent()?.stand.kill_frontend()?;
-        let node = cluster.node();
-        cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
+        cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
         cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
+        // A later write of the controller manager's would bring the policy into play.
         for name in ["data", "anywhere"] {
             labels_when_ours(cluster, name)?;
         }
-        give_labels_back(cluster)?;
-        for name in ["data", "anywhere"] {
-            let labels = labels(cluster, name)?;
-            ensure!(!labels.contains_key(TOPOLOGY_KEY), "{name} has the labels {labels:?}");
-        }
-        cluster.agent().stand.start_frontend()?;
-        for name in ["data", "anywhere"] {
-            cluster.bound(name)?;
-            let labels = labels(cluster, name)?;
-            ensure!(labels.get(TOPOLOGY_KEY) == Some(&node), "{name} has the labels {labels:?}");
-        }
-        ensure!(cluster.agents[0].log()?.contains("watching claims by label"), "the log does not say so");
         Ok(())
-    })
+    })?;
+    for name in ["data", "anywhere"] {
+        let labels = labels_when_ours(cluster, name)?;
+        ensure!(!labels.contains_key(TOPOLOGY_KEY), "{name} has the labels {labels:?}");
+    }
+    cluster.agent().stand.start_frontend()?;
+    let node = cluster.node();
+    for name in ["data", "anywhere"] {
+        cluster.bound(name)?;
+        let labels = labels_when_ours(cluster, name)?;
+        ensure!(labels.get(TOPOLOGY_KEY) == Some(&node), "{name} has the labels {labels:?}");
+    }
+    ensure!(cluster.agents[0].log()?.contains("watching claims by label"), "the log does not say so");
+    Ok(())
 }

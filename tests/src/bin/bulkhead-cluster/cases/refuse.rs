@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
 use serde_json::{Value, json};
 
 cases! {
@@ -97,8 +97,7 @@ fn a_missing_class_until_it_is_there(cluster: &mut Cluster) -> Result<()> {
     let coming = format!("{}-1", cluster.namespace);
     let mut claim = on(claim("data", &coming, "16Mi"), &cluster.node());
     // The controller manager writes this only for classes that are there.
-    claim["metadata"]["annotations"]["volume.kubernetes.io/storage-provisioner"] =
-        json!(bulkhead_tests::kubelet::DRIVER);
+    claim["metadata"]["annotations"][PROVISIONER] = json!(bulkhead_tests::kubelet::DRIVER);
     cluster.create_claim(&claim)?;
     cluster.event("data", "ProvisioningFailed", &coming)?;
     let made = cluster.add_class(|_| {})?;

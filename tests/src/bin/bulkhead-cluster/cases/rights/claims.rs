@@ -4,11 +4,11 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::SELECTED_NODE;
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE};
 use bulkhead_tests::kubelet::DRIVER;
 use serde_json::{Value, json};
 
-use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, PROVISIONER, Patch, Rights, UNBOUND, path_of, with_rights};
+use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const POLICY: &str = "bulkhead-agent-claims";
 // What its expressions say.

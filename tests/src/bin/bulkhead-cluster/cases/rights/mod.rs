@@ -14,15 +14,13 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::{self, TOPOLOGY_KEY};
-use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim};
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, claim};
 use bulkhead_tests::kubelet::DRIVER;
 use serde_json::{Value, json};
 
 use self::holder::{Holder, Patch};
 
-/// The annotation by which the controller manager leaves a claim to a provisioner.
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// The same as older releases spell it.
+/// The annotation that leaves a claim to a provisioner, as older releases spell it.
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
