@@ -1,17 +1,11 @@
 //! The privileged half of Bulkhead. This file is its life, one call a step, in order; `SECURITY.md` tells why.
 
 mod audit;
-mod config;
 mod dispatch;
 mod emptier;
-mod host;
-mod jail;
-mod marker;
-mod mountinfo;
 mod ops;
-mod recover;
 mod server;
-mod startup;
+mod start;
 mod state;
 // The only place where `unsafe` is allowed.
 #[allow(unsafe_code)]
@@ -20,13 +14,9 @@ mod sys;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use caps::Capability;
-
-use config::{Command, Config};
+use start::config::{self, Command, Config};
+use start::{check, host, jail, marker, outside, privileges, recover, split, welcome};
 use sys::seccomp::{self, Process};
-
-/// What the serving process may still do: mount, set quotas and trusted attributes; make device nodes.
-const KEPT: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_MKNOD];
 
 fn main() -> ExitCode {
     audit::install();
@@ -37,7 +27,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::InitPools(pools)) => marker::init(&pools),
-        Ok(Command::Check(config)) => return startup::check(&config),
+        Ok(Command::Check(config)) => return check::check(&config),
         Ok(Command::Serve(config)) => serve(&config),
         Err(complaint) => Err(complaint),
     };
@@ -51,15 +41,15 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
-    let mut outside = startup::take_outside(config)?;
+    let mut outside = outside::take(config)?;
     let host = host::inspect(config, true)?;
     let jail = jail::enter(config, &host)?;
     jail::prove(&host, &jail)?;
-    let emptier = startup::split(config, &host, &jail)?;
+    let emptier = split::split(config, &host, &jail)?;
     let state = recover::recover(config, host, jail, emptier)?;
-    let welcome = startup::welcome(config, &state)?;
+    let welcome = welcome::welcome(config, &state)?;
     let service = Arc::new(server::Service { state, welcome, allowed_uid: config.allowed_uid });
-    startup::drop_privileges()?;
+    privileges::drop_all()?;
     let threads = server::start(&service)?;
     seccomp::install(Process::Server, config.on_violation)
         .map_err(|error| format!("cannot install the seccomp filter: {error}"))?;

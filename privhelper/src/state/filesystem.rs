@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use bulkhead_protocol::{Bytes, Error, ErrorKind, VolumeKind, VolumeSpec};
 use caps::Capability;
 
-use super::{failed, lock};
-use crate::config::PoolConfig;
+use super::{PoolConfig, failed, lock};
 use crate::sys::capability::raise;
 use crate::sys::quota::{self, ProjectId, ProjectQuota};
 use crate::sys::{Errno, Result as SysResult};

@@ -19,7 +19,7 @@ pub use claims::Claims;
 pub use doomed::{Doomed, Graveyard, Settlement};
 pub use filesystem::{Filesystem, KUBELET_PROJECTS, Share};
 pub use loops::{Device, Loops};
-pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, Served, SpecError, read_spec, write_spec};
+pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, PoolConfig, Served, SpecError, read_spec, write_spec};
 pub use publish::{PublishDirectory, Purpose, Shape};
 pub use sockets::{Place, Sockets};
 pub use volumes::{Published, Volume, Volumes};

@@ -1,13 +1,13 @@
 //! A pool and the form of what lies in it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, QuotaMode, VolumeSpec};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, PoolName, QuotaMode, VolumeSpec};
 use caps::Capability;
 
 use super::Filesystem;
-use crate::config::PoolConfig;
 use crate::sys::capability::raise;
 use crate::sys::{Errno, Result as SysResult};
 
@@ -29,6 +29,21 @@ const ATTRIBUTE: &str = "trusted.bulkhead";
 const USED: u8 = 1;
 /// See [`USED`].
 const UNUSED: u8 = 2;
+
+/// How a pool is to be served.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Its name in requests.
+    pub name: PoolName,
+    /// Where it is.
+    pub directory: PathBuf,
+    /// Whether sizes are to be enforced.
+    pub quota: QuotaMode,
+    /// How much of the room is promised, in thousandths.
+    pub overcommit_permille: u64,
+    /// How many bytes are kept unpromised.
+    pub reserve: u64,
+}
 
 /// A configured pool.
 #[derive(Debug)]

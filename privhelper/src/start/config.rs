@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use bulkhead_protocol::{DriverName, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, PoolName, PublishName, QuotaMode};
 use rustix::fs::OFlags;
 
-use crate::state::KUBELET_PROJECTS;
+use crate::state::{KUBELET_PROJECTS, PoolConfig};
 use crate::sys::file;
 use crate::sys::seccomp::OnViolation;
 
@@ -49,21 +49,6 @@ pub struct Config {
     pub project_ids: (u32, u32),
     /// What a forbidden system call does.
     pub on_violation: OnViolation,
-}
-
-/// One pool.
-#[derive(Clone, Debug)]
-pub struct PoolConfig {
-    /// Its name in requests.
-    pub name: PoolName,
-    /// Where it is.
-    pub directory: PathBuf,
-    /// Whether sizes are to be enforced.
-    pub quota: QuotaMode,
-    /// How much of the room is promised, in thousandths.
-    pub overcommit_permille: u64,
-    /// How many bytes are kept unpromised.
-    pub reserve: u64,
 }
 
 /// What is wrong with the configuration, in one sentence.

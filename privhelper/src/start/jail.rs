@@ -12,8 +12,8 @@ use std::path::Path;
 use bulkhead_protocol::Socket;
 use rustix::fs::{Mode, OFlags};
 
-use crate::config::Config;
-use crate::host::{Host, HostPublish};
+use crate::start::config::Config;
+use crate::start::host::{Host, HostPublish};
 use crate::state::Place;
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::config::Config;
-use crate::marker;
-use crate::mountinfo::{self, Mount};
-use crate::state::Shape;
+use crate::start::config::Config;
+use crate::start::marker;
+use crate::start::mountinfo::{self, Mount};
+use crate::state::{PoolConfig, Shape};
 use crate::sys::{self, Errno, file, quota, quota::QuotaState};
 use bulkhead_protocol::{MountFlags, PublishName, QuotaMode, Socket};
 
@@ -177,7 +177,7 @@ fn open_directory(path: &Path, config: &Config, changes: bool) -> Result<(PathBu
     }
 }
 
-fn inspect_pool(config: &crate::config::PoolConfig, mounts: &[Mount], changes: bool) -> Result<HostPool, String> {
+fn inspect_pool(config: &PoolConfig, mounts: &[Mount], changes: bool) -> Result<HostPool, String> {
     let shown = config.directory.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let directory =

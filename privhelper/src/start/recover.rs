@@ -8,14 +8,15 @@ use std::sync::Arc;
 use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, VolumeId, VolumeKind};
 use rustix::fs::{FileType, OFlags};
 
-use crate::config::{Config, PoolConfig};
-use crate::host::{Host, HostPool, HostPublish};
-use crate::jail::Jail;
-use crate::mountinfo::Mount;
 use crate::ops;
+use crate::start::config::Config;
+use crate::start::host::{Host, HostPool, HostPublish};
+use crate::start::jail::Jail;
+use crate::start::mountinfo::Mount;
 use crate::state::{
-    Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PublishDirectory,
-    Published, Purpose, Served, Share, Sockets, SpecError, State, Volume, Volumes, read_spec, write_spec,
+    Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PoolConfig,
+    PublishDirectory, Published, Purpose, Served, Share, Sockets, SpecError, State, Volume, Volumes, read_spec,
+    write_spec,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use bulkhead_protocol::PoolName;
 use rustix::fs::{Mode, OFlags};
 
-use crate::config::PoolConfig;
-use crate::state::MARKER;
+use crate::state::{MARKER, PoolConfig};
 use crate::sys::file::{self, Status};
 use crate::sys::{Errno, Result as SysResult};
 

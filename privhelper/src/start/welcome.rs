@@ -1,0 +1,40 @@
+//! The answer to a hello, which is the same for every connection.
+
+use std::path::PathBuf;
+
+use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
+
+use crate::start::config::Config;
+use crate::state::State;
+
+/// What every frontend is told first.
+///
+/// # Errors
+/// A sentence, when names and paths are too long for one packet.
+pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
+    let publish: Vec<_> = state
+        .publish
+        .iter()
+        .map(|directory| PublishDirectory { name: directory.name.clone(), host_path: directory.host_path.clone() })
+        .collect();
+    let pools: Vec<_> = config.pools.iter().map(|pool| Pool { name: pool.name.clone(), quota: pool.quota }).collect();
+    let path =
+        |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    let welcome = Welcome {
+        version: bulkhead_protocol::HIGHEST_VERSION,
+        release: Text::new(env!("CARGO_PKG_VERSION")),
+        driver: config.driver.clone(),
+        csi_socket: Text::new(path(&config.csi_socket)),
+        registers: config.registration_socket.is_some(),
+        publish_directories: UpTo::try_from(publish).map_err(|error| format!("publish directories: {error}"))?,
+        pools: UpTo::try_from(pools).map_err(|error| format!("pools: {error}"))?,
+    };
+    let long = state.publish.iter().find(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
+    let encoded = bulkhead_protocol::encode(&Ok::<_, bulkhead_protocol::Error>(&welcome));
+    if long.is_some() || encoded.is_err() {
+        return Err(
+            "the names and paths of pools and publish directories are too long for one packet; shorten them".to_owned()
+        );
+    }
+    Ok(welcome)
+}
