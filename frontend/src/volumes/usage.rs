@@ -1,30 +1,30 @@
-//! How much of a volume is used, and whether it is well.
+//! How much of a volume is used, and whether it is healthy.
 
 use bulkhead_protocol::{QuotaMode, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
 use super::{Fault, Volumes};
 
-/// Whether a volume is well, in words.
+/// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether somebody should look after it.
+    /// Whether it needs attention.
     pub abnormal: bool,
-    /// What is the matter. Never empty.
+    /// A description; never empty.
     pub message: String,
 }
 
-/// What is known of a volume.
+/// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// As the helper tells it.
+    /// As the helper reports it.
     pub usage: Usage,
-    /// Whether it is well.
+    /// Its health.
     pub condition: Condition,
 }
 
 impl Volumes {
-    /// What is known of `volume`, which must be published at `path` if one is given.
+    /// Measures `volume`, which must be published at `path` if one is given.
     ///
     /// # Errors
     /// `NotFound` when there is no such volume, or it is not there.
@@ -58,13 +58,13 @@ impl Measured {
 }
 
 fn condition(usage: &Usage, enforced: bool) -> Condition {
-    let told = usage.condition.as_str();
-    let message = if !told.is_empty() {
-        told.to_owned()
+    let reported = usage.condition.as_str();
+    let message = if !reported.is_empty() {
+        reported.to_owned()
     } else if enforced || Mode::of(&usage.spec.kind) == Mode::Block {
-        "the volume is well".to_owned()
+        "healthy".to_owned()
     } else {
         format!("pool {} has no quotas: the volume's size is not enforced", usage.pool)
     };
-    Condition { abnormal: !told.is_empty(), message }
+    Condition { abnormal: !reported.is_empty(), message }
 }

@@ -74,7 +74,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         path: Option<String>,
     },
-    /// How much of a volume is used, and whether it is well.
+    /// Show how much of a volume is used, and whether it is healthy.
     Stats {
         /// Volume id.
         id: String,
