@@ -1,38 +1,25 @@
-//! Log lines on standard error, with the priority prefix that journald reads (sd-daemon(3)).
-//!
-//! Every privileged operation is one line of target `audit`: what, on which volume, at which target, for whom, how it
-//! ended and how long it took. A subscriber of our own, since all that is needed is to write key=value pairs.
-
-use std::fmt::{self, Write as _};
-use std::io::Write as _;
+//! Every privileged operation is one log line that begins with `audit`: what, on which volume, at which target, for whom, how it
+//! ended and how long it took.
 
 use bulkhead_protocol::{Error, Request, TargetPath, VolumeId};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata};
 
-struct Lines;
+use crate::log::{Level, write};
 
-/// Makes log lines go to standard error.
-pub fn install() {
-    // It fails only if a subscriber is there already, and then there are log lines.
-    let _ = tracing::subscriber::set_global_default(Lines);
+/// Writes the line for a request.
+pub fn record(request: &Request, pid: i32, outcome: &Result<impl Sized, Error>, microseconds: u128) {
+    let level = if outcome.is_ok() { Level::Info } else { Level::Warning };
+    write(level, format_args!("{}", line(request, pid, outcome.as_ref().err(), microseconds)));
 }
 
-/// One line for a request.
-pub fn record(request: &Request, pid: i32, outcome: &Result<impl Sized, Error>, microseconds: u128) {
+fn line(request: &Request, pid: i32, error: Option<&Error>, microseconds: u128) -> String {
     let (operation, volume, target) = describe(request);
     let volume = volume.map_or("-", VolumeId::as_str);
     let target = target.map_or_else(|| "-".to_owned(), TargetPath::to_string);
-    match outcome {
-        Ok(_) => {
-            tracing::info!(target: "audit", operation, volume, ?target, pid, outcome = "ok", microseconds = %microseconds)
-        }
-        Err(error) => {
-            let kind = format!("{:?}", error.kind);
-            tracing::warn!(target: "audit", operation, volume, ?target, pid, outcome = ?kind, error = ?error.message.as_str(), microseconds = %microseconds);
-        }
-    }
+    let outcome = error
+        .map_or_else(|| "ok".to_owned(), |error| format!("\"{:?}\" error={:?}", error.kind, error.message.as_str()));
+    format!(
+        "audit operation={operation} volume={volume} target={target:?} pid={pid} outcome={outcome} microseconds={microseconds}"
+    )
 }
 
 fn describe(request: &Request) -> (&'static str, Option<&VolumeId>, Option<&TargetPath>) {
@@ -56,46 +43,25 @@ fn describe(request: &Request) -> (&'static str, Option<&VolumeId>, Option<&Targ
     }
 }
 
-impl tracing::Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::INFO
-    }
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::ErrorKind;
 
-    fn event(&self, event: &Event<'_>) {
-        let priority = match *event.metadata().level() {
-            Level::ERROR => 3,
-            Level::WARN => 4,
-            _ => 6,
-        };
-        let mut line =
-            Line(format!("<{priority}>{}", event.metadata().target().split("::").next().unwrap_or_default()));
-        event.record(&mut line);
-        line.0.push('\n');
-        // Nothing can be said about standard error but on standard error.
-        let _ = std::io::stderr().write_all(line.0.as_bytes());
-    }
+    use super::*;
 
-    // No spans are used.
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_str(&mut self, field: &Field, value: &str) {
-        let _ = write!(self.0, " {field}={value}");
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let _ = match field.name() {
-            "message" => write!(self.0, ": {value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
-        };
+    #[test]
+    fn a_line_has_the_same_keys_in_the_same_order_however_the_operation_ended() {
+        let volume: VolumeId = "vol-a".parse().expect("an id");
+        let target: TargetPath =
+            TargetPath { directory: "work".parse().expect("a name"), path: "with space".parse().expect("a path") };
+        assert_eq!(
+            line(&Request::Unmount { volume, target }, 7, None, 12),
+            "audit operation=unmount volume=vol-a target=\"work:with space\" pid=7 outcome=ok microseconds=12"
+        );
+        let error = Error::new(ErrorKind::NotFound, "no \"pool\"\nof that name");
+        assert_eq!(
+            line(&Request::PoolStatus { pool: "fast".parse().expect("a name") }, 7, Some(&error), 12),
+            r#"audit operation=pool-status volume=- target="-" pid=7 outcome="NotFound" error="no \"pool\"\nof that name" microseconds=12"#
+        );
     }
 }

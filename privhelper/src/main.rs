@@ -3,6 +3,7 @@
 mod audit;
 mod dispatch;
 mod emptier;
+mod log;
 mod ops;
 mod server;
 mod start;
@@ -19,7 +20,6 @@ use start::{check, host, jail, marker, outside, privileges, recover, split, welc
 use sys::seccomp::{self, Process};
 
 fn main() -> ExitCode {
-    audit::install();
     let command = config::parse(std::env::args().skip(1));
     let result = match command {
         Ok(Command::Print(text)) => {

@@ -11,6 +11,7 @@ use bulkhead_protocol::{Hello, MAX_PACKET, Request, Response, Welcome, decode, e
 
 use crate::audit;
 use crate::dispatch::dispatch;
+use crate::log;
 use crate::ops;
 use crate::state::State;
 use crate::sys::socket::{self, Received};
@@ -91,16 +92,16 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
         match socket::peer(&connection) {
             Ok(peer) if peer.uid == service.allowed_uid => {}
             Ok(peer) => {
-                tracing::warn!(uid = peer.uid, pid = peer.pid, "a connection of another user is closed");
+                log::warning!("a connection of another user is closed uid={} pid={}", peer.uid, peer.pid);
                 continue;
             }
             Err(errno) => {
-                tracing::warn!(%errno, "a connection of an unknown user is closed");
+                log::warning!("a connection of an unknown user is closed errno={errno}");
                 continue;
             }
         }
         if threads.free.try_recv().is_err() {
-            tracing::warn!("a connection is closed: {CONNECTIONS} are served already");
+            log::warning!("a connection is closed: {CONNECTIONS} are served already");
             continue;
         }
         // The threads live as long as the process.
@@ -113,7 +114,7 @@ fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(connection) = next else { return };
         if let Err(why) = converse(service, &connection) {
-            tracing::warn!(%why, "a connection is closed");
+            log::warning!("a connection is closed why={why}");
         }
         drop(connection);
         let _ = freed.send(());
@@ -123,7 +124,7 @@ fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()
 fn attend(service: &Service) {
     let state = &service.state;
     if let Err(error) = state.graveyard.attend(|doomed| ops::settle(state, doomed)) {
-        tracing::error!(%error, "the helper ends: it cannot go on without the emptier");
+        log::error!("the helper ends: it cannot go on without the emptier error={error}");
         std::process::exit(1);
     }
 }
@@ -141,7 +142,7 @@ fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
     let welcome = agreed.clone().map(|version| Welcome { version, ..service.welcome.clone() });
     send(connection, &welcome, None)?;
     let version = agreed.map_err(|error| error.to_string())?;
-    tracing::info!(pid, version, "a frontend is connected");
+    log::info!("a frontend is connected pid={pid} version={version}");
     socket::set_receive_timeout(connection, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use bulkhead_protocol::{Error, ErrorKind, PoolName, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
+use crate::log;
 use crate::state::{DATA, DOOMED, Doomed, IMAGE, MAKING, Served, Share, State, Volume, failed, write_spec};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
@@ -111,7 +112,7 @@ fn discard(state: &State, index: usize, pool: &Served, name: &str, project: Opti
         }
         Err(Errno::NOENT) => false,
         Err(errno) => {
-            tracing::error!(name, %errno, "cannot take a half-made volume out of the way; the next start does");
+            log::error!("cannot take a half-made volume out of the way; the next start does name={name} errno={errno}");
             true
         }
     }

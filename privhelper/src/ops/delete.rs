@@ -5,6 +5,7 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
 use super::absent;
 use super::loops::detach;
 use super::target::still_published;
+use crate::log;
 use crate::state::{DOOMED, Doomed, Settlement, Share, State, failed};
 use crate::sys::file;
 
@@ -38,7 +39,7 @@ pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Repl
         .map_err(|errno| failed("delete volume", id, errno))?;
     if let Err(errno) = file::sync(&pool.directory) {
         // It is deleted as far as anybody can see; only a power cut now could bring it back.
-        tracing::warn!(volume = %id, %errno, "a deletion could not be written through");
+        log::warning!("a deletion could not be written through volume={id} errno={errno}");
     }
     state.volumes.remove(id);
     let share = Share::of(&volume.spec, volume.project.is_some());
@@ -55,7 +56,10 @@ pub fn settle(state: &State, doomed: &Doomed) -> Settlement {
             _ => return Settlement::Charged,
         }
         if let Err(errno) = pool.filesystem.set_quota(project, 0, 0) {
-            tracing::warn!(project = project.0, %errno, "cannot take a deleted volume's quota away; it is tried again");
+            log::warning!(
+                "cannot take a deleted volume's quota away; it is tried again project={} errno={errno}",
+                project.0
+            );
             return Settlement::Charged;
         }
     }

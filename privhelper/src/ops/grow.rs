@@ -8,6 +8,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use super::create::inodes_limit;
 use super::record::record;
 use super::{existing, existing_image, wrong_kind};
+use crate::log;
 use crate::state::{IMAGE, Served, Share, State, failed};
 use crate::sys::{Result as SysResult, file};
 
@@ -37,7 +38,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
         // The record is what a restart believes: go back to it.
         let back = limit(&old, had).and_then(|()| record(pool, id, &old, volume.unused));
         if let Err(errno) = back {
-            tracing::error!(volume = %id, %errno, "a quota could not be set back after a failed growth");
+            log::error!("a quota could not be set back after a failed growth volume={id} errno={errno}");
         }
         return Err(fail(errno));
     }
@@ -66,7 +67,7 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     if let Err(errno) = grown {
         let back = rustix::fs::ftruncate(&image, old.size.get()).and_then(|()| record(pool, id, &old, volume.unused));
         if let Err(errno) = back {
-            tracing::error!(volume = %id, %errno, "an image could not be set back after a failed growth");
+            log::error!("an image could not be set back after a failed growth volume={id} errno={errno}");
         }
         return Err(fail(errno));
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketType;
 
+use crate::log;
 use crate::start::config::Config;
 use crate::sys::{Errno, file, socket};
 
@@ -45,9 +46,9 @@ impl Outside {
         if let Some(manager) = self.service_manager.take()
             && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
-            tracing::warn!(%errno, "systemd cannot be told that the helper is ready");
+            log::warning!("systemd cannot be told that the helper is ready errno={errno}");
         }
-        tracing::info!("requests are served");
+        log::info!("requests are served");
     }
 }
 
@@ -79,5 +80,5 @@ fn listen(path: &Path, uid: u32) -> Result<OwnedFd, Errno> {
 fn connect_service_manager() -> Option<OwnedFd> {
     let path = std::env::var("NOTIFY_SOCKET").ok()?;
     let connected = socket::connect_datagram(&path);
-    connected.inspect_err(|errno| tracing::warn!(%errno, "NOTIFY_SOCKET cannot be connected to")).ok()
+    connected.inspect_err(|errno| log::warning!("NOTIFY_SOCKET cannot be connected to errno={errno}")).ok()
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, VolumeId, VolumeKind};
 use rustix::fs::{FileType, OFlags};
 
+use crate::log;
 use crate::ops;
 use crate::start::config::Config;
 use crate::start::host::{Host, HostPool, HostPublish};
@@ -56,7 +57,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
             (Ok(_), None) => Err("it is not in the jail".to_owned()),
         };
         if let Err(condition) = &served {
-            tracing::error!(pool = %config_pool.name, ?condition, "a pool is not served");
+            log::error!("a pool is not served pool={} condition={condition:?}", config_pool.name);
         }
         state.pools.push(Pool { config: config_pool.clone(), state: served });
     }
@@ -69,7 +70,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         let scanned = scan(&state, index, pool, &mut owners, &mut doomed, &mut unserved);
         let swept = scanned.and_then(|()| if pool.has_quotas() { pool.filesystem.sweep() } else { Ok(()) });
         if let (Err(errno), Some(pool)) = (swept, state.pools.get_mut(index)) {
-            tracing::error!(pool = %pool.config.name, %errno, "a pool is not served: it cannot be listed");
+            log::error!("a pool is not served: it cannot be listed pool={} errno={errno}", pool.config.name);
             pool.state = Err(format!("it cannot be listed: {errno}"));
             doomed.retain(|doomed: &Doomed| doomed.pool != index);
         }
@@ -124,14 +125,14 @@ fn scan(
         } else if let Ok(id) = name.parse::<VolumeId>() {
             match adopt(state, index, pool, &id, owners) {
                 Ok(true) => {}
-                Ok(false) => tracing::warn!(pool = %pool.config.name, ?name, "an entry of the pool is no volume"),
+                Ok(false) => log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name),
                 Err(why) => {
-                    tracing::error!(pool = %pool.config.name, volume = %id, ?why, "a volume is not served");
+                    log::error!("a volume is not served pool={} volume={id} why={why:?}", pool.config.name);
                     unserved.insert(id, why);
                 }
             }
         } else if !matches!(name.as_str(), MARKER | "lost+found") {
-            tracing::warn!(pool = %pool.config.name, ?name, "an entry of the pool is no volume");
+            log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name);
         }
     }
     Ok(())
@@ -185,7 +186,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
                 let (bytes, inodes) = (spec.size.get(), ops::inodes_limit(inodes.get()));
                 let quota = pool.filesystem.quota(project).map_err(say)?;
                 if (quota.limit_bytes, quota.limit_inodes) != (bytes, inodes) {
-                    tracing::warn!(volume = %id, "a volume's quota is set back to what its record says");
+                    log::warning!("a volume's quota is set back to what its record says volume={id}");
                     pool.filesystem.set_quota(project, bytes, inodes).map_err(say)?;
                 }
             }
@@ -233,7 +234,7 @@ fn find_devices(state: &State, numbers: &[u32], owners: &Owners) -> BTreeMap<u32
             Ok(None) => {}
             Err(errno) => {
                 state.loops.remove_node(*number);
-                tracing::warn!(number, %errno, "a loop device cannot be looked at");
+                log::warning!("a loop device cannot be looked at number={number} errno={errno}");
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::emptier;
+use crate::log;
 use crate::start::config::Config;
 use crate::start::host::Host;
 use crate::start::jail::{self, Jail};
@@ -28,7 +29,7 @@ pub fn split(config: &Config, host: &Host, jail: &Jail) -> Result<OwnedFd, Strin
     };
     let result: Result<(), String> = run();
     if let Err(complaint) = &result {
-        tracing::error!(?complaint, "the emptier ends");
+        log::error!("the emptier ends complaint={complaint:?}");
     }
     std::process::exit(i32::from(result.is_err()));
 }

@@ -9,6 +9,7 @@ use bulkhead_protocol::Error;
 
 use super::{Share, failed, lock};
 use crate::emptier::{Job, Report};
+use crate::log;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, socket};
 
@@ -146,7 +147,10 @@ impl Graveyard {
             Some(errno) if errno == Errno::TIME.raw_os_error() => queue.waiting.push_back(doomed),
             Some(errno) => {
                 let errno = Errno::from_raw_os_error(errno);
-                tracing::warn!(name = doomed.name, %errno, "a deleted volume could not be emptied; it is tried again");
+                log::warning!(
+                    "a deleted volume could not be emptied; it is tried again name={} errno={errno}",
+                    doomed.name
+                );
                 let when = Instant::now().checked_add(TRY_AGAIN).unwrap_or_else(Instant::now);
                 queue.failed.push((when, doomed));
             }
@@ -164,7 +168,7 @@ impl Graveyard {
             match sent.and_then(|packet| socket::send(&self.emptier, &packet, None)) {
                 Ok(()) => queue.current = Some(doomed),
                 // The emptier is gone, and `attend` is about to end the process.
-                Err(errno) => tracing::error!(%errno, "the emptier takes no job"),
+                Err(errno) => log::error!("the emptier takes no job errno={errno}"),
             }
         }
     }
