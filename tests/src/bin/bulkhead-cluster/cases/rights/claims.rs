@@ -12,14 +12,14 @@ use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, Patch, Rights, UNBOUND, pat
 
 const POLICY: &str = "bulkhead-agent-claims";
 // What its expressions say.
-const OF_DRIVER: &str = "an agent may touch only claims of its driver";
+const OF_DRIVER: &str = "an agent may modify only its own driver's claims";
 const SELECTED: &str =
-    "an agent may touch only claims for which its own node is selected, and take one for which none is";
-const SPECIFICATION: &str = "an agent may change no specification, finalizer or owner of a claim";
-const STATUS: &str = "an agent may change nothing of a claim's status but what a growth does";
+    "an agent may modify only claims for which its own node is selected, or take one for which no node is selected";
+const SPECIFICATION: &str = "an agent may not change a claim's specification, finalizers or owners";
+const STATUS: &str = "an agent may change a claim's status only to report a resize";
 const ANNOTATION: &str =
-    "an agent may change no annotation of a claim but the selected node and node-expansion-not-required";
-const LABEL: &str = "an agent may change no label of a claim but its node's";
+    "an agent may change no annotation of a claim except selected-node and node-expansion-not-required";
+const LABEL: &str = "an agent may change no label of a claim except the node's";
 
 cases! {
     on Cluster;

@@ -30,7 +30,7 @@ const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csi
 const PODS: &str = "/api/v1/namespaces/bulkhead-system/pods";
 
 /// What each of the policies says to whoever holds a token that says no node.
-const UNBOUND: &str = "the agent's token is bound to no node";
+const UNBOUND: &str = "the agent's token is not bound to a node";
 
 /// The tests, without those of agents.
 pub fn cases() -> Vec<Case<Cluster>> {

@@ -11,14 +11,14 @@ use super::{CAPACITIES, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const ROOM_POLICY: &str = "bulkhead-agent-capacities";
 // What its expressions say.
-const ROOM: &str = "an agent may touch only capacities of its own node";
-const ROOM_NAME: &str = "an agent may write only capacities that are called after its own node";
-const ROOM_LABEL: &str = "an agent may write only capacities with its own node's label";
+const ROOM: &str = "an agent may modify only its own node's capacities";
+const ROOM_NAME: &str = "an agent may write only capacities named after its own node";
+const ROOM_LABEL: &str = "an agent may write only capacities that carry its own node's label";
 
 pub const EVENTS: &str = "bulkhead-agent-events";
 // What its expressions say.
-pub const REPORTER: &str = "an agent may report only in the name of its own node";
-const SUBJECT: &str = "an agent may report only on claims and volumes";
+pub const REPORTER: &str = "an agent may report only in its own node's name";
+const SUBJECT: &str = "an agent may report only on PersistentVolumes and PersistentVolumeClaims";
 
 cases! {
     on Cluster;

@@ -11,14 +11,14 @@ use super::{FINALIZER, Patch, Rights, UNBOUND, VOLUMES, path_of, with_rights};
 
 pub const POLICY: &str = "bulkhead-agent-volumes";
 // What its expressions say.
-pub const OWN: &str = "an agent may touch only volumes of its driver on its own node";
-const NAMED: &str = "an agent may make only volumes that are called after their claim";
-const SECRET: &str = "an agent may make no volume that names a secret";
-const LABEL: &str = "an agent may give a new volume its node's label and none of the control plane's";
-const PLAIN: &str = "an agent may give a new volume the control plane's annotations and finalizers only as its driver has them, and no owner";
-const SPECIFICATION: &str = "an agent may change nothing but a volume's capacity";
-const METADATA: &str = "an agent may change no annotation, owner or label of a volume but its node's";
-const FINALIZERS: &str = "an agent may change no finalizer of a volume but its own";
+pub const OWN: &str = "an agent may modify only its own driver's volumes on its own node";
+const NAMED: &str = "an agent may create only volumes named after their claim";
+const SECRET: &str = "an agent may not create a volume that names a secret";
+const LABEL: &str = "an agent may give a new volume its node's label, but none of the control plane's labels";
+const PLAIN: &str = "an agent may give a new volume only the control plane's annotations and finalizers that its driver uses, and no owner";
+const SPECIFICATION: &str = "an agent may change only the capacity in a volume's specification";
+const METADATA: &str = "an agent may change no annotation, owner or label of a volume except the node's label";
+const FINALIZERS: &str = "an agent may change no finalizer of a volume except its own";
 
 cases! {
     on Cluster;
