@@ -12,35 +12,14 @@ pub fn record(request: &Request, pid: i32, outcome: &Result<impl Sized, Error>, 
 }
 
 fn line(request: &Request, pid: i32, error: Option<&Error>, microseconds: u128) -> String {
-    let (operation, volume, target) = describe(request);
-    let volume = volume.map_or("-", VolumeId::as_str);
-    let target = target.map_or_else(|| "-".to_owned(), TargetPath::to_string);
+    let operation = request.name();
+    let volume = request.volume().map_or("-", VolumeId::as_str);
+    let target = request.target().map_or_else(|| "-".to_owned(), TargetPath::to_string);
     let outcome = error
         .map_or_else(|| "ok".to_owned(), |error| format!("\"{:?}\" error={:?}", error.kind, error.message.as_str()));
     format!(
         "audit operation={operation} volume={volume} target={target:?} pid={pid} outcome={outcome} microseconds={microseconds}"
     )
-}
-
-fn describe(request: &Request) -> (&'static str, Option<&VolumeId>, Option<&TargetPath>) {
-    match request {
-        Request::Create { volume, .. } => ("create", Some(volume), None),
-        Request::SetQuota { volume, .. } => ("set-quota", Some(volume), None),
-        Request::GrowImage { volume, .. } => ("grow-image", Some(volume), None),
-        Request::BindMount { volume, target, .. } => ("bind-mount", Some(volume), Some(target)),
-        Request::Unmount { volume, target } => ("unmount", Some(volume), Some(target)),
-        Request::LoopAttach { volume, .. } => ("loop-attach", Some(volume), None),
-        Request::LoopDetach { volume } => ("loop-detach", Some(volume), None),
-        Request::LoopResize { volume } => ("loop-resize", Some(volume), None),
-        Request::MakeDevice { volume, target, .. } => ("make-device", Some(volume), Some(target)),
-        Request::RemoveDevice { volume, target } => ("remove-device", Some(volume), Some(target)),
-        Request::Usage { volume, target } => ("usage", Some(volume), target.as_ref()),
-        Request::List { .. } => ("list", None, None),
-        Request::Delete { volume } => ("delete", Some(volume), None),
-        Request::PoolStatus { .. } => ("pool-status", None, None),
-        Request::Listen { .. } => ("listen", None, None),
-        Request::DeleteUnused { volume } => ("delete-unused", Some(volume), None),
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
+use bulkhead_protocol::{Error, ErrorKind, Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
 
 use crate::audit;
 use crate::dispatch::dispatch;
@@ -147,7 +147,7 @@ fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
     while let Some(packet) = receive(connection, &mut buffer)? {
         let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
         let begun = Instant::now();
-        let outcome = dispatch(&service.state, &request);
+        let outcome = check_version(&request, version).and_then(|()| dispatch(&service.state, &request));
         audit::record(&request, pid, &outcome, begun.elapsed().as_micros());
         let (response, descriptor): (Response, _) = match outcome {
             Ok((reply, descriptor)) => (Ok(reply), descriptor),
@@ -156,6 +156,18 @@ fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
         send(connection, &response, descriptor)?;
     }
     Ok(())
+}
+
+/// Refuses a request that is newer than the version in use, which a client must not send.
+fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
+    let (name, needed) = (request.name(), request.since_version());
+    if needed <= in_use {
+        return Ok(());
+    }
+    let message = format!(
+        "request {name} needs protocol version {needed}, but this connection uses version {in_use}; connect again with a Hello of version {needed} or later"
+    );
+    Err(Error::new(ErrorKind::Invalid, message))
 }
 
 /// The next packet; `None` at the connection's end.
@@ -176,4 +188,19 @@ fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<
     let packet = encode(value).map_err(|error| format!("reply: {error}"))?;
     let descriptor = descriptor.as_ref().map(AsFd::as_fd);
     socket::send(connection, &packet, descriptor).map_err(|errno| format!("reply: {errno}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_newer_than_the_version_in_use_is_refused() {
+        let request = Request::DeleteUnused { volume: "pvc-1".parse().expect("a volume id") };
+        let refusal = check_version(&request, 1).expect_err("it is newer");
+        assert_eq!(refusal.kind, ErrorKind::Invalid);
+        assert!(refusal.message.as_str().contains("delete-unused needs protocol version 2"), "{refusal}");
+        assert_eq!(check_version(&request, 2), Ok(()));
+        assert_eq!(check_version(&Request::List { after: None, limit: 1 }, 1), Ok(()));
+    }
 }

@@ -1,8 +1,8 @@
-//! One way in for values from outside: a private field, a check, and decoding that goes through it.
+//! The one way in for values from outside: a private field, a check, and decoding that uses the check.
 
 use std::fmt;
 
-/// The value is not of its type; the text says what is.
+/// A value that its type does not allow; the text says what is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalid(pub(crate) &'static str);
 

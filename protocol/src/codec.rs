@@ -1,4 +1,4 @@
-//! One value, one packet. The only file that names bincode, so that changing it is one file's work.
+//! One value, one packet. The only file that names bincode, so that replacing it changes one file.
 
 use std::fmt;
 
@@ -12,14 +12,15 @@ pub const MAX_PACKET: usize = 4096;
 const CONFIGURATION: Configuration<LittleEndian, Fixint, Limit<MAX_PACKET>> =
     standard().with_little_endian().with_fixed_int_encoding().with_limit::<MAX_PACKET>();
 
-/// Why a packet could not be read or written. None of them says more: the peer gets no answer, only a closed connection.
+/// Why a packet could not be read or written. There is no more detail, since the peer gets no answer: the connection is
+/// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecError {
     /// The packet is longer than [`MAX_PACKET`].
     TooLong,
     /// The packet is cut off, has an unknown variant or holds an invalid value.
     Malformed,
-    /// Bytes are left over behind the value.
+    /// Bytes are left over after the value.
     TrailingBytes,
 }
 
@@ -42,16 +43,16 @@ pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<T, CodecError> {
     }
     let (value, length) =
         bincode::serde::decode_from_slice(packet, CONFIGURATION).map_err(|_| CodecError::Malformed)?;
-    // bincode accepts bytes behind the value; a peer that sends them does not speak this protocol.
+    // bincode accepts bytes after the value; a peer that sends them does not speak this protocol.
     if length == packet.len() { Ok(value) } else { Err(CodecError::TrailingBytes) }
 }
 
 impl fmt::Display for CodecError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::TooLong => "packet longer than 4096 bytes",
-            Self::Malformed => "packet cut off or malformed",
-            Self::TrailingBytes => "bytes left over behind the value",
+            Self::TooLong => "the packet is longer than 4096 bytes",
+            Self::Malformed => "the packet is cut off or malformed",
+            Self::TrailingBytes => "the packet has bytes left over after the value",
         })
     }
 }

@@ -13,7 +13,7 @@ pub enum ErrorKind {
     NotFound,
     /// The volume or target exists with other settings.
     AlreadyExists,
-    /// What is at the target is of the wrong type.
+    /// There is something of the wrong type at the target.
     Incompatible,
     /// The volume is published, or used in a way that excludes the request.
     InUse,
@@ -21,13 +21,13 @@ pub enum ErrorKind {
     Busy,
     /// The pool has no room for it.
     NoSpace,
-    /// The kernel or the pool cannot do it.
+    /// The kernel or the pool does not support it.
     Unsupported,
     /// The request itself is wrong.
     Invalid,
-    /// The request is well formed and not allowed.
+    /// The request is well formed but not allowed.
     Refused,
-    /// The pool is not served: its condition tells why.
+    /// The pool is not served; its condition says why.
     PoolBroken,
     /// A system call failed with this errno.
     Io(i32),
@@ -38,14 +38,14 @@ pub enum ErrorKind {
 /// A typed error with a short message for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Error {
-    /// What a caller can act on.
+    /// What went wrong, as far as a caller can act on it.
     pub kind: ErrorKind,
-    /// Operation, object and what to do.
+    /// The operation, the object, the cause, and what to do about it.
     pub message: Text,
 }
 
 impl Error {
-    /// An error of that kind with that message.
+    /// An error of this kind with this message.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: Text::new(message) }
     }

@@ -1,4 +1,4 @@
-//! The first packets of a connection, frozen for ever.
+//! The first packets of a connection, frozen forever.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub const MAX_POOLS: usize = 16;
 /// The most publish directories one helper serves.
 pub const MAX_PUBLISH_DIRECTORIES: usize = 16;
 
-/// What a client says first.
+/// The first packet from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     magic: [u8; 8],
@@ -21,7 +21,7 @@ pub struct Hello {
     pub highest_version: u16,
 }
 
-/// What the helper answers to a [`Hello`].
+/// The helper's answer to a [`Hello`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// The version in use from here on: the lower of the two sides' highest.
@@ -32,7 +32,7 @@ pub struct Welcome {
     pub driver: DriverName,
     /// Where the CSI socket appears on the host, if the helper is configured to make one.
     pub csi_socket: Text,
-    /// Whether a registration socket can be asked for.
+    /// Whether a registration socket can be requested.
     pub registers: bool,
     /// The publish directories.
     pub publish_directories: UpTo<PublishDirectory, MAX_PUBLISH_DIRECTORIES>,
@@ -49,7 +49,7 @@ pub struct PublishDirectory {
     pub host_path: Text,
 }
 
-/// A pool, as far as it never changes while the helper runs.
+/// The facts about a pool that never change while the helper runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     /// Its name in requests.
@@ -67,13 +67,13 @@ impl Hello {
     }
 }
 
-/// The version that both sides know.
+/// The highest version that both sides know.
 ///
 /// # Errors
-/// `Invalid` when the packet is no hello of this protocol or the client knows no version at all.
+/// `Invalid` when the packet is not a hello of this protocol, or the client knows no version at all.
 pub fn negotiate(hello: Hello) -> Result<u16, Error> {
     if hello.magic != Hello::MAGIC || hello.highest_version == 0 {
-        return Err(Error::new(ErrorKind::Invalid, "hello: not a client of this protocol"));
+        return Err(Error::new(ErrorKind::Invalid, "hello: not a client of this protocol: the magic bytes are wrong or the version is 0"));
     }
     Ok(hello.highest_version.min(HIGHEST_VERSION))
 }

@@ -1,7 +1,7 @@
 //! What the Bulkhead frontend and privhelper say to each other over a `SOCK_SEQPACKET` socket.
 //!
-//! Every type that carries a value from outside has a private field and one checked way in, which decoding uses
-//! too: a request with a bad volume id, target or size never reaches an operation. `PROTOCOL.md` beside this crate
+//! Every type that carries a value from outside has a private field and one checked way in, which decoding uses as
+//! well: a request with a bad volume id, target or size never reaches an operation. `PROTOCOL.md` beside this crate
 //! describes the bytes for clients in other languages.
 
 mod bounded;

@@ -1,4 +1,4 @@
-//! Names that the helper's configuration gives: of the driver, of pools, of publish directories.
+//! Names from the helper's configuration: of the driver, of pools and of publish directories.
 
 use crate::checked::checked_text;
 
@@ -9,7 +9,7 @@ checked_text!(
     "a pool's name is 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
 );
 checked_text!(
-    /// The name of a publish directory: formed like a pool's.
+    /// The name of a publish directory, with the same rules as a pool's.
     PublishName,
     |text| is_name(text, b"-"),
     "a publish directory's name is 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends"

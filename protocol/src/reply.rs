@@ -7,41 +7,41 @@ use crate::{Bytes, Error, PoolName, Text, UpTo, VolumeId, VolumeSpec};
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
 
-/// What a packet from the helper holds, once the connection is welcome.
+/// The content of a packet from the helper, once it has welcomed the connection.
 pub type Response = Result<Reply, Error>;
 
 /// Whether a pool's sizes are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QuotaMode {
-    /// By project quotas.
+    /// They are enforced by project quotas.
     Enforced,
-    /// Not at all: the pool is configured so.
+    /// They are not enforced: the pool is configured that way.
     None,
 }
 
-/// The value a request is answered with.
+/// The answer to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Done; there is nothing to tell.
+    /// Done, with nothing to report.
     Done,
-    /// The volume has this size now (create, set quota, grow, resize).
+    /// The size that the volume has now (create, set quota, grow, resize).
     Size(Bytes),
-    /// A volume's use.
+    /// How much of a volume is used.
     Usage(Usage),
     /// A page of volumes; the last page is empty.
     Volumes(UpTo<Listed, MAX_LISTED>),
-    /// A pool's room.
+    /// A pool's free space and condition.
     Pool(PoolStatus),
     /// The listening socket comes with this packet.
     Listening,
 }
 
-/// What a volume is and how much of it is used.
+/// A volume's settings and how much of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// The pool it is in.
     pub pool: PoolName,
-    /// What was asked for, with the size it has now.
+    /// Its settings, with the size it has now.
     pub spec: VolumeSpec,
     /// Bytes in use; `None` where nothing counts them.
     pub used_bytes: Option<u64>,
@@ -49,7 +49,7 @@ pub struct Usage {
     pub available_bytes: Option<u64>,
     /// Inodes in use; `None` for a block volume and where nothing counts them.
     pub used_inodes: Option<u64>,
-    /// At how many targets it is published.
+    /// The number of targets at which it is published.
     pub targets: u32,
     /// What is wrong with the volume or its pool; empty when nothing is.
     pub condition: Text,
@@ -66,26 +66,26 @@ pub struct Listed {
     pub size: Bytes,
     /// Whether it is a block volume.
     pub block: bool,
-    /// At how many targets it is published.
+    /// The number of targets at which it is published.
     pub targets: u32,
 }
 
-/// Room and condition of a pool. All sizes in bytes.
+/// Free space and condition of a pool. All sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStatus {
     /// Whether sizes are enforced.
     pub quota: QuotaMode,
     /// The size of the filesystem.
     pub total: u64,
-    /// What new volumes may be promised, in sum.
+    /// How much may still be promised to new volumes, in total.
     pub available: u64,
-    /// The largest volume that can be made, of any kind.
+    /// The size of the largest volume of any kind that can be created.
     pub largest_volume: u64,
-    /// What existing volumes have been promised.
+    /// How much has been promised to existing volumes.
     pub promised: u64,
-    /// How many volumes there are.
+    /// The number of volumes.
     pub volumes: u32,
-    /// How many deleted volumes are still to be emptied.
+    /// The number of deleted volumes that are still being emptied.
     pub emptying: u32,
     /// What is wrong; empty when nothing is.
     pub conditions: UpTo<Text, 4>,

@@ -9,7 +9,7 @@ use crate::{Bytes, Inodes, PoolName, TargetPath, VolumeId, VolumeSpec};
 pub struct MountFlags {
     /// No writes through this mount.
     pub read_only: bool,
-    /// No programs are run from it.
+    /// No programs can be run from it.
     pub no_exec: bool,
     /// Access times are not updated.
     pub no_atime: bool,
@@ -26,19 +26,19 @@ pub enum Socket {
     Registration,
 }
 
-/// Everything a client can ask for. A released variant never changes; a change is a new variant at the end.
+/// Everything that a client can request. A released variant never changes; a change is a new variant at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Makes a volume; one that is there with the same settings is the same volume.
+    /// Creates a volume. One that exists with the same settings is the same volume.
     Create {
         /// The volume.
         volume: VolumeId,
-        /// The pool to make it in.
+        /// The pool to create it in.
         pool: PoolName,
-        /// What it is to be.
+        /// Its settings.
         spec: VolumeSpec,
     },
-    /// Sets a directory volume's quota. Less than it has is answered with what it has.
+    /// Sets a directory volume's quota. A smaller size than it has is answered with the size it has.
     SetQuota {
         /// The volume.
         volume: VolumeId,
@@ -47,7 +47,7 @@ pub enum Request {
         /// The new limit on inodes.
         inodes: Inodes,
     },
-    /// Grows a block volume's image. Less than it has is answered with what it has.
+    /// Grows a block volume's image. A smaller size than it has is answered with the size it has.
     GrowImage {
         /// The volume.
         volume: VolumeId,
@@ -58,9 +58,9 @@ pub enum Request {
     BindMount {
         /// The volume.
         volume: VolumeId,
-        /// Where.
+        /// Where to mount it.
         target: TargetPath,
-        /// How.
+        /// How to mount it.
         flags: MountFlags,
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
@@ -72,7 +72,7 @@ pub enum Request {
         /// Where it is published.
         target: TargetPath,
     },
-    /// Attaches a block volume's image to a loop device; once attached the same way, this does nothing.
+    /// Attaches a block volume's image to a loop device. Does nothing if it is attached in the same way already.
     LoopAttach {
         /// The volume.
         volume: VolumeId,
@@ -84,7 +84,7 @@ pub enum Request {
         /// The volume.
         volume: VolumeId,
     },
-    /// Tells an attached loop device that its image has grown.
+    /// Makes an attached loop device take on the size of its image, which has grown.
     LoopResize {
         /// The volume.
         volume: VolumeId,
@@ -93,7 +93,7 @@ pub enum Request {
     MakeDevice {
         /// The volume.
         volume: VolumeId,
-        /// Where.
+        /// Where to bind it.
         target: TargetPath,
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
@@ -105,26 +105,26 @@ pub enum Request {
         /// Where it is published.
         target: TargetPath,
     },
-    /// What a volume is and how much of it is used.
+    /// A volume's settings and how much of it is used.
     Usage {
         /// The volume.
         volume: VolumeId,
-        /// Where it must be published for an answer; for a block volume also the kubelet's global map path.
+        /// Where it must be published to be reported; for a block volume also the kubelet's global map path.
         target: Option<TargetPath>,
     },
     /// Volumes in the order of their ids.
     List {
-        /// Begin behind this id.
+        /// Begin after this id.
         after: Option<VolumeId>,
-        /// At most so many; one packet may hold fewer.
+        /// The most volumes to return; one packet may hold fewer.
         limit: u16,
     },
-    /// Deletes a volume that is published nowhere. It is emptied in the background.
+    /// Deletes a volume that is not published. Its content is removed in the background.
     Delete {
         /// The volume.
         volume: VolumeId,
     },
-    /// Room and condition of a pool.
+    /// Free space and condition of a pool.
     PoolStatus {
         /// The pool.
         pool: PoolName,
@@ -139,4 +139,69 @@ pub enum Request {
         /// The volume.
         volume: VolumeId,
     },
+}
+
+impl Request {
+    /// The request's name, for messages and logs.
+    pub const fn name(&self) -> &'static str {
+        self.name_and_version().0
+    }
+
+    /// The protocol version that introduced the request. It is never sent where a lower one is in use.
+    pub const fn since_version(&self) -> u16 {
+        self.name_and_version().1
+    }
+
+    /// The volume that the request is about, if it is about one.
+    pub const fn volume(&self) -> Option<&VolumeId> {
+        match self {
+            Self::Create { volume, .. }
+            | Self::SetQuota { volume, .. }
+            | Self::GrowImage { volume, .. }
+            | Self::BindMount { volume, .. }
+            | Self::Unmount { volume, .. }
+            | Self::LoopAttach { volume, .. }
+            | Self::LoopDetach { volume }
+            | Self::LoopResize { volume }
+            | Self::MakeDevice { volume, .. }
+            | Self::RemoveDevice { volume, .. }
+            | Self::Usage { volume, .. }
+            | Self::Delete { volume }
+            | Self::DeleteUnused { volume } => Some(volume),
+            Self::List { .. } | Self::PoolStatus { .. } | Self::Listen { .. } => None,
+        }
+    }
+
+    /// The target that the request is about, if it is about one.
+    pub const fn target(&self) -> Option<&TargetPath> {
+        match self {
+            Self::BindMount { target, .. }
+            | Self::Unmount { target, .. }
+            | Self::MakeDevice { target, .. }
+            | Self::RemoveDevice { target, .. } => Some(target),
+            Self::Usage { target, .. } => target.as_ref(),
+            _ => None,
+        }
+    }
+
+    const fn name_and_version(&self) -> (&'static str, u16) {
+        match self {
+            Self::Create { .. } => ("create", 1),
+            Self::SetQuota { .. } => ("set-quota", 1),
+            Self::GrowImage { .. } => ("grow-image", 1),
+            Self::BindMount { .. } => ("bind-mount", 1),
+            Self::Unmount { .. } => ("unmount", 1),
+            Self::LoopAttach { .. } => ("loop-attach", 1),
+            Self::LoopDetach { .. } => ("loop-detach", 1),
+            Self::LoopResize { .. } => ("loop-resize", 1),
+            Self::MakeDevice { .. } => ("make-device", 1),
+            Self::RemoveDevice { .. } => ("remove-device", 1),
+            Self::Usage { .. } => ("usage", 1),
+            Self::List { .. } => ("list", 1),
+            Self::Delete { .. } => ("delete", 1),
+            Self::PoolStatus { .. } => ("pool-status", 1),
+            Self::Listen { .. } => ("listen", 1),
+            Self::DeleteUnused { .. } => ("delete-unused", 2),
+        }
+    }
 }

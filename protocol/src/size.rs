@@ -2,7 +2,7 @@
 
 use crate::checked::checked_number;
 
-/// Every volume size is a multiple of this: the page size, which quotas, images and loop devices can all hold exactly.
+/// Every volume size is a multiple of this: the page size, which quotas, images and loop devices can all represent exactly.
 pub const SIZE_STEP: u64 = 4096;
 
 const MAX: u64 = i64::MAX as u64 / SIZE_STEP * SIZE_STEP;
@@ -10,7 +10,7 @@ const MAX: u64 = i64::MAX as u64 / SIZE_STEP * SIZE_STEP;
 checked_number!(
     /// A volume's size in bytes: a multiple of [`SIZE_STEP`], at least one step and below 2^63.
     ///
-    /// Zero is no size, because to a quota it means "no limit" (quotactl(2)).
+    /// Zero is not a size, because to a quota it means "no limit" (quotactl(2)).
     Bytes(u64 = "u64"),
     |bytes: u64| bytes != 0 && bytes.is_multiple_of(SIZE_STEP) && bytes <= MAX,
     "{}",
@@ -29,7 +29,7 @@ impl Bytes {
     /// The largest size.
     pub const MAX: Self = Self(MAX);
 
-    /// `bytes` rounded up to the next size there is; `None` for zero and beyond [`Bytes::MAX`].
+    /// `bytes` rounded up to the next valid size; `None` for zero and beyond [`Bytes::MAX`].
     pub fn round_up(bytes: u64) -> Option<Self> {
         Self::try_from(bytes.checked_next_multiple_of(SIZE_STEP)?).ok()
     }

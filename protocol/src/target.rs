@@ -17,7 +17,7 @@ checked_text!(
     "a target is a relative path without empty, '.' or '..' components, at most 255 bytes each and 3584 in all"
 );
 
-/// A place below a publish directory at which a volume is, or is to be, published.
+/// A place below a publish directory where a volume is, or is to be, published.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TargetPath {
     /// The publish directory.

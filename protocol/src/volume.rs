@@ -1,4 +1,4 @@
-//! What was asked for when a volume was made.
+//! A volume's settings, given when it is created.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,12 +22,12 @@ pub enum BlockSize {
     B4096,
 }
 
-/// A digest of the name by which the caller knows the volume: two names that lead to one id are told apart by it.
-/// The helper only compares it.
+/// A digest of the name by which the caller knows the volume. It tells two names apart that lead to the same id. The
+/// helper only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameHash(pub [u8; 32]);
 
-/// The two kinds of volumes, with what only one of them has.
+/// The two kinds of volumes, each with the settings that only it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VolumeKind {
     /// A directory with a project quota.
@@ -39,14 +39,14 @@ pub enum VolumeKind {
     },
     /// An image file behind a loop device.
     Image {
-        /// Whether the image's blocks are left to be allocated when they are written.
+        /// Whether the image's blocks are allocated only when they are written.
         sparse: bool,
         /// The device's logical block size.
         block_size: BlockSize,
     },
 }
 
-/// All that was asked for when a volume was made, and how large it is now.
+/// A volume's settings and its current size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSpec {
     /// Size: a quota's limit, or an image's length.

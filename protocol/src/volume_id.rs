@@ -6,7 +6,7 @@ checked_text!(
     /// The id of a volume: `^[a-z][a-z0-9-.]{0,128}[a-z0-9]$`, so 2 to 130 bytes of ASCII.
     ///
     /// It is safe as a single path component: it is not empty, has no slash, does not begin with a dot and is shorter
-    /// than `NAME_MAX`. There is no way to hold one that does not match.
+    /// than `NAME_MAX`. No value of this type can exist that does not match.
     VolumeId,
     matches,
     "a volume id is 2 to 130 characters of a-z, 0-9, '-' and '.', begins with a letter and ends with a letter or digit"

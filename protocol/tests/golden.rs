@@ -160,6 +160,32 @@ fn released_bytes_decode_to_their_values() {
 }
 
 #[test]
+fn each_request_has_a_name_and_a_version_of_its_own() {
+    let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
+        remove-device usage list delete pool-status listen delete-unused";
+    let mut found: Vec<_> = requests().iter().map(|(_, request)| (request.name(), request.since_version())).collect();
+    found.dedup();
+    let versions = |name| if name == "delete-unused" { 2 } else { 1 };
+    assert_eq!(
+        found,
+        names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, versions(name))).collect::<Vec<_>>()
+    );
+    assert_eq!(found.iter().map(|(_, version)| *version).max(), Some(HIGHEST_VERSION));
+}
+
+#[test]
+fn a_request_tells_its_volume_and_target() {
+    let id = id("pvc-1");
+    for (name, request) in requests() {
+        let volume = (!["list", "list-after", "pool-status", "listen-csi", "listen-registration"].contains(&name))
+            .then_some(&id);
+        assert_eq!(request.volume(), volume, "{name}");
+        let at_target = ["bind-mount", "unmount", "make-device", "remove-device", "usage-at"].contains(&name);
+        assert_eq!(request.target(), at_target.then_some(&target()), "{name}");
+    }
+}
+
+#[test]
 fn one_byte_less_and_one_byte_more_are_refused() {
     for (name, value) in requests() {
         let mut packet = encode(&value).expect("it fits");

@@ -15,7 +15,7 @@ impl Helper {
     pub async fn done(&self, request: Request) -> Result<(), CallError> {
         match self.reply(&request).await? {
             Reply::Done | Reply::Size(_) => Ok(()),
-            _ => Err(CallError::Mismatched(name(&request))),
+            _ => Err(CallError::Mismatched(request.name())),
         }
     }
 
@@ -26,7 +26,7 @@ impl Helper {
     pub async fn size(&self, request: Request) -> Result<Bytes, CallError> {
         match self.reply(&request).await? {
             Reply::Size(size) => Ok(size),
-            _ => Err(CallError::Mismatched(name(&request))),
+            _ => Err(CallError::Mismatched(request.name())),
         }
     }
 
@@ -38,7 +38,7 @@ impl Helper {
         let request = Request::Usage { volume: volume.clone(), target };
         match self.reply(&request).await? {
             Reply::Usage(usage) => Ok(usage),
-            _ => Err(CallError::Mismatched(name(&request))),
+            _ => Err(CallError::Mismatched(request.name())),
         }
     }
 
@@ -50,7 +50,7 @@ impl Helper {
         let request = Request::List { after, limit };
         match self.reply(&request).await? {
             Reply::Volumes(volumes) => Ok(volumes.into_vec()),
-            _ => Err(CallError::Mismatched(name(&request))),
+            _ => Err(CallError::Mismatched(request.name())),
         }
     }
 
@@ -62,7 +62,7 @@ impl Helper {
         let request = Request::PoolStatus { pool: pool.clone() };
         match self.reply(&request).await? {
             Reply::Pool(status) => Ok(status),
-            _ => Err(CallError::Mismatched(name(&request))),
+            _ => Err(CallError::Mismatched(request.name())),
         }
     }
 
@@ -74,7 +74,7 @@ impl Helper {
         let request = Request::Listen { socket };
         match self.exchange(&request).await? {
             (Ok(Reply::Listening), Some(descriptor)) => Ok(listener(descriptor)?),
-            (Ok(_), _) => Err(CallError::Mismatched(name(&request))),
+            (Ok(_), _) => Err(CallError::Mismatched(request.name())),
             (Err(error), _) => Err(error.into()),
         }
     }
@@ -96,48 +96,4 @@ fn listener(descriptor: OwnedFd) -> Result<UnixListener, Unreachable> {
     let listener = UnixListener::from(descriptor);
     listener.set_nonblocking(true).map_err(|error| Unreachable::Broken(error.into()))?;
     Ok(listener)
-}
-
-/// The request's name, for messages.
-pub(super) fn name(request: &Request) -> &'static str {
-    match request {
-        Request::Create { .. } => "create",
-        Request::SetQuota { .. } => "set quota",
-        Request::GrowImage { .. } => "grow image",
-        Request::BindMount { .. } => "bind mount",
-        Request::Unmount { .. } => "unmount",
-        Request::LoopAttach { .. } => "loop attach",
-        Request::LoopDetach { .. } => "loop detach",
-        Request::LoopResize { .. } => "loop resize",
-        Request::MakeDevice { .. } => "make device",
-        Request::RemoveDevice { .. } => "remove device",
-        Request::Usage { .. } => "usage",
-        Request::List { .. } => "list",
-        Request::Delete { .. } => "delete",
-        Request::PoolStatus { .. } => "pool status",
-        Request::Listen { .. } => "listen",
-        Request::DeleteUnused { .. } => "delete unused",
-    }
-}
-
-/// The protocol version that brought the request. A helper that speaks a lower one is never sent it.
-pub(super) fn since_version(request: &Request) -> u16 {
-    match request {
-        Request::Create { .. }
-        | Request::SetQuota { .. }
-        | Request::GrowImage { .. }
-        | Request::BindMount { .. }
-        | Request::Unmount { .. }
-        | Request::LoopAttach { .. }
-        | Request::LoopDetach { .. }
-        | Request::LoopResize { .. }
-        | Request::MakeDevice { .. }
-        | Request::RemoveDevice { .. }
-        | Request::Usage { .. }
-        | Request::List { .. }
-        | Request::Delete { .. }
-        | Request::PoolStatus { .. }
-        | Request::Listen { .. } => 1,
-        Request::DeleteUnused { .. } => 2,
-    }
 }

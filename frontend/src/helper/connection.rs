@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use tokio_seqpacket::UnixSeqpacket;
 use tokio_seqpacket::ancillary::OwnedAncillaryMessage;
 
-use super::calls::{name, since_version};
 use super::error::{CallError, Unreachable};
 
 /// How long the helper may take to greet. It has a thread waiting for each connection it accepts.
@@ -58,8 +57,8 @@ impl Connection {
 
     /// Sends `request` and waits for its answer. A connection on which this was cut short is of no use any more.
     pub(super) async fn exchange(&mut self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
-        if since_version(request) > self.version {
-            return Err(CallError::TooNew(name(request)));
+        if request.since_version() > self.version {
+            return Err(CallError::TooNew(request.name()));
         }
         let packet = encode(request).map_err(Unreachable::Malformed)?;
         self.send(&packet).await?;

@@ -6,9 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{HIGHEST_VERSION, Hello, Request, Welcome, decode, encode};
+use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, Request, Welcome, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::daemon::{Daemon, FRONTEND_UID};
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind, volume};
 use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
@@ -18,7 +19,8 @@ cases! {
     a_newer_client_is_answered_in_the_helpers_version,
     the_oldest_client_is_answered_in_its_version,
     a_client_without_a_version_is_told_so,
-    a_request_of_a_newer_version_closes_the_connection_only,
+    an_unknown_request_closes_the_connection_only,
+    a_request_newer_than_the_agreed_version_is_refused,
     the_frontend_says_hello_with_its_highest_version: Bare,
 }
 
@@ -53,7 +55,20 @@ fn a_client_without_a_version_is_told_so(stand: &mut Stand) -> Result<()> {
     client.check_closed()
 }
 
-fn a_request_of_a_newer_version_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
+/// A client that knows both versions, on a connection for which the older one is in use.
+fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Result<()> {
+    let client = HelperClient::connect(&stand.helper_socket())?;
+    client.hello(1)?;
+    client.ask(&create("vol-a", directory_spec(1 << 20)))?;
+    let request = Request::DeleteUnused { volume: volume("vol-a") };
+    denied(client.request(&request)?, ErrorKind::Invalid, "delete-unused needs protocol version 2")?;
+    // The connection lives on, and the volume was not touched.
+    client.ask(&Request::Usage { volume: volume("vol-a"), target: None })?;
+    HelperClient::welcomed(&stand.helper_socket())?.ask(&request)?;
+    Ok(())
+}
+
+fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
     // The number behind the last request of this version.
