@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::keeper::{clean, make_place};
-use crate::setting::{Place, PoolFilesystem, Setting};
+use crate::setting::{PoolFilesystem, Setting};
 
 /// Calls `measure` with its setting on this host, a work directory and one for templates, and tells what went wrong.
 pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
@@ -21,7 +21,7 @@ pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &P
 }
 
 fn in_place(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> Result<()> {
-    let mut setting = Setting { place: Place::Host, pool_fs, long: false, phase: None, control_plane: None };
+    let mut setting = Setting::on_host(pool_fs);
     let scratch = setting.place.make_scratch()?;
     let work = scratch.path().join("bench");
     std::fs::create_dir(&work)?;

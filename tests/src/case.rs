@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::scene::Scene;
-use crate::setting::{Phase, Setting};
+use crate::setting::{Phase, Place, Setting};
 use crate::stand::Stand;
 
 /// One test, on a scene: a stand, unless it is about more than a node.
@@ -13,8 +13,8 @@ use crate::stand::Stand;
 pub struct Case<S = Stand> {
     /// `theme::what_must_hold`.
     pub name: &'static str,
-    /// What it needs.
-    pub needs: Needs,
+    /// What it needs beyond a scene on which everything is started.
+    pub needs: &'static [Need],
     /// The test.
     pub body: fn(&mut S) -> Result<()>,
 }
@@ -28,18 +28,17 @@ impl<S> Clone for Case<S> {
 
 impl<S> Copy for Case<S> {}
 
-/// What a test needs beyond a stand.
+/// One thing that a test needs. Without any it finds both processes serving one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
-    /// Nothing: it finds both processes serving one pool.
-    Started,
-    /// A stand on which nothing is made or started yet.
+pub enum Need {
+    /// A scene on which nothing is made or started yet.
     Bare,
-    /// A kernel that enforces sizes, and both processes.
+    /// A kernel that enforces sizes: it runs in the machine only.
     Quota,
-    /// A kernel that enforces sizes, and a bare stand.
-    BareQuota,
-    /// Much time, and both processes.
+    /// Another kernel and each filesystem, because the outcome may depend on them: it runs in every machine as well as
+    /// on the host.
+    Kernel,
+    /// Much time.
     Long,
     /// A machine that is rebooted between this half and the other.
     Reboot(Phase),
@@ -52,60 +51,64 @@ pub enum Elsewhere {
     NeedsQuota,
     /// It is part of a long run.
     NeedsTime,
-    /// It belongs to the other phase, or to one at all.
+    /// It belongs to the other phase, or to no phase at all.
     NeedsReboot,
+    /// It runs on the host, and nothing about it depends on the kernel or the filesystem.
+    RunsOnHost,
 }
 
 impl<S: Scene> Case<S> {
+    /// Whether it needs this.
+    pub fn needs(&self, need: Need) -> bool {
+        self.needs.contains(&need)
+    }
+
     /// Where the case runs instead, if not in this setting.
     pub fn elsewhere(&self, setting: &Setting) -> Option<Elsewhere> {
-        match (self.needs, setting.phase) {
-            (Needs::Reboot(phase), given) if Some(phase) != given => Some(Elsewhere::NeedsReboot),
-            (Needs::Reboot(_), _) => None,
-            (_, Some(_)) => Some(Elsewhere::NeedsReboot),
-            (Needs::Quota | Needs::BareQuota, None) if !setting.enforces_sizes() => Some(Elsewhere::NeedsQuota),
-            (Needs::Long, None) if !setting.long => Some(Elsewhere::NeedsTime),
+        let phase = self.needs.iter().find_map(|need| match need {
+            Need::Reboot(phase) => Some(*phase),
+            _ => None,
+        });
+        let on_host_alone = S::RUNS_ON_HOST && !self.needs(Need::Quota) && !self.needs(Need::Kernel);
+        match setting.place {
+            _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),
+            _ if phase.is_some() => None,
+            _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
+            Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
+            Place::Vm if on_host_alone && !setting.everything => Some(Elsewhere::RunsOnHost),
             _ => None,
         }
     }
 
-    /// Whether the test finds both processes running.
+    /// Whether the test finds everything running.
     pub fn starts(&self) -> bool {
-        matches!(self.needs, Needs::Started | Needs::Quota | Needs::Long)
+        !self.needs(Need::Bare) && !self.needs.iter().any(|need| matches!(need, Need::Reboot(_)))
     }
 
     /// How long it may take.
     pub fn limit(&self, setting: &Setting) -> Duration {
-        let on_host = match self.needs {
-            Needs::Long => Duration::from_secs(600),
-            _ => S::LIMIT,
-        };
+        let on_host = if self.needs(Need::Long) { Duration::from_secs(600) } else { S::LIMIT };
         setting.place.patience(on_host)
     }
 }
 
-/// The tests of a module: `cases! { name, name: Quota, … }` makes the function `cases`, and
+/// The tests of a module: `cases! { name, name: Quota, name: Bare + Kernel, … }` makes the function `cases`, and
 /// `cases! { on Scene; name, … }` makes it for another scene than a stand.
 #[macro_export]
 macro_rules! cases {
-    (on $scene:ty; $($name:ident $(: $needs:expr)?),+ $(,)?) => {
-        $crate::cases!(@cases $scene, $($name $(: $needs)?),+);
-    };
-    (@needs) => { Started };
-    (@needs $needs:expr) => { $needs };
-    (@cases $scene:ty, $($name:ident $(: $needs:expr)?),+ $(,)?) => {
+    (on $scene:ty; $($name:ident $(: $need:ident $(($of:ident))? $(+ $more:ident)*)?),+ $(,)?) => {
         /// The tests of this module.
         pub fn cases() -> Vec<$crate::case::Case<$scene>> {
             #[allow(unused_imports, reason = "a module may have ordinary tests only")]
-            use $crate::case::Needs::*;
+            use $crate::case::Need::*;
             vec![$($crate::case::Case {
-        name: concat!(module_path!(), "::", stringify!($name)),
-                needs: $crate::cases!(@needs $($needs)?),
+                name: concat!(module_path!(), "::", stringify!($name)),
+                needs: &[$($need $(($of))?, $($more),*)?],
                 body: $name,
             }),+]
         }
     };
-    ($($name:ident $(: $needs:expr)?),+ $(,)?) => {
-        $crate::cases!(@cases $crate::stand::Stand, $($name $(: $needs)?),+);
+    ($($name:ident $(: $need:ident $(($of:ident))? $(+ $more:ident)*)?),+ $(,)?) => {
+        $crate::cases! { on $crate::stand::Stand; $($name $(: $need $(($of))? $(+ $more)*)?),+ }
     };
 }

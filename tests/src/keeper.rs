@@ -11,7 +11,7 @@ use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
-use crate::case::{Case, Needs};
+use crate::case::{Case, Need};
 use crate::observe::{loops, mounts, processes};
 use crate::scene::Scene;
 use crate::setting::{Phase, Place, Setting};
@@ -26,7 +26,7 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
     let verdict = run(&mut body, case.limit(setting));
-    if case.needs == Needs::Reboot(Phase::BeforeReboot) && verdict.is_ok() {
+    if case.needs(Need::Reboot(Phase::BeforeReboot)) && verdict.is_ok() {
         return Ok(());
     }
     if verdict.is_err() {

@@ -18,4 +18,5 @@ pub mod runner;
 pub mod scene;
 pub mod setting;
 pub mod stand;
+pub mod times;
 pub mod wait;

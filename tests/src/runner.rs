@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::case::{Case, Elsewhere};
 use crate::keeper;
 use crate::scene::Scene;
 use crate::setting::Setting;
+use crate::times::Times;
 
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
 #[derive(Parser, Debug)]
@@ -115,10 +117,11 @@ fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Argum
     let scratch = setting.place.make_scratch()?;
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
+    let times = Arc::new(Times::default());
     for case in cases {
         match case.elsewhere(&setting) {
             Some(reason) => elsewhere.push(reason),
-            None => trials.push(trial(case, setting.clone(), scratch.path())),
+            None => trials.push(trial(case, setting.clone(), scratch.path(), Arc::clone(&times))),
         }
     }
     // Loop devices are the whole machine's, and the leak check looks at all of them.
@@ -127,6 +130,7 @@ fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Argum
     let conclusion = libtest_mimic::run(&arguments, trials);
     close(scratch)?;
     if !arguments.list {
+        times.print_slowest();
         println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
     }
     Ok(conclusion.exit_code())
@@ -139,6 +143,7 @@ fn tell_elsewhere(elsewhere: &[Elsewhere]) {
         number => eprintln!("{number} more tests {text}"),
     };
     tell(Elsewhere::NeedsQuota, "are about sizes and exist only with --place vm");
+    tell(Elsewhere::RunsOnHost, "run on the host, and here only with --everything");
     tell(Elsewhere::NeedsTime, "take long and exist only with --long");
     tell(Elsewhere::NeedsReboot, "belong to another phase of a test that a reboot interrupts");
 }
@@ -153,13 +158,16 @@ fn close(scratch: TempDir) -> Result<()> {
     fs::remove_dir_all(&path).with_context(|| format!("remove {}", path.display()))
 }
 
-fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path) -> Trial {
+fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<Times>) -> Trial {
     static NUMBER: AtomicUsize = AtomicUsize::new(1);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
-        run_one(&case, &setting, &scratch, number).map(drop).map_err(|error| Failed::from(format!("{error:#}")))
+        let start = Instant::now();
+        let outcome = run_one(&case, &setting, &scratch, number);
+        times.add(short(name), start.elapsed());
+        outcome.map(drop).map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
 

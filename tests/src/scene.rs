@@ -18,6 +18,9 @@ pub trait Scene: Debug + Sized + 'static {
     /// How long an ordinary test may take on the build machine, all it waits for included.
     const LIMIT: Duration;
 
+    /// Whether its tests run on the host, too: then a machine runs only those that may end otherwise there.
+    const RUNS_ON_HOST: bool = false;
+
     /// Makes what is shared, and has the setting tell the tests of it.
     ///
     /// # Errors
@@ -47,6 +50,7 @@ impl Scene for Stand {
     type Shared = ();
 
     const LIMIT: Duration = Duration::from_secs(90);
+    const RUNS_ON_HOST: bool = true;
 
     fn share(_: &mut Setting) -> Result<()> {
         Ok(())

@@ -49,6 +49,9 @@ pub struct Setting {
     /// Run what takes too long for every run, too
     #[arg(long)]
     pub long: bool,
+    /// In the machine, run every test, and not only those that depend on the kernel or the filesystem
+    #[arg(long)]
+    pub everything: bool,
     /// Run one half of the tests that a reboot interrupts, and nothing else
     #[arg(long)]
     pub phase: Option<Phase>,
@@ -115,12 +118,20 @@ impl Phase {
 }
 
 impl Setting {
+    /// An ordinary run on this host.
+    pub fn on_host(pool_fs: PoolFilesystem) -> Self {
+        Self { place: Place::Host, pool_fs, long: false, everything: false, phase: None, control_plane: None }
+    }
+
     /// The flags that say the same to another process of this program.
     pub fn flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> =
             ["--place", self.place.name(), "--pool-fs", self.pool_fs.name()].map(Into::into).into();
         if self.long {
             flags.push("--long".into());
+        }
+        if self.everything {
+            flags.push("--everything".into());
         }
         if let Some(phase) = self.phase {
             flags.extend(["--phase", phase.name()].map(Into::into));

@@ -21,8 +21,8 @@ cases! {
     probe_says_not_ready_without_the_helper_and_does_not_block,
     all_services_are_on_one_socket_with_nothing_beside_it,
     the_frontend_has_no_privilege,
-    the_helper_has_two_capabilities_and_the_emptier_three,
-    the_kubelets_keys_are_out_of_the_helpers_sight,
+    the_helper_has_two_capabilities_and_the_emptier_three: Kernel,
+    the_kubelets_keys_are_out_of_the_helpers_sight: Kernel,
 }
 
 fn plugin_info_names_the_driver_and_its_release(stand: &mut Stand) -> Result<()> {

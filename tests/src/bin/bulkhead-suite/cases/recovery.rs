@@ -19,18 +19,18 @@ use bulkhead_tests::wait;
 use tonic::Code;
 
 cases! {
-    the_helper_is_killed_between_any_two_requests,
+    the_helper_is_killed_between_any_two_requests: Kernel,
     the_frontend_is_killed_between_any_two_calls,
     both_are_killed_between_any_two_calls,
     the_frontend_keeps_working_when_the_helper_restarts,
     a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated,
     clients_wait_while_the_frontend_is_away,
     half_made_volumes_are_swept,
-    interrupted_deletes_are_finished,
+    interrupted_deletes_are_finished: Kernel,
     foreign_entries_in_a_pool_stay,
     the_helper_is_killed_during_calls: Long,
     a_cancelled_call_runs_to_its_end,
-    the_emptier_ends_with_the_helper,
+    the_emptier_ends_with_the_helper: Kernel,
     what_may_be_in_a_broken_pool_is_not_said_to_be_gone: Bare,
     a_pool_mounted_noexec_is_published_the_same_after_a_restart: Bare,
 }

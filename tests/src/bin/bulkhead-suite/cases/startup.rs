@@ -25,11 +25,11 @@ cases! {
     a_pool_of_another_name_is_refused: Bare,
     a_pool_that_another_helper_serves_is_refused: Bare,
     a_read_only_pool_is_refused: Bare,
-    a_filesystem_without_quotas_is_refused: Bare,
-    a_pool_whose_mount_vanished_still_has_its_volumes: Bare,
-    check_says_ok_and_changes_nothing: Bare,
+    a_filesystem_without_quotas_is_refused: Bare + Kernel,
+    a_pool_whose_mount_vanished_still_has_its_volumes: Bare + Kernel,
+    check_says_ok_and_changes_nothing: Bare + Kernel,
     check_says_what_to_mend: Bare,
-    a_private_publish_directory_is_refused: Bare,
+    a_private_publish_directory_is_refused: Bare + Kernel,
     a_stale_socket_is_replaced: Bare,
 }
 

@@ -1,0 +1,32 @@
+//! How long each test took.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How many of the slowest tests are printed.
+const PRINTED: usize = 10;
+
+/// The times of the tests of a run.
+#[derive(Debug, Default)]
+pub struct Times {
+    taken: Mutex<Vec<(Duration, String)>>,
+}
+
+impl Times {
+    /// Adds the time of one test.
+    pub fn add(&self, name: &str, time: Duration) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).push((time, name.to_owned()));
+    }
+
+    /// Prints a line `slowest: 12.34 s theme::case` for each of the ten slowest, which `cargo xtask test` collects, and
+    /// the sum of all.
+    pub fn print_slowest(&self) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        taken.sort_by(|left, right| right.cmp(left));
+        for (time, name) in taken.iter().take(PRINTED) {
+            println!("slowest: {:.2} s {name}", time.as_secs_f64());
+        }
+        let sum: Duration = taken.iter().map(|(time, _)| *time).sum();
+        println!("{} tests took {:.1} s", taken.len(), sum.as_secs_f64());
+    }
+}
