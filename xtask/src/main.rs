@@ -1,7 +1,8 @@
 //! The project's own commands. `cargo xtask --help` lists them.
 
+mod cache;
+mod cargo_tool;
 mod commands;
-mod count;
 mod directory;
 mod go;
 mod image;
@@ -12,9 +13,8 @@ mod policy;
 mod process;
 mod programs;
 mod progress;
-mod report;
 mod sanity;
-mod suites;
+mod test;
 mod vm;
 mod workspace;
 
@@ -23,9 +23,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use self::commands::{BenchArguments, DemoArguments, ImageArguments, NodeArguments, TestArguments, VmArguments};
+use self::commands::{
+    BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, TestArguments, VmArguments,
+};
 use self::progress::timed;
-use self::workspace::{Architecture, Profile, Workspace};
+use self::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// Builds, tests and shows Bulkhead.
 #[derive(Parser)]
@@ -48,7 +50,9 @@ enum Task {
     },
     /// Write the container images, for a runtime to import.
     Image(ImageArguments),
-    /// Run every test, and end with the line `N passed, N failed`.
+    /// Check format, lints, licenses and sources, and end with the line `lint: ok`.
+    Lint(LintArguments),
+    /// Run the tests, and end with the line `N passed, N failed`.
     Test(TestArguments),
     /// Show real volumes through their whole life, and end with the line `demo: ok`.
     Demo(DemoArguments),
@@ -77,13 +81,14 @@ fn run(task: &Task) -> Result<ExitCode> {
     match task {
         Task::Build { release, arch } => {
             let profile = if *release { Profile::Release } else { Profile::Dev };
-            for program in timed("building", || workspace.build(*arch, profile))? {
+            for program in timed("building", || workspace.build(Selection::Shipped, *arch, profile))? {
                 println!("{}", program.display());
             }
             Ok(ExitCode::SUCCESS)
         }
         Task::Image(arguments) => commands::image(&workspace, arguments),
-        Task::Test(arguments) => Ok(commands::test(&workspace, arguments)),
+        Task::Lint(arguments) => commands::lint(&workspace, arguments),
+        Task::Test(arguments) => commands::test(&workspace, arguments),
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::ControlPlane => {

@@ -4,7 +4,7 @@
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::ExitStatus;
+use std::process::{Command, ExitStatus};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::directory::RunDirectory;
 use crate::image;
 use crate::kubernetes;
-use crate::process::{command, run_with};
+use crate::process::command;
 use crate::programs::Programs;
 use crate::vm::{Machine, Node, Options, Userland};
 use crate::workspace::{Architecture, Workspace};
@@ -22,12 +22,12 @@ pub const PROGRAM: &str = "bulkhead-node";
 
 const MEMORY: u32 = 2048;
 
-/// Boots the node and runs the program with these arguments. The node ends with it.
+/// Boots the node and has the program run with these arguments. The node ends with it.
 pub fn run(
     workspace: &Workspace,
     programs: &Programs,
     arguments: &[String],
-    sink: impl FnMut(&[u8]) + Send,
+    run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
     let assets = kubernetes::cluster(workspace)?;
     let archives = RunDirectory::new(&workspace.machine_cache())?;
@@ -41,14 +41,14 @@ pub fn run(
     program.stdin(OwnedFd::from(borrower));
     thread::scope(|scope| {
         // It starts the control plane while the machine boots, and its end of the socket is closed when it ends.
-        let running = scope.spawn(move || run_with(&mut program, sink));
+        let running = scope.spawn(move || run_program(&mut program));
         let lent = Machine::boot(workspace, &options).and_then(|mut machine| machine.lend(lender));
         let status = running.join().map_err(|_| anyhow!("the thread that ran {PROGRAM} panicked"))?;
         lent.and(status)
     })
 }
 
-/// A port that nobody listens at.
+/// A port that nothing listens on.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr()?.port())

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use self::code::{Code, Word};
-use crate::count::Count;
 use crate::process::capture;
+use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
 /// The package with privilege, and the file that lists what its binary is made of.

@@ -1,7 +1,7 @@
 //! Other programs: how they are found, run and reported when they fail.
 
 use std::env;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -41,21 +41,33 @@ pub fn capture(command: &mut Command) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
 }
 
-/// Runs it, shows its standard output and hands it to the sink as well.
+/// Runs it with our own standard error and returns its standard output.
+pub fn capture_with_errors_shown(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("start {}", describe(command)))?;
+    if !output.status.success() {
+        bail!("{}: {}", describe(command), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
+}
+
+/// Runs it and hands what it writes, to standard output and standard error alike, to the sink.
 pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<ExitStatus> {
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("start {}", describe(command)))?;
-    let mut output = child.stdout.take().context("a child without a standard output")?;
+    let (mut reader, writer) = io::pipe()?;
+    let child = command.stdout(writer.try_clone()?).stderr(writer).spawn();
+    // The output ends when nobody holds the pipe's other end any more, and the command holds it, too.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = child.with_context(|| format!("start {}", describe(command)))?;
     let mut buffer = [0; 4096];
     loop {
-        let length = output.read(&mut buffer)?;
-        if length == 0 {
-            break;
+        match reader.read(&mut buffer)? {
+            0 => return Ok(child.wait()?),
+            length => sink(&buffer[..length]),
         }
-        io::stdout().write_all(&buffer[..length])?;
-        io::stdout().flush()?;
-        sink(&buffer[..length]);
     }
-    Ok(child.wait()?)
 }
 
 /// The command line as a person would type it.

@@ -2,12 +2,12 @@
 //! they run, nor between two steps.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
 use crate::directory::RunDirectory;
-use crate::workspace::{Architecture, Profile, Workspace};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// A directory of programs, removed with this value.
 pub struct Programs {
@@ -15,29 +15,25 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds the workspace's programs for this host and copies them.
-    pub fn build(workspace: &Workspace, profile: Profile) -> Result<Self> {
-        Self::copy(workspace, workspace.build(Architecture::host(), profile)?)
+    /// Builds programs for this host and copies them.
+    pub fn build(workspace: &Workspace, selection: Selection, profile: Profile) -> Result<Self> {
+        Self::copy(workspace, &workspace.build(selection, Architecture::host(), profile)?)
     }
 
     /// Copies the programs as an earlier build left them.
-    pub fn built(workspace: &Workspace, profile: Profile) -> Result<Self> {
-        Self::copy(workspace, workspace.built(Architecture::host(), profile)?)
+    pub fn built(workspace: &Workspace, selection: Selection, profile: Profile) -> Result<Self> {
+        Self::copy(workspace, &workspace.built(selection, Architecture::host(), profile)?)
     }
 
-    fn copy(workspace: &Workspace, built: Vec<PathBuf>) -> Result<Self> {
-        let programs = Programs { directory: RunDirectory::new(&workspace.machine_cache())? };
+    /// Copies these.
+    pub fn copy(workspace: &Workspace, built: &[PathBuf]) -> Result<Self> {
+        let directory = RunDirectory::new(&workspace.machine_cache())?;
         for program in built {
-            programs.add(&program)?;
+            let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
+            let copy = directory.path().join(name);
+            fs::copy(program, copy).with_context(|| format!("copy {}", program.display()))?;
         }
-        Ok(programs)
-    }
-
-    /// Copies one more.
-    pub fn add(&self, program: &Path) -> Result<()> {
-        let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
-        let copy = self.directory.path().join(name);
-        fs::copy(program, copy).with_context(|| format!("copy {}", program.display())).map(drop)
+        Ok(Programs { directory })
     }
 
     /// Where a program is.

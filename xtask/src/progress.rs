@@ -1,14 +1,28 @@
 //! What the person at the terminal is told. Everything goes to standard error, so that the output of a command run in
 //! the machine stays clean.
 
+use std::cell::Cell;
 use std::fmt::Display;
 use std::time::Instant;
 
 use anyhow::Result;
 
+thread_local! {
+    /// What this thread is at, when others are at something else.
+    static TOPIC: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Puts the topic before all that this thread says from now on.
+pub fn set_topic(topic: &'static str) {
+    TOPIC.set(Some(topic));
+}
+
 /// Says what is being done.
 pub fn say(what: impl Display) {
-    eprintln!("xtask: {what}");
+    match TOPIC.get() {
+        Some(topic) => eprintln!("xtask: {topic}: {what}"),
+        None => eprintln!("xtask: {what}"),
+    }
 }
 
 /// Says what is being done, does it, and says how long it took.

@@ -8,10 +8,7 @@ use crate::go::go;
 use crate::process::run;
 use crate::workspace::Workspace;
 
-/// Runs it in the machine, below a program that starts what is tested and looks for what is left over.
-pub const COMMAND: &str = "bulkhead-sanity --place vm";
-
-/// The Go program's name; the one above looks for it beside itself.
+/// The Go program's name; the program that runs it in the machine looks for it beside itself.
 const PROGRAM: &str = "bulkhead-csi-sanity";
 
 /// Builds the program and returns where it is.

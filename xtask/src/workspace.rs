@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::packages;
-use crate::process::{capture, run};
+use crate::process::{capture, capture_with_errors_shown, run};
 
 /// A processor that the project is built for. Only static musl binaries are shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -62,28 +62,63 @@ pub enum Profile {
     Release,
 }
 
+/// Which programs a build makes.
+#[derive(Clone, Copy, Debug)]
+pub enum Selection {
+    /// What is shipped, with the features that it is shipped with.
+    Shipped,
+    /// What is shipped, and these.
+    ShippedWith(&'static [&'static str]),
+    /// All that are of use beside or in the machine.
+    All,
+}
+
+/// The packages whose programs are shipped.
+const SHIPPED: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
+
+/// A program with the unit tests of a library or a program, or with a file of tests.
+#[derive(Clone, Debug)]
+pub struct TestProgram {
+    /// The package that it tests.
+    pub package: String,
+    /// What it is called in reports.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The package's directory, in which cargo runs it.
+    pub directory: PathBuf,
+}
+
+/// What a build for the tests makes.
+#[derive(Debug, Default)]
+pub struct BuiltTests {
+    /// Programs that are tested, and suites.
+    pub programs: Vec<PathBuf>,
+    /// Programs with unit tests.
+    pub unit_tests: Vec<TestProgram>,
+}
+
 /// The workspace that this program belongs to.
 pub struct Workspace {
     /// Its top directory.
     pub root: PathBuf,
     /// Where cargo builds.
     pub target: PathBuf,
-    /// Programs that run in the machine, by name, with the package of each.
+    /// Programs by name, with the package of each; but not this one.
     programs: BTreeMap<String, String>,
 }
 
 impl Workspace {
     /// Asks cargo.
     pub fn load() -> Result<Self> {
-        let output = capture(cargo().args(["metadata", "--no-deps", "--format-version=1"]))?;
+        let output = capture(cargo().args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
         let metadata: Value = serde_json::from_str(&output).context("parse cargo metadata")?;
         let directory = |name: &str| metadata[name].as_str().map(PathBuf::from).context("cargo metadata lacks paths");
         let mut programs = BTreeMap::new();
         for package in metadata["packages"].as_array().context("cargo metadata lacks packages")? {
             let name = package["name"].as_str().unwrap_or_default();
             for target in package["targets"].as_array().into_iter().flatten() {
-                let kinds = target["kind"].as_array().into_iter().flatten();
-                if name != env!("CARGO_PKG_NAME") && kinds.into_iter().any(|kind| kind == "bin") {
+                if name != env!("CARGO_PKG_NAME") && is_program(target) {
                     programs.insert(target["name"].as_str().unwrap_or_default().to_owned(), name.to_owned());
                 }
             }
@@ -91,31 +126,80 @@ impl Workspace {
         Ok(Workspace { root: directory("workspace_root")?, target: directory("target_directory")?, programs })
     }
 
-    /// Builds every program of the workspace but xtask, and returns where they are.
-    pub fn build(&self, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
-        self.build_packages(self.programs.values().map(String::as_str).collect(), architecture, profile)?;
-        self.built(architecture, profile)
+    /// Builds programs and returns where they are.
+    pub fn build(&self, selection: Selection, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
+        let mut build = self.cargo_build(architecture, profile)?;
+        let names = self.selected(selection)?;
+        for package in names.iter().filter_map(|name| self.programs.get(*name)).collect::<BTreeSet<_>>() {
+            build.args(["--package", package]);
+        }
+        for name in &names {
+            build.args(["--bin", name]);
+        }
+        run(&mut build)?;
+        Ok(names.iter().map(|name| self.program(name, architecture, profile)).collect())
     }
 
-    /// Builds the programs of some packages.
-    pub fn build_packages(&self, packages: BTreeSet<&str>, architecture: Architecture, profile: Profile) -> Result<()> {
+    /// Builds all programs and all unit tests for this host at once: a crate that both use is compiled once only when
+    /// one build sees the features that either asks for.
+    pub fn build_tests(&self) -> Result<BuiltTests> {
+        let mut build = self.cargo_build(Architecture::host(), Profile::Dev)?;
+        build.args(["--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
+        let output = capture_with_errors_shown(&mut build)?;
+        let mut built = BuiltTests::default();
+        for line in output.lines() {
+            let message: Value = serde_json::from_str(line).context("parse a message of cargo")?;
+            self.add_artifact(&message, &mut built)?;
+        }
+        Ok(built)
+    }
+
+    fn add_artifact(&self, message: &Value, built: &mut BuiltTests) -> Result<()> {
+        let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else { return Ok(()) };
+        let name = target["name"].as_str().context("a program without a name")?.to_owned();
+        if message["profile"]["test"] == true {
+            let manifest = message["manifest_path"].as_str().map(Path::new).context("a program of no package")?;
+            let directory = manifest.parent().context("a manifest in no directory")?.to_owned();
+            let package = package_name(message["package_id"].as_str().unwrap_or_default()).to_owned();
+            let name = if name.replace('_', "-") == package { package.clone() } else { format!("{package}: {name}") };
+            built.unit_tests.push(TestProgram { package, name, path: path.into(), directory });
+        } else if self.programs.contains_key(&name) && is_program(target) {
+            built.programs.push(path.into());
+        }
+        Ok(())
+    }
+
+    /// A build that must not change Cargo.lock.
+    fn cargo_build(&self, architecture: Architecture, profile: Profile) -> Result<Command> {
         packages::require_target(architecture.triple())?;
         packages::require_compiler(architecture)?;
         let mut build = cargo();
-        build.current_dir(&self.root).args(["build", "--bins", "--target", architecture.triple()]);
-        for package in packages {
-            build.args(["--package", package]);
-        }
+        build.args(["build", "--locked", "--target", architecture.triple()]);
         if profile == Profile::Release {
             build.arg("--release");
         }
-        run(&mut build)
+        Ok(build)
+    }
+
+    fn selected(&self, selection: Selection) -> Result<Vec<&str>> {
+        let (all, more): (bool, &[&str]) = match selection {
+            Selection::Shipped => (false, &[]),
+            Selection::ShippedWith(names) => (false, names),
+            Selection::All => (true, &[]),
+        };
+        for name in more {
+            ensure!(self.programs.contains_key(*name), "the workspace has no program {name}");
+        }
+        let wanted = |name: &str, package: &str| all || SHIPPED.contains(&package) || more.contains(&name);
+        let programs = self.programs.iter().filter(|(name, package)| wanted(name, package));
+        Ok(programs.map(|(name, _)| name.as_str()).collect())
     }
 
     /// The programs as an earlier build left them.
-    pub fn built(&self, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
-        let paths: Vec<PathBuf> = self.programs.keys().map(|name| self.program(name, architecture, profile)).collect();
-        let present: Vec<PathBuf> = paths.into_iter().filter(|path| path.exists()).collect();
+    pub fn built(&self, selection: Selection, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
+        let names = self.selected(selection)?;
+        let paths = names.iter().map(|name| self.program(name, architecture, profile));
+        let present: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
         ensure!(!present.is_empty(), "nothing is built yet for {}", architecture.triple());
         Ok(present)
     }
@@ -129,14 +213,24 @@ impl Workspace {
         self.target.join(architecture.triple()).join(directory).join(name)
     }
 
-    /// Whether the workspace has a program of this name.
-    pub fn has_program(&self, name: &str) -> bool {
-        self.programs.contains_key(name)
-    }
-
     /// Where the machine's parts are kept.
     pub fn machine_cache(&self) -> PathBuf {
         self.target.join("vm")
+    }
+}
+
+/// Whether this target, in what cargo tells, is a program.
+fn is_program(target: &Value) -> bool {
+    target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin")
+}
+
+/// The package's name in an id such as `path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0`. The name is left out
+/// where the directory is called so.
+fn package_name(id: &str) -> &str {
+    let (path, fragment) = id.rsplit_once('#').unwrap_or(("", id));
+    match fragment.split_once('@') {
+        Some((name, _)) => name,
+        None => path.rsplit('/').next().unwrap_or(path),
     }
 }
 
@@ -148,4 +242,15 @@ pub fn cargo() -> Command {
         command.current_dir(root);
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::package_name;
+
+    #[test]
+    fn an_id_names_its_package() {
+        assert_eq!(package_name("path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0"), "bulkhead-vm-agent");
+        assert_eq!(package_name("path+file:///source/xtask#0.1.0"), "xtask");
+    }
 }

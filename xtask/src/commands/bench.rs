@@ -11,10 +11,10 @@ use crate::packages;
 use crate::process::command;
 use crate::programs::Programs;
 use crate::progress::timed;
-use crate::workspace::{Profile, Workspace};
+use crate::workspace::{Profile, Selection, Workspace};
 
-const BENCH: &str = "bulkhead-bench";
-const CLUSTER_BENCH: &str = "bulkhead-cluster-bench";
+const BENCH: [&str; 1] = ["bulkhead-bench"];
+const CLUSTER_BENCH: [&str; 1] = ["bulkhead-cluster-bench"];
 
 /// What `bench` takes.
 #[derive(Args)]
@@ -29,14 +29,13 @@ pub struct BenchArguments {
 
 /// Builds what is shipped and runs the measuring program.
 pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
-    let bench = if arguments.kubernetes { CLUSTER_BENCH } else { BENCH };
-    ensure!(workspace.has_program(bench), "the workspace has no program {bench}");
+    let bench = if arguments.kubernetes { &CLUSTER_BENCH } else { &BENCH };
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");
     packages::require(&packages::FILESYSTEM_TOOLS)?;
-    let programs = timed("building", || Programs::build(workspace, Profile::Release))?;
+    let programs = timed("building", || Programs::build(workspace, Selection::ShippedWith(bench), Profile::Release))?;
     let mut measure = command("env");
     if arguments.kubernetes {
         measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
     }
-    Ok(exit_code(measure.arg(programs.path(bench)).args(&arguments.arguments).status()?))
+    Ok(exit_code(measure.arg(programs.path(bench[0])).args(&arguments.arguments).status()?))
 }

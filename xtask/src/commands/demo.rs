@@ -10,10 +10,11 @@ use crate::packages;
 use crate::process::{command, run};
 use crate::programs::Programs;
 use crate::progress::{say, timed};
-use crate::vm::{Machine, Options, require_packages};
-use crate::workspace::{Architecture, Profile, Workspace};
+use crate::vm::{AGENT, Machine, Options, require_packages};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const DEMO: &str = "bulkhead-demo";
+const PROGRAMS: Selection = Selection::ShippedWith(&[DEMO, AGENT]);
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// What `demo` takes.
@@ -26,13 +27,12 @@ pub struct DemoArguments {
 
 /// Shows it. `demo: ok` is written only when every step of both phases was checked.
 pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
-    ensure!(workspace.has_program(DEMO), "the workspace has no program {DEMO}");
     if arguments.here {
         packages::require(&packages::FILESYSTEM_TOOLS)?;
     } else {
         require_packages(Architecture::host())?;
     }
-    let programs = timed("building", || Programs::build(workspace, Profile::Dev))?;
+    let programs = timed("building", || Programs::build(workspace, PROGRAMS, Profile::Dev))?;
     if arguments.here {
         on_this_host(&programs)?;
     } else {

@@ -1,6 +1,5 @@
 //! `cargo xtask image`: the container images.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,10 +8,7 @@ use clap::Args;
 
 use crate::image;
 use crate::progress::timed;
-use crate::workspace::{Architecture, Profile, Workspace};
-
-/// What is in the images; the other packages need not be built for them.
-const PACKAGES: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// What `image` takes.
 #[derive(Args)]
@@ -31,7 +27,7 @@ pub struct ImageArguments {
 /// Builds the programs, writes the archives, and prints where they are.
 pub fn image(workspace: &Workspace, arguments: &ImageArguments) -> Result<ExitCode> {
     let profile = if arguments.dev { Profile::Dev } else { Profile::Release };
-    timed("building", || workspace.build_packages(BTreeSet::from(PACKAGES), arguments.arch, profile))?;
+    timed("building", || workspace.build(Selection::Shipped, arguments.arch, profile))?;
     let directory = arguments.output.clone().unwrap_or_else(|| workspace.target.join("images"));
     let built = |name: &str| workspace.program(name, arguments.arch, profile);
     for path in image::write(built, arguments.arch, &directory)? {

@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod image;
+mod lint;
 mod node;
 mod test;
 mod vm;
@@ -13,6 +14,7 @@ use std::process::{ExitCode, ExitStatus};
 pub use self::bench::{BenchArguments, bench};
 pub use self::demo::{DemoArguments, demo};
 pub use self::image::{ImageArguments, image};
+pub use self::lint::{LintArguments, lint};
 pub use self::node::{NodeArguments, node};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};

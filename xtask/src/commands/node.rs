@@ -2,15 +2,17 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use super::exit_code;
 use crate::node;
 use crate::programs::Programs;
 use crate::progress::timed;
-use crate::vm::require_packages;
-use crate::workspace::{Architecture, Profile, Workspace};
+use crate::vm::{AGENT, require_packages};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
+
+const PROGRAMS: Selection = Selection::ShippedWith(&[node::PROGRAM, AGENT]);
 
 /// What `node` takes.
 #[derive(Args)]
@@ -28,12 +30,14 @@ pub struct NodeArguments {
 pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode> {
     require_packages(Architecture::host())?;
     let programs = match arguments.no_build {
-        true => Programs::built(workspace, Profile::Dev)?,
-        false => timed("building", || Programs::build(workspace, Profile::Dev))?,
+        true => Programs::built(workspace, PROGRAMS, Profile::Dev)?,
+        false => timed("building", || Programs::build(workspace, PROGRAMS, Profile::Dev))?,
     };
     let command = match arguments.command.is_empty() {
         true => "exec sh -i </dev/tty >/dev/tty 2>&1".to_owned(),
         false => arguments.command.join(" "),
     };
-    Ok(exit_code(node::run(workspace, &programs, &["shell".to_owned(), command], |_| ())?))
+    Ok(exit_code(node::run(workspace, &programs, &["shell".to_owned(), command], |program| {
+        program.status().context("start the program beside the node")
+    })?))
 }

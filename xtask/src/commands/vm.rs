@@ -9,7 +9,7 @@ use clap::Args;
 use super::exit_code;
 use crate::progress::{say, timed};
 use crate::vm::{Machine, Options, Userland, require_packages};
-use crate::workspace::{Architecture, Profile, Workspace};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// What `vm` takes.
 #[derive(Args)]
@@ -51,8 +51,8 @@ pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
     let architecture = arguments.arch;
     require_packages(architecture)?;
     let programs = match arguments.no_build {
-        true => workspace.built(architecture, Profile::Dev)?,
-        false => timed("building", || workspace.build(architecture, Profile::Dev))?,
+        true => workspace.built(Selection::All, architecture, Profile::Dev)?,
+        false => timed("building", || workspace.build(Selection::All, architecture, Profile::Dev))?,
     };
     let options = Options {
         architecture,

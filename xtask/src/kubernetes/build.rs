@@ -1,12 +1,12 @@
 //! Builds the programs with Go into a cache of the user's, which outlives the checkout: it takes some minutes.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use super::release::Release;
+use crate::cache;
 use crate::directory::lock;
 use crate::go::go;
 use crate::process::run;
@@ -18,7 +18,7 @@ const TOOLCHAIN: &str = "go1.26.8";
 
 /// Builds those that are not in the cache yet, and returns the directory that holds all.
 pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> {
-    let cache = cache()?;
+    let cache = cache::directory("kubernetes")?;
     let directory = cache.join(format!("{}-{}", release.version, Architecture::host().debian()));
     let missing = || programs.iter().filter(|(name, _)| !directory.join(name).exists());
     if missing().next().is_none() {
@@ -47,13 +47,4 @@ fn build(release: &Release, cache: &Path, program: &Path, package: &str) -> Resu
     build.env("GOTOOLCHAIN", TOOLCHAIN).env("GOOS", "linux").env("GOARCH", Architecture::host().debian());
     run(&mut build)?;
     fs::rename(&unfinished, program).with_context(|| format!("install {}", program.display()))
-}
-
-fn cache() -> Result<PathBuf> {
-    let user = match (env::var_os("XDG_CACHE_HOME"), env::var_os("HOME")) {
-        (Some(cache), _) => PathBuf::from(cache),
-        (None, Some(home)) => PathBuf::from(home).join(".cache"),
-        (None, None) => anyhow::bail!("neither XDG_CACHE_HOME nor HOME says where to keep the programs of Kubernetes"),
-    };
-    Ok(user.join("bulkhead/kubernetes"))
 }

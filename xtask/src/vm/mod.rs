@@ -27,7 +27,7 @@ use anyhow::Result;
 
 pub use self::node::Node;
 use self::parts::Parts;
-pub use self::parts::require_packages;
+pub use self::parts::{AGENT, require_packages};
 use self::qemu::Accelerator;
 use self::session::Session;
 pub use self::session::{Output, Sink};

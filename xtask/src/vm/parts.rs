@@ -20,7 +20,8 @@ use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
-const AGENT: &str = "bulkhead-vm-agent";
+/// The program in the machine that runs the commands.
+pub const AGENT: &str = "bulkhead-vm-agent";
 
 /// A login prompt on the console would hang up on whoever else writes there; names of network devices that depend on
 /// the number of disks would have to be looked up.

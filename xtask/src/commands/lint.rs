@@ -1,0 +1,54 @@
+//! `cargo xtask lint`: what holds for the source without running it.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cargo_tool::DENY;
+use crate::packages;
+use crate::process::run;
+use crate::progress::say;
+use crate::workspace::{Architecture, Workspace, cargo};
+
+/// What `lint` takes.
+#[derive(Args)]
+pub struct LintArguments {
+    /// Also look for known faults in the crates that are used. This fetches the database of advisories.
+    #[arg(long)]
+    advisories: bool,
+}
+
+/// Checks everything, and fails if anything failed.
+pub fn lint(workspace: &Workspace, arguments: &LintArguments) -> Result<ExitCode> {
+    let host = Architecture::host();
+    packages::require_target(host.triple())?;
+    packages::require_compiler(host)?;
+    let mut failed = Vec::new();
+    let mut check = |name: &'static str, result: Result<()>| {
+        if let Err(error) = result {
+            say(format_args!("{name}: {error:#}"));
+            failed.push(name);
+        }
+    };
+    check("format", run(cargo().args(["fmt", "--all", "--check"])));
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--locked", "--workspace", "--all-targets", "--target", host.triple()]);
+    check("clippy", run(clippy.args(["--", "-D", "warnings"])));
+    check("deny", deny(workspace, arguments.advisories));
+    if failed.is_empty() {
+        println!("lint: ok");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("lint: FAILED: {}", failed.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+fn deny(workspace: &Workspace, advisories: bool) -> Result<()> {
+    let mut deny = DENY.command()?;
+    deny.current_dir(&workspace.root).args(["--locked", "check", "bans", "licenses", "sources"]);
+    if advisories {
+        deny.arg("advisories");
+    }
+    run(&mut deny)
+}

@@ -1,0 +1,151 @@
+//! `--changed`: which steps a change can touch.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+
+use super::step::Step::{self, Ext4, Host, Kubernetes, Node, Policy, PowerCut, Reboot, Sanity, Systemd, Unit, Xfs};
+use crate::process::{capture, command};
+use crate::workspace::Workspace;
+
+/// Files, and where a fault in them shows first.
+struct Rule {
+    /// The beginning of their paths.
+    prefix: &'static str,
+    /// The packages whose unit tests are run: all of them when the list is empty.
+    units: &'static [&'static str],
+    /// The steps.
+    steps: &'static [Step],
+}
+
+const fn rule(prefix: &'static str, units: &'static [&'static str], steps: &'static [Step]) -> Rule {
+    Rule { prefix, units, steps }
+}
+
+const ALL: &[&str] = &[];
+const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol"];
+const FRONTEND: &[&str] = &["bulkhead-frontend"];
+const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
+
+/// For each file the rule with the longest prefix counts. What no other rule names touches everything.
+const RULES: &[Rule] = &[
+    rule("", ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node]),
+    // Read by people only; `cargo xtask lint` reads deny.toml.
+    rule(".ci/", ALL, &[]),
+    rule(".editorconfig", ALL, &[]),
+    rule(".github/", ALL, &[]),
+    rule(".gitignore", ALL, &[]),
+    rule("LICENSE", ALL, &[]),
+    rule("README.md", ALL, &[]),
+    rule("deny.toml", ALL, &[]),
+    rule("docs/", ALL, &[]),
+    rule("rustfmt.toml", ALL, &[]),
+    // Compared with the code by tests.
+    rule("SECURITY.md", HELPER, &[Policy, Unit]),
+    rule("clippy.toml", ALL, &[Policy]),
+    // What is shipped.
+    rule("deploy/images/", XTASK, &[Unit, Node]),
+    rule("deploy/kubernetes/", ALL, &[Kubernetes, Node]),
+    rule("deploy/seccomp/", ALL, &[Systemd]),
+    rule("deploy/systemd/", ALL, &[Systemd, Node]),
+    rule("deploy/udev/", ALL, &[Systemd]),
+    rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
+    rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity]),
+    rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes]),
+    rule("frontend/src/registration", FRONTEND, &[Unit, Host, Node]),
+    rule("frontend/src/volumes/", FRONTEND, &[Unit, Host, Kubernetes, Sanity]),
+    rule("frontend/tests/", FRONTEND, &[Unit]),
+    rule("privhelper/", HELPER, &[Policy, Unit, Host]),
+    rule("privhelper/src/start/", HELPER, &[Policy, Unit, Host, Reboot, Systemd]),
+    rule("privhelper/src/state/", HELPER, &[Policy, Unit, Host, Xfs]),
+    rule("privhelper/src/sys/", HELPER, &[Policy, Unit, Host, Xfs, Ext4, Systemd]),
+    rule("proto/", FRONTEND, &[Unit, Host, Sanity]),
+    rule("protocol/", ALL, &[Policy, Unit, Host, Kubernetes]),
+    rule("protocol/tests/", HELPER, &[Unit]),
+    // The tests themselves.
+    rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
+    rule("tests/sanity/", ALL, &[Sanity]),
+    rule("tests/src/bin/bulkhead-bench", ALL, &[]),
+    rule("tests/src/bin/bulkhead-cluster/", ALL, &[Kubernetes]),
+    rule("tests/src/bin/bulkhead-cluster-bench", ALL, &[]),
+    rule("tests/src/bin/bulkhead-demo", ALL, &[]),
+    rule("tests/src/bin/bulkhead-node", ALL, &[Node]),
+    rule("tests/src/bin/bulkhead-sanity", ALL, &[Sanity]),
+    rule("tests/src/bin/bulkhead-suite", ALL, &[Host, Xfs, Ext4, Reboot, PowerCut]),
+    rule("tests/src/bin/bulkhead-systemd", ALL, &[Systemd]),
+    rule("tests/src/cluster/", ALL, &[Kubernetes]),
+    rule("tests/src/node/", ALL, &[Node]),
+    rule("xtask/", XTASK, &[Policy, Unit]),
+    rule("xtask/agent/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
+    rule("xtask/src/image", XTASK, &[Unit, Node]),
+    rule("xtask/src/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
+    rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
+];
+
+/// What a change touches.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// The steps.
+    pub steps: BTreeSet<Step>,
+    /// The packages whose unit tests are run; none for all.
+    pub units: Option<BTreeSet<&'static str>>,
+}
+
+impl Touched {
+    /// What the files touch that differ from the last commit shared with the main branch, committed or not.
+    pub fn since_main(workspace: &Workspace) -> Result<Self> {
+        let git = |arguments: &[&str]| capture(command("git").args(arguments).current_dir(&workspace.root));
+        let base = git(&["merge-base", "HEAD", "origin/main"])
+            .or_else(|_| git(&["merge-base", "HEAD", "main"]))
+            .context("find the last commit that is shared with the main branch")?;
+        let changed = git(&["diff", "--name-only", base.trim()])?;
+        let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+        Ok(Touched::by(changed.lines().chain(new.lines())))
+    }
+
+    fn by<'a>(files: impl Iterator<Item = &'a str>) -> Self {
+        let mut steps = BTreeSet::new();
+        let mut units = Some(BTreeSet::new());
+        for file in files {
+            let matching = RULES.iter().filter(|rule| file.starts_with(rule.prefix));
+            let Some(rule) = matching.max_by_key(|rule| rule.prefix.len()) else { continue };
+            steps.extend(rule.steps);
+            match &mut units {
+                _ if !rule.steps.contains(&Unit) => {}
+                _ if rule.units.is_empty() => units = None,
+                Some(units) => units.extend(rule.units),
+                None => {}
+            }
+        }
+        Touched { steps, units }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_names_what_is_there() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace");
+        for rule in RULES {
+            // A prefix may end within a name.
+            let (directory, name) = rule.prefix.rsplit_once('/').unwrap_or(("", rule.prefix));
+            let mut names = root.join(directory).read_dir().expect(rule.prefix).map(|entry| entry.expect("an entry"));
+            assert!(names.any(|entry| entry.file_name().to_string_lossy().starts_with(name)), "{}", rule.prefix);
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_counts() {
+        let touched = Touched::by(["privhelper/src/ops/bind.rs", "docs/install.md"].into_iter());
+        assert_eq!(touched.steps, BTreeSet::from([Policy, Unit, Host]));
+        assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol"])));
+        let touched = Touched::by(["privhelper/src/ops/bind.rs", "Cargo.lock"].into_iter());
+        assert_eq!(touched.steps.len(), 11);
+        assert_eq!(touched.units, None);
+        assert_eq!(Touched::by(["docs/install.md"].into_iter()).steps, BTreeSet::new());
+    }
+}

@@ -1,0 +1,20 @@
+//! What `cargo xtask test` runs, in which order, and what it came to.
+
+mod changed;
+mod count;
+mod mutants;
+mod progress;
+mod report;
+mod schedule;
+mod step;
+mod suites;
+mod transcript;
+mod unit;
+
+pub use self::changed::Touched;
+pub use self::count::Count;
+pub use self::mutants::mutants;
+pub use self::report::Report;
+pub use self::schedule::Schedule;
+pub use self::step::Step;
+pub use self::suites::{Suites, require_host};

@@ -1,0 +1,123 @@
+//! Two lanes of steps. An emulated machine keeps about one processor busy, so on a host with two processors one lane
+//! alone leaves the other idle.
+
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+
+use super::count::Count;
+use super::progress::Progress;
+use super::report::Report;
+use super::step::Step;
+use super::suites::Suites;
+use super::transcript::Transcript;
+use super::unit;
+use crate::progress::{say, set_topic};
+use crate::vm::Machine;
+use crate::workspace::TestProgram;
+
+/// The steps of each lane, in their order. The steps on this host share a lane: their leak checks look at all of its loop
+/// devices. A step that goes on in another's machine comes right after that.
+const LANES: [&[Step]; 2] = [
+    &[Step::Unit, Step::Host, Step::Kubernetes, Step::Ext4, Step::PowerCut],
+    &[Step::Node, Step::Systemd, Step::Xfs, Step::Sanity, Step::Reboot],
+];
+
+/// The steps of a run and what they need.
+pub struct Schedule<'a> {
+    /// The steps that are wanted.
+    pub steps: &'a [Step],
+    /// The suites.
+    pub suites: Suites<'a>,
+    /// The programs with unit tests.
+    pub unit_tests: Vec<TestProgram>,
+    /// Also the examples in the documentation.
+    pub examples: bool,
+    /// A step may find no test.
+    pub may_be_empty: bool,
+}
+
+impl Schedule<'_> {
+    /// Runs all lanes, and returns when the last has ended. A step that fails does not keep the others from running.
+    pub fn run(&self, report: &Report) {
+        let lanes = LANES.map(|lane| lane.iter().copied().filter(|step| self.steps.contains(step)).collect::<Vec<_>>());
+        let live = lanes.iter().filter(|lane| !lane.is_empty()).count() < 2;
+        let progress = &Progress::default();
+        let (open, closed) = channel();
+        thread::scope(|scope| {
+            if !live {
+                scope.spawn(move || progress.say_until_closed(&closed));
+            }
+            let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
+            for lane in lanes {
+                // A panic has been printed already, and the scope passes it on.
+                let _ = lane.join();
+            }
+            drop(open);
+        });
+    }
+
+    fn run_lane(&self, lane: Vec<Step>, live: bool, progress: &Progress, report: &Report) {
+        let mut left: Option<(Step, Machine)> = None;
+        for step in lane {
+            set_topic(step.name());
+            say("begins");
+            progress.begins(step);
+            let start = Instant::now();
+            let mut transcript = Transcript::new(step, progress, live);
+            // Another step's machine ends here.
+            let mut machine = left.take_if(|(of, _)| step.continues() == Some(*of)).map(|(_, machine)| machine);
+            left = None;
+            let result = self.run_step(step, &mut machine, &mut transcript);
+            let time = start.elapsed();
+            progress.ended(step);
+            match &result {
+                Ok(count) => say(format_args!("{count} in {:.0} s", time.as_secs_f64())),
+                Err(_) => say(format_args!("broke after {:.0} s", time.as_secs_f64())),
+            }
+            // A later step must not stumble over what a failed test left.
+            if result.as_ref().is_ok_and(|count| count.failed == 0) {
+                left = machine.map(|machine| (step.continues().unwrap_or(step), machine));
+            }
+            report.step(step, time, result, transcript.close());
+        }
+    }
+
+    fn run_step(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
+        let count = match step {
+            Step::Unit => unit::run(&self.unit_tests, self.examples, transcript)?,
+            _ => self.suites.run(step, machine, transcript)?,
+        };
+        ensure!(self.may_be_empty || count != Count::default(), "ran no test");
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    #[test]
+    fn every_step_is_in_one_lane() {
+        for step in Step::value_variants() {
+            let lanes = LANES.iter().flat_map(|lane| lane.iter()).filter(|other| *other == step).count();
+            // The rules are checked before the lanes start.
+            assert_eq!(lanes, usize::from(*step != Step::Policy), "{step:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_still_there_for_the_step_that_goes_on_with_it() {
+        for (lane, step) in LANES.iter().flat_map(|lane| lane.iter().map(move |step| (lane, *step))) {
+            let Some(first) = step.continues() else { continue };
+            let position = |wanted| lane.iter().position(|step| *step == wanted).expect("both are in the lane");
+            for between in &lane[position(first) + 1..position(step)] {
+                assert_eq!(between.continues(), Some(first), "{between:?} ends the machine that {step:?} needs");
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The steps of `cargo xtask test`.
+
+use clap::ValueEnum;
+
+/// A part of the test that can be run on its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Step {
+    /// The rules for the code that runs with privilege.
+    Policy,
+    /// Unit and property tests of every crate.
+    Unit,
+    /// The suite on this host.
+    Host,
+    /// Storage agents on a real control plane, on this host.
+    Kubernetes,
+    /// The suite in the machine, with its pool on XFS.
+    Xfs,
+    /// The suite in the machine, with its pool on ext4.
+    Ext4,
+    /// csi-sanity in the machine.
+    Sanity,
+    /// The tests that a reboot of the machine interrupts, on XFS.
+    Reboot,
+    /// The same tests on ext4, interrupted by a power cut.
+    PowerCut,
+    /// Both programs as services, in a machine with systemd.
+    Systemd,
+    /// Pods on a Kubernetes node in a machine, with its control plane on this host.
+    Node,
+}
+
+impl Step {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Policy => "policy",
+            Step::Unit => "unit",
+            Step::Host => "host",
+            Step::Kubernetes => "kubernetes",
+            Step::Xfs => "xfs",
+            Step::Ext4 => "ext4",
+            Step::Sanity => "sanity",
+            Step::Reboot => "reboot",
+            Step::PowerCut => "power-cut",
+            Step::Systemd => "systemd",
+            Step::Node => "node",
+        }
+    }
+
+    /// What it tests, for the summary.
+    pub fn title(self) -> &'static str {
+        match self {
+            Step::Policy => "rules for privileged code",
+            Step::Unit => "unit and property tests",
+            Step::Host => "suite on this host",
+            Step::Kubernetes => "agents on a real control plane",
+            Step::Xfs => "suite in the machine on XFS",
+            Step::Ext4 => "suite in the machine on ext4",
+            Step::Sanity => "csi-sanity in the machine",
+            Step::Reboot => "across a reboot of the machine",
+            Step::PowerCut => "across a power cut of the machine",
+            Step::Systemd => "services in a machine with systemd",
+            Step::Node => "pods on a Kubernetes node",
+        }
+    }
+
+    /// Whether its tests can be selected by name.
+    pub fn takes_filter(self) -> bool {
+        matches!(self, Step::Host | Step::Kubernetes | Step::Xfs | Step::Ext4 | Step::Systemd)
+    }
+
+    /// Whether it boots a machine.
+    pub fn needs_machine(self) -> bool {
+        !matches!(self, Step::Policy | Step::Unit | Step::Host | Step::Kubernetes)
+    }
+
+    /// Whether it makes mounts and loop devices on this host, or starts programs as another user, which takes root.
+    pub fn needs_root(self) -> bool {
+        matches!(self, Step::Host | Step::Kubernetes)
+    }
+
+    /// Whether it runs what cargo builds.
+    pub fn needs_build(self) -> bool {
+        self != Step::Policy
+    }
+
+    /// The step whose machine this one uses after it, when both run in the same lane: volumes then outlive a reboot or
+    /// a power cut of a machine that has work behind it.
+    pub fn continues(self) -> Option<Step> {
+        match self {
+            Step::Sanity | Step::Reboot => Some(Step::Xfs),
+            Step::PowerCut => Some(Step::Ext4),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_what_the_command_line_takes() {
+        for step in Step::value_variants() {
+            assert_eq!(Step::from_str(step.name(), false), Ok(*step));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Runs the programs that test the real ones: on this host, in a machine, across its reboot.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::count::Count;
+use super::step::Step;
+use super::transcript::Transcript;
+use crate::kubernetes;
+use crate::node;
+use crate::packages;
+use crate::process::{command, run_with};
+use crate::programs::Programs;
+use crate::vm::{Machine, Options, Output, Userland};
+use crate::workspace::Workspace;
+
+const SUITE: &str = "bulkhead-suite";
+const CLUSTER: &str = "bulkhead-cluster";
+const SANITY: &str = "bulkhead-sanity";
+const SERVICES: &str = "bulkhead-systemd";
+
+/// How the suites are run.
+pub struct Suites<'a> {
+    /// Where the machine's parts are kept.
+    pub workspace: &'a Workspace,
+    /// What is tested, and the suites.
+    pub programs: Programs,
+    /// csi-sanity's own program.
+    pub sanity: Option<PathBuf>,
+    /// Only tests whose name contains this.
+    pub filter: Option<String>,
+    /// Also what takes long, and in the machine also what was proved on this host.
+    pub all: bool,
+}
+
+impl Suites<'_> {
+    /// Runs a step in the machine that an earlier one left, or in its own, and leaves that for a later one.
+    pub fn run(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
+        match step {
+            Step::Host => self.on_host(SUITE, &mut command("sh"), transcript),
+            Step::Kubernetes => {
+                let assets = kubernetes::control_plane(self.workspace)?;
+                self.on_host(CLUSTER, command("sh").env(kubernetes::ASSETS, assets), transcript)
+            }
+            Step::Xfs | Step::Ext4 => {
+                let line = self.line(Path::new(SUITE), "vm", filesystem(step));
+                count(self.up(machine)?, &line, self.patience(), transcript)
+            }
+            Step::Sanity => {
+                let line = format!("{SANITY} --place vm --pool-fs {}", filesystem(step));
+                count(self.up(machine)?, &line, self.patience(), transcript)
+            }
+            Step::Reboot => self.interrupted(step, self.up(machine)?, Machine::reboot, transcript),
+            Step::PowerCut => self.interrupted(step, self.up(machine)?, Machine::power_cut, transcript),
+            Step::Systemd => self.services(transcript),
+            Step::Node => self.node(transcript),
+            Step::Policy | Step::Unit => anyhow::bail!("{} is no suite", step.name()),
+        }
+    }
+
+    fn on_host(&self, program: &str, suite: &mut Command, transcript: &mut Transcript<'_>) -> Result<Count> {
+        suite.args(["-c", &self.line(&self.programs.path(program), "host", "xfs")]);
+        let since = transcript.counts();
+        let status = run_with(suite, |bytes| transcript.push(Output::Stdout, bytes))?;
+        transcript.verdict(since, status)
+    }
+
+    /// The machine that is up, or a new one.
+    fn up<'m>(&self, machine: &'m mut Option<Machine>) -> Result<&'m mut Machine> {
+        match machine {
+            Some(up) => Ok(up),
+            None => {
+                let programs = self.programs.all()?.into_iter().chain(self.sanity.clone());
+                Ok(machine.insert(Machine::boot(self.workspace, &Options::new(programs.collect()))?))
+            }
+        }
+    }
+
+    /// The suite's two phases, with the end of the machine and its next start between them.
+    fn interrupted(
+        &self,
+        step: Step,
+        machine: &mut Machine,
+        interrupt: fn(&mut Machine) -> Result<()>,
+        transcript: &mut Transcript<'_>,
+    ) -> Result<Count> {
+        let line = |phase| format!("{SUITE} --place vm --pool-fs {} --phase {phase}", filesystem(step));
+        let before = count(machine, &line("before-reboot"), self.patience(), transcript)?;
+        interrupt(machine)?;
+        let mut sum = count(machine, &line("after-reboot"), self.patience(), transcript)?;
+        sum.add(before);
+        Ok(sum)
+    }
+
+    /// Both programs as services of systemd, and after a reboot.
+    fn services(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
+        packages::require(&["runc"])?;
+        let programs = self.programs.all()?.into_iter().chain([PathBuf::from("/usr/sbin/runc")]);
+        let options = Options { userland: Userland::Debian, ..Options::new(programs.collect()) };
+        let mut machine = Machine::boot(self.workspace, &options)?;
+        let line = self.line(Path::new(SERVICES), "vm", "xfs");
+        let mut sum = count(&mut machine, &line, self.patience(), transcript)?;
+        if self.filter.is_none() {
+            let line = |phase| format!("{SERVICES} --place vm --phase {phase}");
+            sum.add(count(&mut machine, &line("before-reboot"), self.patience(), transcript)?);
+            machine.reboot()?;
+            sum.add(count(&mut machine, &line("after-reboot"), self.patience(), transcript)?);
+        }
+        Ok(sum)
+    }
+
+    /// Pods on a real node.
+    fn node(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
+        let mut arguments = vec!["test".to_owned()];
+        if self.all {
+            arguments.push("--everything".to_owned());
+        }
+        let since = transcript.counts();
+        let status = node::run(self.workspace, &self.programs, &arguments, |program| {
+            run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
+        })?;
+        transcript.verdict(since, status)
+    }
+
+    /// How long a suite may take in a machine.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(if self.all { 4 * 3600 } else { 3600 })
+    }
+
+    /// The shell command that runs a suite.
+    fn line(&self, program: &Path, place: &str, filesystem: &str) -> String {
+        let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
+        if self.all {
+            line += " --long --everything";
+        }
+        if let Some(filter) = &self.filter {
+            line += &format!(" '{}'", filter.replace('\'', r"'\''"));
+        }
+        line
+    }
+}
+
+/// The filesystem of the pool in a step.
+fn filesystem(step: Step) -> &'static str {
+    match step.continues().unwrap_or(step) {
+        Step::Ext4 => "ext4",
+        _ => "xfs",
+    }
+}
+
+/// Runs a program in the machine that ends with its count.
+fn count(machine: &mut Machine, line: &str, patience: Duration, transcript: &mut Transcript<'_>) -> Result<Count> {
+    let since = transcript.counts();
+    let status = machine.run_with(line, patience, &mut |output, bytes| transcript.push(output, bytes))?;
+    transcript.verdict(since, status)
+}
+
+/// Makes sure of what the steps on this host need.
+pub fn require_host(steps: &[Step]) -> Result<()> {
+    if steps.iter().any(|step| step.needs_root()) {
+        ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
+        packages::require(&packages::FILESYSTEM_TOOLS)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What a step writes, and what is read from it: how many tests passed, and how long the slowest took.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::count::Count;
+use super::progress::Progress;
+use super::step::Step;
+use crate::vm::{Output, show};
+
+/// A test and its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlowTest {
+    /// What it took.
+    pub time: Duration,
+    /// Its name.
+    pub name: String,
+}
+
+/// The output of a step.
+pub struct Transcript<'a> {
+    step: Step,
+    progress: &'a Progress,
+    /// Bytes to show when the step has ended; none when they are shown as they come.
+    kept: Option<Vec<u8>>,
+    line: Vec<u8>,
+    counts: Vec<Count>,
+    slow: Vec<SlowTest>,
+}
+
+impl<'a> Transcript<'a> {
+    /// An empty transcript. With `live` its output is shown as it comes, otherwise at the end.
+    pub fn new(step: Step, progress: &'a Progress, live: bool) -> Self {
+        let kept = if live { None } else { Some(Vec::new()) };
+        Transcript { step, progress, kept, line: Vec::new(), counts: Vec::new(), slow: Vec::new() }
+    }
+
+    /// Adds output.
+    pub fn push(&mut self, output: Output, bytes: &[u8]) {
+        match &mut self.kept {
+            Some(kept) => kept.extend_from_slice(bytes),
+            None => show(output, bytes),
+        }
+        for &byte in bytes {
+            if byte != b'\n' {
+                self.line.push(byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&self.line).into_owned();
+            self.counts.extend(Count::of_line(&line));
+            self.slow.extend(slow_test(&line));
+            self.progress.wrote(self.step, &line);
+            self.line.clear();
+        }
+    }
+
+    /// Adds a line of our own.
+    pub fn say(&mut self, line: &str) {
+        self.push(Output::Stdout, format!("{line}\n").as_bytes());
+    }
+
+    /// Adds the time of a test that does not report it itself.
+    pub fn took(&mut self, name: String, time: Duration) {
+        self.slow.push(SlowTest { time, name });
+    }
+
+    /// The count of a program that ends with its total and ended with this status. Its counts begin at `since`.
+    pub fn verdict(&self, since: usize, status: ExitStatus) -> Result<Count> {
+        agreed(self.counts.get(since..).and_then(|counts| counts.last()).copied(), status)
+    }
+
+    /// The same for a program that reports a count for each of its parts.
+    pub fn verdict_of_parts(&self, since: usize, status: ExitStatus) -> Result<Count> {
+        let parts = self.counts.get(since..).unwrap_or_default().iter().copied();
+        let sum = parts.reduce(|mut sum, count| {
+            sum.add(count);
+            sum
+        });
+        agreed(sum, status)
+    }
+
+    /// How many counts there are: where the counts of the next program begin.
+    pub fn counts(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Shows what was kept, and hands over the times.
+    pub fn close(self) -> Vec<SlowTest> {
+        if let Some(kept) = &self.kept {
+            show(Output::Stdout, kept);
+        }
+        self.slow
+    }
+}
+
+/// The count, which must agree with how the program ended.
+fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
+    let count = count.with_context(|| format!("reported no number of tests; it ended with {status}"))?;
+    ensure!(status.success() || count.failed > 0, "ended with {status} after {count}");
+    Ok(count)
+}
+
+/// The test in a line `slowest: 12.34 s theme::test`.
+fn slow_test(line: &str) -> Option<SlowTest> {
+    let (seconds, name) = line.strip_prefix("slowest: ")?.split_once(" s ")?;
+    let time = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+    Some(SlowTest { time, name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn counts_and_times_are_read_from_pieces() {
+        let progress = Progress::default();
+        let mut transcript = Transcript::new(Step::Unit, &progress, false);
+        let mut push = |text: &str| transcript.push(Output::Stdout, text.as_bytes());
+        push("running 3 tests\ntest result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; finished in 0.01s\n");
+        push("FAIL! -- 70 Passed | 2 Failed | 1 Pending | 20 Skipped\nslowest: 1.50 s theme::test\nnothing passed");
+        push("\n5 passed, 1 fa");
+        push("iled\n");
+        let counts = [(3, 0), (70, 2), (5, 1)].map(|(passed, failed)| Count { passed, failed });
+        assert_eq!(transcript.counts, counts);
+        let (good, bad) = (ExitStatus::from_raw(0), ExitStatus::from_raw(256));
+        assert_eq!(transcript.verdict(0, good).unwrap(), counts[2]);
+        assert_eq!(transcript.verdict(2, bad).unwrap(), counts[2]);
+        assert_eq!(transcript.verdict_of_parts(0, good).unwrap(), Count { passed: 78, failed: 3 });
+        assert!(transcript.verdict(3, good).is_err(), "the last program reported nothing");
+        assert_eq!(transcript.slow, [SlowTest { time: Duration::from_millis(1500), name: "theme::test".to_owned() }]);
+    }
+}
