@@ -35,6 +35,8 @@ const RULES: &[Rule] = &[
     rule(".editorconfig", ALL, &[]),
     rule(".github/", ALL, &[]),
     rule(".gitignore", ALL, &[]),
+    rule("CHANGELOG.md", ALL, &[]),
+    rule("CONTRIBUTING.md", ALL, &[]),
     rule("LICENSE", ALL, &[]),
     rule("README.md", ALL, &[]),
     rule("deny.toml", ALL, &[]),
