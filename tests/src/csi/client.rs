@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::runtime::{Builder, Runtime};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -60,6 +60,29 @@ impl CsiClient {
     /// Runs calls that a test puts together itself.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
+    }
+
+    /// The ids that each page of a list holds, from the first page to the last.
+    ///
+    /// # Errors
+    /// When a call fails, a page that is followed by another one is empty, or an entry holds no volume.
+    pub fn list_pages(&self, max_entries: i32) -> Result<Vec<Vec<String>>> {
+        let mut pages = Vec::new();
+        let mut starting_token = String::new();
+        loop {
+            let page = self.list_volumes(ListVolumesRequest { max_entries, starting_token })?;
+            let ids = page
+                .entries
+                .into_iter()
+                .map(|entry| Ok(entry.volume.context("an entry of the list holds no volume")?.volume_id));
+            let ids: Vec<String> = ids.collect::<Result<_>>()?;
+            starting_token = page.next_token;
+            ensure!(starting_token.is_empty() || !ids.is_empty(), "an empty page is not the last one");
+            pages.push(ids);
+            if starting_token.is_empty() {
+                return Ok(pages);
+            }
+        }
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, MAX_PACKET, Reply, Request, encode};
+use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, MAX_PACKET, Reply, Request, Welcome, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::expect::{denied, refused};
@@ -212,10 +212,13 @@ fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
         client.send(packet)?;
         client.check_closed()?;
     }
-    // Another protocol is told so, and not served.
+    // A client of another protocol is told so, and not served.
     let client = HelperClient::connect(&socket)?;
     client.send(&magic)?;
-    while client.receive()?.is_some() {}
+    let answer = client.receive()?.context("the connection is closed without a word")?;
+    let answer: Result<Welcome, bulkhead_protocol::Error> = decode(&answer)?;
+    ensure!(answer.as_ref().is_err_and(|error| error.message.as_str().contains("not a client")), "{answer:?}");
+    client.check_closed()?;
     // The same after a hello.
     for packet in [&b"x"[..], &[0xff; 512], &[0; 3], &hello] {
         let client = HelperClient::welcomed(&socket)?;
@@ -257,7 +260,13 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
         client.send(&packet)?;
         client.check_closed().with_context(|| format!("{packet:02x?}"))?;
     }
-    ensure!(!stand.running_helper()?.log()?.contains("audit operation=bind"), "an operation was reached");
+    let audited = |stand: &mut Stand| Ok(stand.running_helper()?.log()?.matches("bind-mount").count());
+    let reached: Result<usize> = audited(stand);
+    ensure!(reached? == 0, "a malformed request has reached an operation");
+    // The same request as it should be does reach it, and the log says so.
+    denied(stand.helper()?.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
+    let reached: Result<usize> = audited(stand);
+    ensure!(reached? == 1, "the log does not tell of a request that reached its operation");
     check_lives(stand)
 }
 

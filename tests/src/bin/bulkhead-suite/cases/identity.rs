@@ -183,21 +183,41 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> R
 fn the_kubelets_keys_are_out_of_the_helpers_sight(stand: &mut Stand) -> Result<()> {
     let pid = stand.running_helper()?.pid();
     let emptier = processes::descendants(i32::try_from(pid)?)?[0].pid;
-    // What the helper has for a root, seen through its entry in /proc.
-    let helper_sees = names(&format!("/proc/{pid}/root"))?;
-    for hidden in ["proc", "sys", "etc", "usr", "dev", "pki"] {
-        ensure!(!helper_sees.iter().any(|name| name == hidden) || hidden == "dev", "{helper_sees:?}");
+    // The helper's own root, seen through its entry in /proc.
+    for (directory, wanted) in [
+        ("", &["bulkhead-devices", "bulkhead-pools", "publish", "sockets"][..]),
+        ("/bulkhead-devices", &[]),
+        ("/bulkhead-pools", &["default"]),
+        ("/publish", &["kubelet-csi", "kubelet-pods", "work"]),
+        ("/sockets", &["csi", "registration"]),
+    ] {
+        let found = names(&format!("/proc/{pid}/root{directory}"))?;
+        ensure!(found == wanted, "the helper finds {found:?} in {directory:?} of its root, not {wanted:?}");
     }
-    let text = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
-    ensure!(!text.contains("pki"), "{text}");
-    let emptier_mounts = fs::read_to_string(format!("/proc/{emptier}/mountinfo"))?;
-    for hidden in ["kubelet", "publish"] {
-        ensure!(!emptier_mounts.contains(hidden), "the emptier sees {hidden}: {emptier_mounts}");
-    }
+    let mounted = mount_points(pid)?;
+    let wanted = [
+        "/", "/bulkhead-devices", "/bulkhead-pools/default", "/publish/kubelet-csi", "/publish/kubelet-pods",
+        "/publish/work", "/sockets/csi", "/sockets/registration",
+    ];
+    ensure!(mounted == wanted, "the helper has the mounts {mounted:?}, not {wanted:?}");
+    let mounted = mount_points(u32::try_from(emptier)?)?;
+    ensure!(mounted == ["/", "/bulkhead-pools/default"], "the emptier has the mounts {mounted:?}");
     Ok(())
+}
+
+/// Where a process has mounts, in its own root, sorted.
+fn mount_points(pid: u32) -> Result<Vec<String>> {
+    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    let points = table.lines().map(|line| line.split(' ').nth(4).map(str::to_owned).context("a line without a path"));
+    let mut points: Vec<String> = points.collect::<Result<_>>()?;
+    points.sort();
+    Ok(points)
 }
 
 fn names(directory: &str) -> Result<Vec<String>> {
     let entries = fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
-    Ok(entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    let mut names: Vec<String> =
+        entries.into_iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    Ok(names)
 }

@@ -88,13 +88,13 @@ fn check_felt(kind: ErrorKind) -> Result<()> {
 }
 
 fn a_write_beyond_the_quota_fails(stand: &mut Stand) -> Result<()> {
-    with_volume(stand, |_, target| {
+    with_volume(stand, |stand, target| {
         let (written, kind) = fill(&target.join("file"), 64)?;
         check_felt(kind)?;
         ensure!((14..=16).contains(&written), "{written} MiB were written");
         // What was removed can be used again.
         fs::remove_file(target.join("file"))?;
-        wait::until(Duration::from_secs(20), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
+        wait::until(stand.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
     })
 }
 

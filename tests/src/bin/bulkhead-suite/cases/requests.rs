@@ -221,7 +221,8 @@ fn lists_are_paged_in_order(stand: &mut Stand) -> Result<()> {
             let Reply::Volumes(page) = helper.ask(&Request::List { after, limit })? else {
                 anyhow::bail!("the answer to a list is no list");
             };
-            ensure!(page.as_slice().len() <= usize::from(limit).min(MAX_LISTED));
+            let full = usize::from(limit).min(MAX_LISTED).min(ids.len() - found.len());
+            ensure!(page.as_slice().len() == full, "a page of at most {limit} has {}", page.as_slice().len());
             let Some(last) = page.as_slice().last() else { break };
             after = Some(last.volume.clone());
             found.extend(page.into_vec().into_iter().map(|listed| listed.volume.to_string()));
