@@ -21,11 +21,11 @@ const MIB: u64 = 1 << 20;
 const CONTENT: u64 = 24 * MIB;
 
 pub fn prepare(node: &Node) -> Result<()> {
-    step("A pool, and a look at whether this node can serve it");
+    step("Set up a pool, and check that this node can serve it");
     node.set_up()?;
     if node.here {
-        println!("   This kernel's quotas are not used: sizes of directory volumes are not enforced here.");
-        println!("   The step that feels a size shows a block volume only; the rest is the same.");
+        println!("   Project quotas are not used on this host, so the sizes of directory volumes are not enforced.");
+        println!("   The step that writes past a size therefore shows the block volume only. All else is the same.");
     }
     println!("   $ bulkhead-privhelper --check {}", node.helper_flags().join(" "));
     let output = Command::new(program("bulkhead-privhelper")?).arg("--check").args(node.helper_flags()).output()?;
@@ -36,50 +36,50 @@ pub fn prepare(node: &Node) -> Result<()> {
 }
 
 pub fn make(node: &mut Node) -> Result<()> {
-    step("Start both processes: the helper as root, the frontend as user 901 without any capability");
+    step("Start both processes: the helper as root, the frontend as user 901 without any capabilities");
     node.start()?;
     let (_, frontend) = node.pids()?;
     let status = fs::read_to_string(format!("/proc/{frontend}/status"))?;
     let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or_default();
     ensure!(value("CapEff:").trim_start_matches('0').is_empty() && value("Uid:").starts_with("901"), "{status}");
-    found("the process that makes the volumes has no privilege");
+    found("the process that takes the requests has no privileges");
     println!("   $ export BULKHEAD_ENDPOINT=unix://{}", node.endpoint().display());
     let endpoint = node.endpoint();
     ctl(&endpoint, "node info")?;
     ctl(&endpoint, "capacity")?;
-    step("Make a directory volume and a block volume");
+    step("Create a directory volume and a block volume");
     ctl(&endpoint, "volume create data --size 64Mi")?;
     ctl(&endpoint, "volume create disk --size 64Mi --block")?;
     ctl(&endpoint, "volume create data --size 64Mi")?;
     let listed = ctl(&endpoint, "volume list")?;
-    ensure!(listed.lines().count() == 3, "there are not two volumes");
-    found("asking twice for one name gives one volume");
+    ensure!(listed.lines().count() == 3, "the list does not show two volumes");
+    found("creating a volume twice under one name gives one volume");
     Ok(())
 }
 
 pub fn use_them(node: &Node) -> Result<()> {
-    step("Publish and fill them");
+    step("Publish both volumes and fill them");
     publish(node)?;
     publish(node)?;
     check_published(node)?;
-    found("publishing twice makes one mount and one loop device");
+    found("publishing twice gives one mount and one loop device");
     fill(&node.target("data").join("content"))?;
     fill(&node.target("disk"))?;
     remember(node)?;
-    found("24 MiB of random content in each, its checksums noted");
+    found("24 MiB of random data written to each, and the checksums recorded");
     let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
-    ensure!(text.contains("64"), "statistics do not tell the size");
+    ensure!(shows_size(&text, "64Mi"), "the statistics do not show the size of 64 MiB");
     ctl(&node.endpoint(), &format!("volume stats disk {}", node.target("disk").display()))?;
     Ok(())
 }
 
 pub fn feel_the_size(node: &Node) -> Result<()> {
-    step("Write more than fits");
+    step("Write more than the volumes hold");
     if node.enforces_sizes() {
         let file = node.target("data").join("too-much");
         let error = write_until_refused(&file)?;
         let felt = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded].contains(&error.kind());
-        ensure!(felt, "the write failed otherwise: {error}");
+        ensure!(felt, "the write failed with an unexpected error: {error}");
         let written = file.metadata()?.len() / MIB;
         ensure!(written <= 40, "{written} MiB more could be written");
         found(&format!("after {written} MiB more the directory volume is full: {error}"));
@@ -88,29 +88,29 @@ pub fn feel_the_size(node: &Node) -> Result<()> {
         println!("   The directory volume would take more than its 64 MiB: nothing enforces its size here.");
     }
     let device = File::options().write(true).open(node.target("disk"))?;
-    ensure!(device.write_at(&[1; 4096], 64 * MIB).is_err(), "the device is larger than it should be");
-    found("nothing can be written behind the end of the block volume");
+    ensure!(device.write_at(&[1; 4096], 64 * MIB).is_err(), "the device is larger than the volume");
+    found("nothing can be written past the end of the block volume");
     compare(node)
 }
 
 pub fn read_only(node: &Node) -> Result<()> {
-    step("Publish the directory volume once more, for readers");
+    step("Publish the directory volume a second time, read-only");
     let readers = node.target("readers");
     ctl(&node.endpoint(), &format!("volume publish data {} --read-only", readers.display()))?;
-    let error = fs::write(readers.join("file"), "x").err().context("a reader has written")?;
-    ensure!(error.kind() == io::ErrorKind::ReadOnlyFilesystem, "the write failed otherwise: {error}");
-    ensure!(checksum(&readers.join("content"))? == remembered(node, "data")?, "a reader sees other content");
+    let error = fs::write(readers.join("file"), "x").err().context("a reader could write")?;
+    ensure!(error.kind() == io::ErrorKind::ReadOnlyFilesystem, "the write failed with an unexpected error: {error}");
+    ensure!(checksum(&readers.join("content"))? == remembered(node, "data")?, "a reader sees different content");
     found(&format!("a reader sees the same content and cannot write: {error}"));
     let beside = node.target("beside");
     ctl_refused(&node.endpoint(), &format!("volume publish disk {} --block --read-only", beside.display()))?;
     ensure!(!beside.exists(), "a refused publish leaves something behind");
-    found("a block volume is not published read-only beside read-write");
+    found("a block volume that is published read-write cannot be published read-only as well");
     ctl(&node.endpoint(), &format!("volume unpublish data {}", readers.display()))?;
     Ok(())
 }
 
 pub fn grow_while_written(node: &Node) -> Result<()> {
-    step("Grow both while they are written to");
+    step("Grow both volumes while they are being written to");
     let writers = writers(node)?;
     let before = counts(&writers);
     ctl(&node.endpoint(), "volume expand data --size 128Mi")?;
@@ -118,46 +118,46 @@ pub fn grow_while_written(node: &Node) -> Result<()> {
     go_on(&writers, &before)?;
     let device = File::options().write(true).open(node.target("disk"))?;
     device.write_all_at(&[1; 4096], 128 * MIB - 4096)?;
-    ensure!(device.write_at(&[1; 4096], 128 * MIB).is_err(), "the device is larger than it should be");
+    ensure!(device.write_at(&[1; 4096], 128 * MIB).is_err(), "the device is larger than the volume");
     drop(device);
     if node.enforces_sizes() {
         let file = node.target("data").join("more");
         write_all(&file, 64)?;
         fs::remove_file(&file)?;
-        found("64 MiB more fit into the directory volume now");
+        found("the directory volume now takes 64 MiB more");
     }
     stop(writers)?;
-    found("both have their new size, and the writers noticed nothing");
+    found("both volumes have their new size, and the writers were not interrupted");
     let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
-    ensure!(text.contains("128"), "statistics do not tell the new size");
+    ensure!(shows_size(&text, "128Mi"), "the statistics do not show the new size of 128 MiB");
     compare(node)
 }
 
 pub fn kill_both_while_written(node: &mut Node) -> Result<()> {
-    step("Kill both processes (SIGKILL) while the volumes are written to, and start them again");
+    step("Kill both processes (SIGKILL) while the volumes are being written to, and start them again");
     let writers = writers(node)?;
     let before = counts(&writers);
     node.kill()?;
     go_on(&writers, &before)?;
-    found("the writers go on without either process");
+    found("the writers continue while neither process runs");
     let before = counts(&writers);
     node.start()?;
     publish(node)?;
     check_published(node)?;
     go_on(&writers, &before)?;
     stop(writers)?;
-    found("publishing again finds what is there: one mount and one loop device");
+    found("publishing again finds the mount and the loop device that exist, and adds none");
     compare(node)
 }
 
 pub fn leave(node: &mut Node) -> Result<()> {
     rustix::fs::sync();
     if node.here {
-        step("End both processes; the volumes stay published");
+        step("Stop both processes; the volumes stay published");
         node.stop()?;
         check_published(node)
     } else {
-        step("Leave the volumes published, and the machine goes down");
+        step("Leave the volumes published, and reboot the machine");
         node.leave_running();
         Ok(())
     }
@@ -165,34 +165,34 @@ pub fn leave(node: &mut Node) -> Result<()> {
 
 pub fn come_back(node: &mut Node) -> Result<()> {
     if node.here {
-        step("Nothing was rebooted here: the volumes are still published");
+        step("This host was not rebooted: the volumes are still published");
         check_published(node)?;
     } else {
-        step("After the reboot: no mount, no loop device, the volumes in their pool");
+        step("After the reboot: no mounts and no loop devices; the volumes are in their pool");
         let pool = node.pool();
         ensure!(mounts::below(&node.target(""))?.is_empty(), "something is still published");
-        ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is still there");
+        ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is still attached");
         ensure!(pool.entries()? == ["data", "disk"], "the pool holds {:?}", pool.entries()?);
-        found("the pool is the only truth");
+        found("the reboot has taken every mount and device, and the pool still has both volumes");
     }
     node.start()
 }
 
 pub fn find_again(node: &Node) -> Result<()> {
-    step("Publish them again and compare");
+    step("Publish both volumes again and compare their content");
     ctl(&node.endpoint(), "volume list")?;
     publish(node)?;
     check_published(node)?;
     compare(node)?;
-    ensure!(loops::backed_by(&node.pool().device()?)?[0].size()? == 128 * MIB, "the device has another size");
-    found("sizes are as they were");
+    ensure!(loops::backed_by(&node.pool().device()?)?[0].size()? == 128 * MIB, "the device has a different size");
+    found("the sizes are unchanged");
     Ok(())
 }
 
 pub fn remove(node: &mut Node) -> Result<()> {
-    step("Unpublish and delete them");
+    step("Unpublish and delete both volumes");
     ctl_refused(&node.endpoint(), "volume delete data")?;
-    found("a published volume is not deleted");
+    found("a published volume cannot be deleted");
     for id in ["data", "disk"] {
         ctl(&node.endpoint(), &format!("volume unpublish {id} {}", node.target(id).display()))?;
         ctl(&node.endpoint(), &format!("volume delete {id}"))?;
@@ -202,12 +202,12 @@ pub fn remove(node: &mut Node) -> Result<()> {
         ensure!(pool.entries()?.is_empty(), "the pool still holds {:?}", pool.entries()?);
         Ok(())
     })?;
-    ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left over");
-    ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left over");
-    ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left over");
+    ensure!(mounts::below(&node.target(""))?.is_empty(), "a mount is left");
+    ensure!(loops::backed_by(&pool.device()?)?.is_empty(), "a loop device is left");
+    ensure!(fs::read_dir(node.target(""))?.next().is_none(), "a target is left");
     node.stop()?;
     node.tidy()?;
-    found("nothing is left: no mount, no loop device, no target, no file in the pool");
+    found("nothing is left: no mounts, loop devices, targets or files in the pool");
     Ok(())
 }
 
@@ -221,10 +221,10 @@ fn publish(node: &Node) -> Result<()> {
 fn check_published(node: &Node) -> Result<()> {
     for id in ["data", "disk"] {
         let number = mounts::at(&node.target(id))?.len();
-        ensure!(number == 1, "{id} is mounted {number} times");
+        ensure!(number == 1, "{id} is mounted {number} times, not once");
     }
     let devices = loops::backed_by(&node.pool().device()?)?;
-    ensure!(devices.len() == 1, "there are {} loop devices: {devices:?}", devices.len());
+    ensure!(devices.len() == 1, "there are {} loop devices, not one: {devices:?}", devices.len());
     Ok(())
 }
 
@@ -246,7 +246,7 @@ fn write_all(path: &Path, mebibytes: u64) -> Result<()> {
 fn write_until_refused(path: &Path) -> Result<io::Error> {
     let mut file = File::create(path)?;
     for _ in 0..256 {
-        // What cannot be stored may be noticed only when it is written back.
+        // A lack of space may show only when the data is written back.
         if let Err(error) = file.write_all(&[1; MIB as usize]).and_then(|()| file.sync_data()) {
             return Ok(error);
         }
@@ -273,7 +273,7 @@ fn stop(writers: [Writer; 2]) -> Result<()> {
     writers.into_iter().try_for_each(|writer| writer.stop().map(drop))
 }
 
-/// The SHA-256 of the content that was written first, by sha256sum(1).
+/// The SHA-256 of what was written first, computed by sha256sum(1).
 fn checksum(path: &Path) -> Result<String> {
     let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut content = File::open(path).with_context(|| format!("open {}", path.display()))?.take(CONTENT);
@@ -281,7 +281,7 @@ fn checksum(path: &Path) -> Result<String> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "sha256sum failed");
     let text = String::from_utf8(output.stdout)?;
-    Ok(text.split_whitespace().next().context("sha256sum says nothing")?.to_owned())
+    Ok(text.split_whitespace().next().context("sha256sum printed nothing")?.to_owned())
 }
 
 fn checksums(node: &Node) -> Result<[(&'static str, String); 2]> {
@@ -296,13 +296,18 @@ fn remember(node: &Node) -> Result<()> {
 }
 
 fn remembered(node: &Node, id: &str) -> Result<String> {
-    fs::read_to_string(node.state().join(format!("{id}.sha256"))).context("no checksum was noted")
+    fs::read_to_string(node.state().join(format!("{id}.sha256"))).context("no checksum was recorded")
 }
 
 fn compare(node: &Node) -> Result<()> {
     for (id, sum) in checksums(node)? {
         ensure!(sum == remembered(node, id)?, "the content of {id} has changed");
     }
-    found("the checksums of both are as they were");
+    found("the checksums of both volumes are unchanged");
     Ok(())
+}
+
+/// Whether statistics have this size as the volume's, and not as what is used of it or left.
+fn shows_size(text: &str, size: &str) -> bool {
+    text.contains(&format!("of {size} used")) || text.contains(&format!("{size} in all"))
 }

@@ -13,12 +13,12 @@ use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::{Place, program};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 
-/// Everything of the demonstration lies here, but for the machine's own pool.
+/// Everything that the demonstration makes is here, except for the virtual machine's own pool.
 const STATE: &str = "/var/lib/bulkhead-demo";
 
 /// The node.
 pub struct Node {
-    /// On somebody's own machine.
+    /// On this host, and not in a virtual machine.
     pub here: bool,
     helper: Option<Daemon>,
     frontend: Option<Daemon>,
@@ -79,8 +79,8 @@ impl Node {
         Ok(())
     }
 
-    /// Mounts made by the helper are to be seen outside: on a node with systemd everything is shared, elsewhere at
-    /// least this directory becomes so.
+    /// Mounts made by the helper must be visible outside its namespace. On a node with systemd every mount is shared;
+    /// elsewhere this directory becomes a shared mount.
     pub fn share(&self) -> Result<()> {
         if self.here && mounts::at(self.state())?.is_empty() {
             mount_bind(self.state(), self.state())?;
@@ -127,7 +127,7 @@ impl Node {
         let mut frontend = Daemon::start("frontend", &mut frontend, &self.logs())?;
         let ready = frontend.wait_until(self.patience(), || {
             let csi = bulkhead_tests::csi::CsiClient::connect(&self.endpoint())?;
-            ensure!(csi.probe(Default::default())?.ready == Some(true), "it says that it is not ready");
+            ensure!(csi.probe(Default::default())?.ready == Some(true), "the frontend reports that it is not ready");
             Ok(())
         });
         self.frontend = Some(frontend);
@@ -146,10 +146,10 @@ impl Node {
         self.helper.take().context("no helper runs")?.kill()
     }
 
-    /// Kills whichever of the two runs.
+    /// Kills those of the two that run.
     pub fn kill_what_runs(&mut self) {
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
-            // One that has ended by itself is what is looked for.
+            // One that has ended by itself is the failure that is being reported.
             let _ = daemon.kill();
         }
     }
@@ -179,7 +179,7 @@ impl Node {
         }
     }
 
-    /// Takes away all that the demonstration has made here: mounts, loop devices, files.
+    /// Removes everything that the demonstration has made: mounts, loop devices, files.
     pub fn tidy(&self) -> Result<()> {
         let pool = self.pool();
         let publish = self.state().join("publish");

@@ -1,4 +1,4 @@
-//! What the demonstration says and types.
+//! What the demonstration prints, and the commands it types.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,22 +11,22 @@ pub fn step(text: &str) {
     println!("\n-- {text}");
 }
 
-/// Tells what a check has found.
+/// Prints what a check has established.
 pub fn found(text: &str) {
     println!("   ok: {text}");
 }
 
-/// Runs `bulkheadctl` with the words of `line`, shows both, and gives what it printed.
+/// Runs `bulkheadctl` with the words of `line`, shows the command and its output, and returns the output.
 pub fn ctl(endpoint: &Path, line: &str) -> Result<String> {
     let (status, text) = typed(endpoint, line)?;
-    ensure!(status, "bulkheadctl {line}: failed");
+    ensure!(status, "`bulkheadctl {line}` failed");
     Ok(text)
 }
 
-/// The same for a command that must be refused; gives what it said.
+/// The same for a command that must be refused.
 pub fn ctl_refused(endpoint: &Path, line: &str) -> Result<String> {
     let (status, text) = typed(endpoint, line)?;
-    ensure!(!status, "bulkheadctl {line}: was not refused");
+    ensure!(!status, "`bulkheadctl {line}` was not refused");
     Ok(text)
 }
 

@@ -1,4 +1,4 @@
-//! A writer that goes on while other things happen to its volume.
+//! A writer that keeps writing while other things happen to its volume.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,10 @@ use bulkhead_tests::wait;
 
 const BLOCK: usize = 4096;
 
-/// A thread that writes 4 KiB again and again, each time through to the disk.
+/// How long a single write may take, in an emulated machine and on a busy disk.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A thread that writes 4 KiB again and again, and waits each time until the disk has it.
 pub struct Writer {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -21,7 +24,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes to `path`, at `blocks` places from `offset` on.
+    /// Writes to `path`, to `blocks` blocks in turn, the first of them at `offset`.
     pub fn start(path: &Path, offset: u64, blocks: u64) -> Result<Self> {
         let file = File::options().create(!path.exists()).write(true).open(path);
         let file = file.with_context(|| format!("open {}", path.display()))?;
@@ -47,14 +50,14 @@ impl Writer {
 
     /// Waits until it has written more often than `before`.
     pub fn check_goes_on(&self, before: u64) -> Result<()> {
-        wait::until(Duration::from_secs(30), || {
+        wait::until(PATIENCE, || {
             ensure!(!self.thread.is_finished(), "the writer has ended");
-            ensure!(self.count() > before, "the writer is stuck");
+            ensure!(self.count() > before, "the writer has made no progress");
             Ok(())
         })
     }
 
-    /// Ends it and gives how often it has written.
+    /// Ends it and returns how often it has written.
     pub fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.join().map_err(|_| anyhow!("the writer panicked"))?;
