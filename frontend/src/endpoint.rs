@@ -1,4 +1,4 @@
-//! CSI endpoints: unix sockets, as bound and as connected to.
+//! CSI endpoints: Unix sockets to listen on and to connect to.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,28 +10,28 @@ use std::str::FromStr;
 use rustix::fs::Mode;
 use rustix::process::umask;
 
-/// A unix socket's path, written `unix:///absolute/path` (CSI, `CSI_ENDPOINT`) or as the path alone.
+/// The path of a Unix socket, written `unix:///absolute/path` (CSI, `CSI_ENDPOINT`) or as the path alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(PathBuf);
 
 /// Why an endpoint cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// The text is none.
-    #[error("endpoint {0:?}: a unix socket is wanted, as in unix:///run/bulkhead/csi.sock")]
+    /// The text is not an endpoint.
+    #[error("invalid endpoint {0:?}: give the absolute path of a Unix socket, such as unix:///run/bulkhead/csi.sock")]
     NotUnix(String),
-    /// Something else is in its place.
-    #[error("endpoint {}: there is a file that is no socket; remove it or choose another path", .0.display())]
+    /// Another kind of file is there.
+    #[error("cannot listen on {}: the path is not a socket; remove it or choose another path", .0.display())]
     NotSocket(PathBuf),
-    /// Somebody serves it.
-    #[error("endpoint {}: another process is listening there; stop it or choose another path", .0.display())]
+    /// Another process serves it.
+    #[error("cannot listen on {}: another process is listening there; stop it or choose another path", .0.display())]
     InUse(PathBuf),
-    /// The system refuses.
-    #[error("endpoint {}: {error}; check that its directory exists and that this process may write there", path.display())]
+    /// A system call failed.
+    #[error("cannot listen on {}: {error}; check that its directory exists and that this process may write to it", path.display())]
     System {
         /// The socket's path.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -42,9 +42,9 @@ impl Endpoint {
         &self.0
     }
 
-    /// Listens there, in place of a socket that nobody serves any more. Only this process's user may connect.
+    /// Listens on the socket, replacing one on which no process listens any more. Only this process's user may connect.
     ///
-    /// To be called while the process has a single thread, since it changes the mask of new files for a moment.
+    /// Call this while the process has a single thread, since it briefly changes the umask.
     ///
     /// # Errors
     /// See [`EndpointError`].
@@ -65,10 +65,10 @@ impl Endpoint {
         Ok(listener)
     }
 
-    /// Removes the socket that this process bound. Whoever comes next replaces one that is left behind.
+    /// Removes the socket that this process bound. If it stays behind, the next process replaces it.
     pub fn remove(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
-            tracing::warn!("endpoint {}: the socket is left behind: {error}", self.0.display());
+            tracing::warn!("cannot remove the socket {}: {error}; the next start replaces it", self.0.display());
         }
     }
 }

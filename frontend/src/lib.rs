@@ -1,8 +1,7 @@
 //! The unprivileged half of Bulkhead.
 //!
-//! A call comes in at [`csi`], becomes a use case in [`volumes`] and leaves for the privileged helper through
-//! [`helper`]; nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same
-//! use cases.
+//! A call arrives in [`csi`], becomes a use case in [`volumes`], and goes to the privileged helper through [`helper`];
+//! nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same use cases.
 
 pub mod csi;
 pub mod endpoint;

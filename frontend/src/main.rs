@@ -1,4 +1,4 @@
-//! `bulkhead-frontend`: serves CSI without any privilege, and asks the privileged helper for what needs some.
+//! `bulkhead-frontend`: serves CSI without any privilege, and asks the privileged helper to do what needs privilege.
 
 mod options;
 
@@ -22,27 +22,27 @@ use tracing::{error, info, warn};
 
 use options::Options;
 
-/// How long calls that are under way may take to end after SIGTERM.
+/// How long calls in progress may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// How long to wait before a socket is asked for again.
+/// How long to wait before requesting a socket again.
 const RETRY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error(
-        "the privileged helper is configured without a CSI socket: give it --csi-socket, or this process --csi-endpoint"
+        "the privileged helper has no CSI socket configured: start it with --csi-socket, or this process with --csi-endpoint"
     )]
     NoCsiSocket,
-    #[error("the privileged helper does not hand over the CSI socket: {0}")]
+    #[error("cannot get the CSI socket from the privileged helper: {0}")]
     Listen(CallError),
     #[error(transparent)]
     NoHelper(#[from] Unreachable),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
-    #[error("serving CSI failed: {0}")]
+    #[error("cannot serve CSI: {0}")]
     Serve(#[from] server::ServeError),
-    #[error("signals cannot be received: {0}")]
+    #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
 }
 
@@ -53,11 +53,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     warn_of_privilege();
-    // One thread: the work is waiting, and a call that stays on its thread is answered soonest.
+    // One thread: the work is mostly waiting, and a call that stays on its thread is answered soonest.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            error!("the runtime does not start: {error}");
+            error!("cannot start the runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
@@ -85,12 +85,12 @@ async fn run(options: Options) -> Result<(), StartError> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    info!("asked to stop: ending the calls that are under way");
+    info!("asked to stop: waiting for calls in progress");
     shutdown.begin();
     match timeout(GRACE, serving).await {
         Ok(ended) => ended,
         Err(_) => {
-            warn!("some calls have not ended and are abandoned; their callers will repeat them");
+            warn!("some calls did not end in time and are abandoned; their callers will retry");
             Ok(())
         }
     }
@@ -116,7 +116,7 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
     });
     let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);
     info!(driver = %welcome.driver, "serving CSI");
-    // From here on the CSI socket is served, so the kubelet may be let know of it.
+    // From here on the CSI socket is served, so the kubelet may learn of it.
     if welcome.registers && options.csi_endpoint.is_none() {
         let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone());
         tokio::spawn(register(helper, registrar, shutdown.clone()));
@@ -125,7 +125,7 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
     if let Some(agent) = agent
         && let Err(error) = agent.await
     {
-        error!("the storage agent has failed: {error}");
+        error!("the storage agent failed: {error}");
     }
     plugin.idle().await;
     if let Some(endpoint) = &options.csi_endpoint {
@@ -148,12 +148,12 @@ async fn csi_socket(helper: &Helper, welcome: &Welcome) -> Result<UnixListener, 
     }
 }
 
-/// Serves the registration socket. A failure is no reason to take volumes from those who use them.
+/// Serves the registration socket. A failure here must not interrupt service to volumes in use.
 async fn register(helper: Helper, registrar: Registrar, shutdown: Shutdown) {
     let listener = loop {
         match registration::socket(&helper).await {
             Ok(listener) => break listener,
-            Err(error) => error!("no registration with the kubelet yet: {error}"),
+            Err(error) => error!("cannot register with the kubelet yet: {error}; retrying"),
         }
         tokio::select! {
             () = sleep(RETRY) => {}
@@ -161,17 +161,17 @@ async fn register(helper: Helper, registrar: Registrar, shutdown: Shutdown) {
         }
     };
     if let Err(error) = server::serve(listener, registrar.routes(), &shutdown).await {
-        error!("serving the kubelet's registration failed: {error}");
+        error!("cannot serve the kubelet's plugin registration: {error}");
     }
 }
 
-/// Nothing here needs a capability; one that is there would only be lost to whoever takes this process over.
+/// Nothing here needs a capability; any that is present would only help an attacker who compromises this process.
 fn warn_of_privilege() {
     match rustix::thread::capabilities(None) {
         Ok(sets) if sets.permitted.is_empty() => {}
         Ok(sets) => {
-            warn!(permitted = ?sets.permitted, "running with capabilities, of which none is needed: run as another user, or drop them")
+            warn!(permitted = ?sets.permitted, "running with capabilities, none of which are needed: run as another user, or drop them")
         }
-        Err(error) => warn!("the process's capabilities cannot be read: {error}"),
+        Err(error) => warn!("cannot read the process's capabilities: {error}"),
     }
 }

@@ -19,9 +19,9 @@ const UNITS: [(&str, u64); 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity(pub i64);
 
-/// The text is no number of bytes.
+/// The text is not a number of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no size: a whole number and a unit are wanted, as in 10Gi (units: k, M, G, T, Ki, Mi, Gi, Ti)")]
+#[error("invalid size {0:?}: give a whole number and a unit, such as 10Gi (units: k, M, G, T, Ki, Mi, Gi, Ti)")]
 pub struct InvalidQuantity(String);
 
 impl FromStr for Quantity {

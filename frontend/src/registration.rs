@@ -1,7 +1,7 @@
 //! The kubelet's plugin registration, version 1.
 //!
-//! The kubelet finds the socket, asks who is there, calls the CSI socket, and says what it decided. It asks again on its
-//! own after its restart and after a failure, so there is nothing to do here but to answer.
+//! The kubelet finds the socket, asks for the plugin's identity, calls the CSI socket, and reports its decision. It asks
+//! again by itself after a restart or a failure, so all this module does is answer.
 
 use std::os::unix::net::UnixListener;
 
@@ -14,10 +14,10 @@ use crate::helper::{CallError, Helper};
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
 use crate::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 
-/// What the kubelet calls a CSI driver.
+/// The kubelet's name for the type of a CSI driver.
 const PLUGIN_TYPE: &str = "CSIPlugin";
 
-/// The version of CSI as the kubelet counts it, which is not that of the specification.
+/// The CSI version in the kubelet's own numbering, which differs from the specification's.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
 /// Answers the kubelet.
@@ -38,8 +38,8 @@ impl Registrar {
     }
 }
 
-/// The registration socket. To be asked for only when the CSI socket is being served, because the kubelet calls that
-/// one as soon as it sees this one.
+/// The registration socket. Request it only once the CSI socket is being served, because the kubelet calls the CSI
+/// socket as soon as it sees this one.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -50,7 +50,7 @@ pub async fn socket(helper: &Helper) -> Result<UnixListener, CallError> {
 #[async_trait]
 impl Registration for Registrar {
     async fn get_info(&self, _request: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        info!(driver = %self.driver, "the kubelet asks for the plugin");
+        info!(driver = %self.driver, "the kubelet requested the plugin's identity");
         Ok(Response::new(PluginInfo {
             r#type: PLUGIN_TYPE.to_owned(),
             name: self.driver.to_string(),
@@ -67,8 +67,8 @@ impl Registration for Registrar {
         if status.plugin_registered {
             info!(driver = %self.driver, "registered with the kubelet");
         } else {
-            // The kubelet tries again by itself; to end here would only take the volumes in use from it.
-            error!(driver = %self.driver, reason = status.error, "the kubelet has refused the plugin and will ask again");
+            // The kubelet retries by itself; exiting here would only cut it off from volumes in use.
+            error!(driver = %self.driver, reason = status.error, "the kubelet rejected the plugin and will retry");
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

@@ -1,4 +1,4 @@
-//! Serving gRPC on a unix socket until the process is to end.
+//! Serves gRPC on a Unix socket until shutdown.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -8,17 +8,17 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::service::Routes;
 use tonic::transport::Server;
 
-/// Tells everything that serves to come to an end.
+/// Signals shutdown to everything that serves.
 #[derive(Clone)]
 pub struct Shutdown(watch::Sender<bool>);
 
-/// Why serving has ended.
+/// Why serving failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The socket is none that can be served.
-    #[error("the listening socket cannot be used: {0}")]
+    /// The socket cannot be served.
+    #[error("cannot use the listening socket: {0}")]
     Listener(#[from] io::Error),
-    /// The server gave up.
+    /// The server failed.
     #[error(transparent)]
     Server(#[from] tonic::transport::Error),
 }
@@ -30,20 +30,20 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// The end has come.
+    /// Begins the shutdown.
     pub fn begin(&self) {
         self.0.send_replace(true);
     }
 
-    /// Waits for the end to come.
+    /// Waits for the shutdown to begin.
     pub async fn begun(&self) {
         // It cannot fail: the sender is held here.
         let _ = self.0.subscribe().wait_for(|begun| *begun).await;
     }
 }
 
-/// Serves `routes` to whoever connects to `listener`, a non-blocking one. At the end no new call is accepted, and
-/// those under way are waited for.
+/// Serves `routes` to every client that connects to `listener`, which must be non-blocking. After the shutdown has
+/// begun, accepts no new calls and waits for those in progress.
 ///
 /// # Errors
 /// See [`ServeError`].

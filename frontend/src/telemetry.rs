@@ -6,27 +6,27 @@ use std::str::FromStr;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// How a line of the log looks.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
     #[default]
     Text,
-    /// For machines: one JSON object a line.
+    /// For machines: one JSON object per line.
     Json,
 }
 
-/// The text names no format, or no level.
+/// The log cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// Formats are `text` and `json`.
-    #[error("log format {0:?}: text or json is wanted")]
+    #[error("invalid log format {0:?}: give text or json")]
     Format(String),
     /// Levels are those of tracing's filters.
-    #[error("log level {0:?}: error, warn, info, debug or trace is wanted")]
+    #[error("invalid log level {0:?}: give error, warn, info, debug or trace")]
     Level(String),
-    /// It can be begun once.
-    #[error("the log was begun already")]
+    /// It can be started only once.
+    #[error("the log has already been started")]
     Begun,
 }
 
@@ -42,15 +42,15 @@ impl FromStr for LogFormat {
     }
 }
 
-/// Begins the log at `level`, which may also be a filter such as `warn,bulkhead_frontend=debug,h2=debug`. A level alone
-/// concerns what Bulkhead itself has to say: libraries only warn.
+/// Starts the log at `level`, which may also be a filter such as `warn,bulkhead_frontend=debug,h2=debug`. A bare level
+/// applies to Bulkhead itself; libraries log only warnings.
 ///
 /// # Errors
 /// See [`TelemetryError`].
 pub fn begin(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
     let filter = match level.parse::<LevelFilter>() {
         Ok(own) => format!("{},bulkhead_frontend={own}", own.min(LevelFilter::WARN)),
-        // Anything else is taken for a target's name, and would silence everything.
+        // Any other word would be taken for a target's name and silence everything.
         Err(_) if !level.contains(['=', ',']) => return Err(TelemetryError::Level(level.to_owned())),
         Err(_) => level.to_owned(),
     };

@@ -1,4 +1,4 @@
-//! What the agent does when the API server fails in ways that a real one cannot be made to show.
+//! The agent's behaviour when the API server fails in ways that a real one cannot be made to fail.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -22,12 +22,12 @@ use mock_api::{Fault, MockApi};
 
 const UID: &str = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
 
-/// A helper that makes every volume.
+/// A helper that creates every volume.
 fn helper() -> FakeHelper {
     helper_that_creates(Act::Answer)
 }
 
-/// A helper that answers in that way when a volume is made.
+/// A helper that replies in this way when a volume is created.
 fn helper_that_creates(answer: impl Fn(Response) -> Act + Send + Sync + 'static) -> FakeHelper {
     FakeHelper::start(move |request| match request {
         Request::Create { spec, .. } => answer(Ok(Reply::Size(spec.size))),
@@ -64,7 +64,7 @@ fn claim(version: u32, node: Option<&str>) -> Value {
     })
 }
 
-/// An agent of `node-1` at work, for as long as the test lasts.
+/// A running agent of `node-1`, for as long as the test lasts.
 fn agent(helper: &FakeHelper, api: &MockApi) {
     let agent = Agent {
         access: Access::Kubeconfig(api.kubeconfig()),
@@ -138,7 +138,7 @@ async fn an_expired_watch_is_begun_again_with_a_list() {
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
     agent(&helper, &api);
     until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
-    // Nobody is told of it.
+    // Nothing is reported.
     api.put(&claim(10, Some("node-1")));
     sleep(Duration::from_millis(500)).await;
     assert!(api.seen(&Method::POST, "/persistentvolumes").is_empty());
@@ -146,8 +146,8 @@ async fn an_expired_watch_is_begun_again_with_a_list() {
     until("provisioning", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
 }
 
-/// The PersistentVolumes that are made for a claim of a class that retains, when `change` happens to the claim while the
-/// volume is being made.
+/// The PersistentVolumes created for a claim of a retaining class when `change` happens to the claim while its volume is
+/// being created.
 async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
     let may_go_on = Arc::new(Notify::new());
     let waited_for = Arc::clone(&may_go_on);

@@ -1,4 +1,4 @@
-//! `bulkheadctl`, in front of the services and a scripted helper.
+//! `bulkheadctl`, against the real services and a scripted helper.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -56,7 +56,7 @@ async fn volumes_come_and_go() {
     for (arguments, told) in [
         (vec!["volume", "create", "pvc-1", "--size", "10Mi", "--block", "--sparse"], "pvc-1 has 10Mi\n".to_owned()),
         (vec!["volume", "publish", "pvc-1", target, "--block"], format!("pvc-1 is published at {target}\n")),
-        (vec!["volume", "delete", "pvc-1"], "pvc-1 is deleted\n".to_owned()),
+        (vec!["volume", "delete", "pvc-1"], "pvc-1 has been deleted\n".to_owned()),
     ] {
         let output = run(socket.clone(), &arguments).await;
         assert!(output.status.success(), "{}", text(&output.stderr));

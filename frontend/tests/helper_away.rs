@@ -1,4 +1,4 @@
-//! What callers see while the helper is away, restarts, or speaks otherwise than expected.
+//! What callers see while the helper is unreachable, restarts, or behaves unexpectedly.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -112,9 +112,9 @@ async fn versions_that_are_not_known_are_refused() {
         fake.run();
         let plugin = fake.plugin();
         let status = plugin.delete_volume(deletion()).await.unwrap_err();
-        assert_eq!(status.code(), Code::Internal, "that does not pass by itself");
+        assert_eq!(status.code(), Code::Internal, "this does not clear by itself");
         assert!(status.message().contains(&version.to_string()), "{}", status.message());
-        assert!(fake.names().is_empty(), "nothing may be asked of it");
+        assert!(fake.names().is_empty(), "nothing may be requested from it");
     }
 }
 

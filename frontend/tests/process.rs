@@ -1,4 +1,4 @@
-//! The program itself: how it starts, registers, logs and ends.
+//! The program itself: how it starts, registers, logs and stops.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -48,11 +48,11 @@ impl Frontend {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Waits until its log says so.
+    /// Waits until its log contains `part`.
     async fn says(&self, part: &str) {
         let begun = Instant::now();
         while !self.log().contains(part) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "it does not say {part:?}: {}", self.log());
+            assert!(begun.elapsed() < Duration::from_secs(30), "the log does not contain {part:?}: {}", self.log());
             sleep(Duration::from_millis(10)).await;
         }
     }
@@ -61,7 +61,7 @@ impl Frontend {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// Its end.
+    /// Waits for its exit.
     async fn ended(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {
@@ -81,7 +81,7 @@ impl Drop for Frontend {
     }
 }
 
-/// A connection, as soon as somebody listens at `path`.
+/// Connects as soon as a process listens at `path`.
 async fn channel(path: &Path) -> Channel {
     let path = path.to_owned();
     let begun = Instant::now();
@@ -122,7 +122,7 @@ async fn it_serves_registers_and_goes_on_whatever_the_kubelet_says() {
     let (csi, registration) = (sockets.path().join("csi.sock"), sockets.path().join("reg.sock"));
     let fake = fake_with_sockets(UnixListener::bind(&csi).unwrap(), UnixListener::bind(&registration).unwrap());
     let mut frontend = Frontend::start(&fake, &[]);
-    // The kubelet's part: it asks, calls the CSI socket, and tells what it thinks of it.
+    // The kubelet's part: it asks for the identity, calls the CSI socket, and reports its decision.
     let mut kubelet = RegistrationClient::new(channel(&registration).await);
     let info = kubelet.get_info(InfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "bulkhead.csi.local"));
@@ -138,8 +138,8 @@ async fn it_serves_registers_and_goes_on_whatever_the_kubelet_says() {
     let log = frontend.log();
     assert!(log.contains("not today") && log.contains("registered with the kubelet"), "{log}");
     let sockets: Vec<_> = fake.names().into_iter().filter(|name| name == "Listen").collect();
-    assert_eq!(sockets.len(), 3, "the registration socket is asked for again after a failure");
-    // It ends although both clients are still connected, and leaves the helper's sockets where they are.
+    assert_eq!(sockets.len(), 3, "the registration socket is requested again after a failure");
+    // It stops although both clients are still connected, and leaves the helper's sockets in place.
     frontend.terminate();
     assert!(frontend.ended().await.success(), "{}", frontend.log());
     assert!(csi.exists() && registration.exists());
@@ -158,8 +158,8 @@ async fn restarts_of_either_side_lose_no_socket() {
     fake.kill().await;
     fake.run();
     assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
-    assert_eq!(fake.names().len(), asked, "a restarted helper is not asked for sockets again");
-    // While the frontend is killed and not there yet, calls wait in the socket that the helper keeps.
+    assert_eq!(fake.names().len(), asked, "sockets are not requested again from a restarted helper");
+    // Until a killed frontend is back, calls wait in the socket that the helper keeps.
     drop(frontend);
     let waiting = tokio::spawn(async move {
         let mut identity = IdentityClient::new(channel(&csi).await);
@@ -180,7 +180,7 @@ async fn its_own_endpoint_is_made_and_removed() {
     let mut frontend = Frontend::start(&fake, &["--csi-endpoint", &endpoint]);
     let mut identity = IdentityClient::new(channel(&socket).await);
     identity.probe(ProbeRequest {}).await.unwrap();
-    assert!(fake.names().is_empty(), "no socket is asked for, and nothing registered");
+    assert!(fake.names().is_empty(), "no socket is requested, and nothing is registered");
     frontend.terminate();
     assert!(frontend.ended().await.success());
     assert!(!socket.exists());
@@ -193,7 +193,7 @@ async fn a_file_in_the_endpoints_place_is_left_alone() {
     fs::write(&file, "data").unwrap();
     let mut frontend = Frontend::start(&fake, &["--csi-endpoint", file.to_str().unwrap()]);
     assert_eq!(frontend.ended().await.code(), Some(1));
-    assert!(frontend.log().contains("no socket"), "{}", frontend.log());
+    assert!(frontend.log().contains("not a socket"), "{}", frontend.log());
     assert_eq!(fs::read(&file).unwrap(), b"data");
 }
 
@@ -206,8 +206,8 @@ async fn it_waits_for_the_helper_and_says_so() {
     sleep(Duration::from_millis(400)).await;
     let log = frontend.log();
     assert!(log.contains("helper.sock"), "{log}");
-    assert_eq!(log.matches("waiting for").count(), 1, "a reason is told once: {log}");
-    assert!(!socket.exists(), "nothing is served before the helper is there");
+    assert_eq!(log.matches("waiting for").count(), 1, "a reason is logged once: {log}");
+    assert!(!socket.exists(), "nothing is served before the helper is up");
     fake.run();
     let mut identity = IdentityClient::new(channel(&socket).await);
     assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
@@ -219,7 +219,7 @@ async fn it_waits_for_the_helper_and_says_so() {
 async fn it_ends_while_it_waits_for_the_helper() {
     let fake = FakeHelper::stopped(|_| no_volumes());
     let mut frontend = Frontend::start(&fake, &[]);
-    // Signals are heard by then.
+    // By then it handles signals.
     frontend.says("connecting to the privileged helper").await;
     frontend.terminate();
     assert!(frontend.ended().await.success());
@@ -230,7 +230,7 @@ async fn a_probe_tells_whether_the_helper_answers() {
     let mut fake = FakeHelper::stopped(|_| no_volumes());
     let mut probe = Frontend::start(&fake, &["--probe"]);
     assert_eq!(probe.ended().await.code(), Some(1));
-    assert!(probe.log().contains("does not answer"), "{}", probe.log());
+    assert!(probe.log().contains("cannot connect to the privileged helper"), "{}", probe.log());
     fake.run();
     assert!(Frontend::start(&fake, &["--probe"]).ended().await.success());
 }

@@ -1,4 +1,4 @@
-//! Which requests a call leads to, what is undone, and what a caller hears of the helper's errors.
+//! Which requests a call leads to, what is undone, and how the helper's errors reach the caller.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -72,7 +72,11 @@ async fn a_failed_device_gives_its_loop_back() {
             _ => done(),
         });
         let failed = fake.plugin().node_publish_volume(Call::new(publication(true, DEVICE))).await.unwrap_err();
-        assert_eq!(failed.code(), Code::AlreadyExists, "what failed first is told, not what became of the loop");
+        assert_eq!(
+            failed.code(),
+            Code::AlreadyExists,
+            "the first failure is reported, not what happened to the loop device"
+        );
         assert_eq!(fake.names(), ["LoopAttach", "MakeDevice", "LoopDetach"]);
     }
 }
@@ -89,7 +93,7 @@ async fn a_client_that_goes_away_stops_nothing_half_way() {
     let call = plugin.node_publish_volume(Call::new(publication(true, DEVICE)));
     assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
     let second = plugin.node_publish_volume(Call::new(publication(true, DEVICE))).await.unwrap_err();
-    assert_eq!(second.code(), Code::Aborted, "the first one is still under way");
+    assert_eq!(second.code(), Code::Aborted, "the first one is still in progress");
     now.notify_one();
     plugin.idle().await;
     assert_eq!(fake.names(), ["LoopAttach", "MakeDevice"]);
@@ -195,7 +199,7 @@ async fn a_volume_that_has_grown_is_still_the_same() {
     };
     // Its default number of inodes has grown with it.
     assert_eq!(created(1 << 30, directory(2 << 30, 131_072)).await.unwrap().capacity_bytes, 2 << 30);
-    // It was made with a number that nobody asks for now.
+    // It was created with a number that is no longer requested.
     assert_eq!(created(1 << 30, directory(2 << 30, 5000)).await.unwrap_err().code(), Code::AlreadyExists);
     // It is too small.
     assert_eq!(created(4 << 30, directory(2 << 30, 131_072)).await.unwrap_err().code(), Code::AlreadyExists);
@@ -251,7 +255,7 @@ async fn lists_are_paged() {
     let fake = FakeHelper::start(move |request| {
         let Request::List { after, limit } = request else { panic!("{request:?}") };
         let behind = |id: &&String| after.as_ref().is_none_or(|after| id.as_str() > after.as_str());
-        // Fewer than asked for, as a packet may hold.
+        // A packet may hold fewer than requested.
         let page = ids.iter().filter(behind).take(usize::from(*limit).min(7)).map(|id| Listed {
             volume: id.parse().unwrap(),
             pool: "default".parse().unwrap(),

@@ -1,6 +1,6 @@
-//! The definitions in `proto/` are on the wire what the public ones are.
+//! The definitions in `proto/` match the public ones on the wire.
 //!
-//! The expected listings were made from CSI 1.12.0 and k8s.io/kubelet 0.34.0.
+//! The expected listings were generated from CSI 1.12.0 and k8s.io/kubelet 0.34.0.
 
 #[path = "wire/listing.rs"]
 mod listing;

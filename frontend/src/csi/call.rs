@@ -1,4 +1,4 @@
-//! Running one call: to its end, with one line in the log.
+//! Runs a call to its end and writes one log line about it.
 
 use std::future::Future;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use tracing::{debug, info, warn};
 use super::codes::{Operation, code, code_name, status};
 use crate::volumes::Fault;
 
-/// The longest part of an id from outside that is logged. Ids of volumes are shorter.
+/// The maximum length of a client-supplied id in the log. Volume ids are shorter.
 const LONGEST_LOGGED: usize = 130;
 
-/// A call, as far as the log tells of it: never its secrets, contexts or paths.
+/// A call, as far as it is logged: never its secrets, contexts or paths.
 pub(super) struct Call {
     rpc: &'static str,
     operation: Operation,
@@ -20,7 +20,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// A call that concerns no single volume.
+    /// A call that does not concern a single volume.
     pub(super) fn new(rpc: &'static str, operation: Operation) -> Self {
         Self { rpc, operation, volume: String::new() }
     }
@@ -31,7 +31,7 @@ impl Call {
         Self { rpc, operation, volume: shown.to_owned() }
     }
 
-    /// Does `work`, which changes something, to its end even if the client goes away.
+    /// Runs `work`, which changes something, to its end even if the client disconnects.
     pub(super) async fn complete<T: Send + 'static>(
         self,
         work: impl Future<Output = Result<T, Fault>> + Send + 'static,
@@ -43,10 +43,11 @@ impl Call {
             self.report(&outcome, begun, true);
             outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
         });
-        task.await.unwrap_or_else(|error| Err(Status::internal(format!("{rpc} ended without a result: {error}"))))
+        task.await
+            .unwrap_or_else(|error| Err(Status::internal(format!("{rpc} ended without a result: {error}; try again"))))
     }
 
-    /// Does `work`, which only looks, for as long as the client wants to know.
+    /// Runs `work`, which only reads, for as long as the client waits.
     pub(super) async fn answer<T>(self, work: impl Future<Output = Result<T, Fault>>) -> Result<Response<T>, Status> {
         let begun = Instant::now();
         let outcome = work.await;

@@ -1,4 +1,4 @@
-//! From CSI's volume capabilities to ways of using a volume.
+//! Translates CSI's volume capabilities.
 
 use bulkhead_protocol::MountFlags;
 
@@ -7,10 +7,10 @@ use crate::proto::csi::volume_capability::AccessType;
 use crate::proto::csi::volume_capability::access_mode::Mode as AccessMode;
 use crate::volumes::{Access, Fault, Mode, Sharing, check_filesystem, mount_flags};
 
-/// The longest mount flags in bytes, all together (CSI, VolumeCapability).
+/// The maximum total length of mount flags in bytes (CSI, VolumeCapability).
 const LONGEST_FLAGS: usize = 4096;
 
-/// The way of using a volume that `capability` asks for.
+/// The kind of access that `capability` requests.
 ///
 /// # Errors
 /// `Invalid` when something is missing or wrong, `Unsupported` when Bulkhead cannot do it.
@@ -21,7 +21,7 @@ pub(super) fn access(capability: Option<&VolumeCapability>) -> Result<Access, Fa
         AccessType::Block(_) => Access::Block { sharing, read_only: false },
         AccessType::Mount(mount) => {
             if mount.mount_flags.iter().map(String::len).sum::<usize>() > LONGEST_FLAGS {
-                return Err(Fault::invalid("volume_capability.mount.mount_flags: more than 4096 bytes in all"));
+                return Err(Fault::invalid("volume_capability.mount.mount_flags exceed 4096 bytes in total"));
             }
             let flags: MountFlags = mount_flags(mount.mount_flags.iter().map(String::as_str))?;
             check_filesystem(&mount.fs_type)?;
@@ -34,7 +34,7 @@ pub(super) fn access(capability: Option<&VolumeCapability>) -> Result<Access, Fa
     Ok(access.restricted(false))
 }
 
-/// The two halves of a capability, both of which must be there.
+/// The two halves of a capability, both of which are required.
 ///
 /// # Errors
 /// When one is missing.
@@ -46,7 +46,7 @@ pub(super) fn complete(capability: Option<&VolumeCapability>) -> Result<(&Access
     if mode == AccessMode::Unknown as i32 { Err(missing(".access_mode.mode")) } else { Ok((access_type, mode)) }
 }
 
-/// The mode that all of `capabilities` share: a volume is of one kind.
+/// The mode common to all of `capabilities`: a volume has only one kind.
 ///
 /// # Errors
 /// When there are none, one is not supported, or they differ.
@@ -67,11 +67,14 @@ fn sharing(mode: i32) -> Result<Sharing, Fault> {
         Ok(AccessMode::SingleNodeWriter | AccessMode::SingleNodeSingleWriter) => Ok(Sharing::OneTarget),
         Ok(AccessMode::SingleNodeMultiWriter) => Ok(Sharing::ManyTargets),
         Ok(AccessMode::SingleNodeReaderOnly | AccessMode::MultiNodeReaderOnly) => Ok(Sharing::ReadersOnly),
-        Ok(mode @ (AccessMode::MultiNodeSingleWriter | AccessMode::MultiNodeMultiWriter)) => Err(Fault::unsupported(
-            format!("access mode {} is not supported: a volume is written on one node", mode.as_str_name()),
-        )),
+        Ok(mode @ (AccessMode::MultiNodeSingleWriter | AccessMode::MultiNodeMultiWriter)) => {
+            Err(Fault::unsupported(format!(
+                "access mode {} is not supported: a local volume is available on one node only",
+                mode.as_str_name()
+            )))
+        }
         Ok(AccessMode::Unknown) | Err(_) => {
-            Err(Fault::invalid(format!("volume_capability.access_mode.mode {mode} does not exist")))
+            Err(Fault::invalid(format!("volume_capability.access_mode.mode {mode} is unknown")))
         }
     }
 }

@@ -1,31 +1,31 @@
-//! The one table from what went wrong to a gRPC code.
+//! The one table that maps failures to gRPC codes.
 //!
-//! Kubernetes acts on these codes: UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED mean that something may still be under
-//! way, everything else is final. So UNAVAILABLE is only ever said while the helper is away.
+//! Kubernetes acts on these codes: UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED mean that the operation may still be in
+//! progress; all others are final. Therefore UNAVAILABLE is returned only while the helper cannot be reached.
 
 use bulkhead_protocol::ErrorKind;
 use tonic::{Code, Status};
 
 use crate::volumes::{Fault, FaultKind};
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Making a volume.
+    /// Creating a volume.
     Create,
-    /// Deleting one.
+    /// Deleting a volume.
     Delete,
-    /// Bringing one to a target.
+    /// Publishing a volume at a target.
     Publish,
-    /// Taking one away from a target.
+    /// Unpublishing a volume from a target.
     Unpublish,
-    /// Making one larger.
+    /// Expanding a volume.
     Expand,
-    /// Looking at volumes, at pools, at the plugin.
+    /// Reading the state of volumes, pools or the plugin.
     Inspect,
 }
 
-/// The code that `operation` ends with when it fails in that way.
+/// The code with which `operation` fails for this kind of fault.
 pub fn code(operation: Operation, kind: FaultKind) -> Code {
     match kind {
         FaultKind::Typed(kind) => typed(operation, kind),
@@ -61,7 +61,7 @@ fn typed(operation: Operation, kind: ErrorKind) -> Code {
     }
 }
 
-/// A code as the gRPC documentation writes it.
+/// The name of a code as in the gRPC documentation.
 pub fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
@@ -84,7 +84,7 @@ pub fn code_name(code: Code) -> &'static str {
     }
 }
 
-/// The status that `operation` ends with. It has a message and no details (CSI, error scheme).
+/// The status with which `operation` fails: a message without details (CSI, error scheme).
 pub(super) fn status(operation: Operation, fault: &Fault) -> Status {
     Status::new(code(operation, fault.kind), fault.to_string())
 }

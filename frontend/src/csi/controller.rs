@@ -1,4 +1,4 @@
-//! The Controller service. Every node is its own controller: it answers for the volumes it has.
+//! The Controller service. Every node is its own controller, responsible for its own volumes.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::*;
 use crate::volumes::{Capacity, Fault, MINIMUM_BYTES, NewVolume, Parameters, SizeRange, existing, identify};
 
-/// The most volumes in one answer to `ListVolumes`, so that it stays well below the 4 MiB that gRPC clients accept.
+/// The maximum number of volumes in a `ListVolumes` response, well below the 4 MiB that gRPC clients accept.
 const LONGEST_PAGE: usize = 1000;
 
 #[async_trait]
@@ -31,7 +31,7 @@ impl Controller for Plugin {
                 required("name", &request.name)?;
                 let mode = common_mode(&request.volume_capabilities)?;
                 if request.volume_content_source.is_some() {
-                    return Err(Fault::invalid("volume_content_source is not supported: volumes begin empty"));
+                    return Err(Fault::invalid("volume_content_source is not supported: new volumes are empty"));
                 }
                 if !request.mutable_parameters.is_empty() {
                     return Err(Fault::invalid("mutable_parameters are not supported: leave them empty"));
@@ -59,7 +59,7 @@ impl Controller for Plugin {
         let call = Call::on("DeleteVolume", Operation::Delete, &request.volume_id);
         call.complete(async move {
             required("volume_id", &request.volume_id)?;
-            // What is no id was never created.
+            // A volume with an invalid id was never created.
             if let Ok(volume) = existing(&request.volume_id) {
                 volumes.reclaim(volume).await?;
             }
@@ -140,7 +140,7 @@ impl Controller for Plugin {
             let room = match parameters(&request.parameters) {
                 Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters).await?,
                 Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),
-                // For a volume that could not be created here, there is no room.
+                // There is no capacity for a volume that could not be created here.
                 _ => Capacity::default(),
             };
             Ok(GetCapacityResponse {
@@ -208,7 +208,7 @@ impl Controller for Plugin {
         &self,
         _request: Request<ControllerModifyVolumeRequest>,
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes have no parameters that can be modified"))
+        Err(Status::unimplemented("no parameter of a volume can be modified"))
     }
 
     async fn create_snapshot(

@@ -16,7 +16,7 @@ use crate::proto::csi::{
     PluginCapability, ProbeRequest, ProbeResponse,
 };
 
-/// How long the helper may take to answer before the plugin says that it is not ready.
+/// How long the helper may take to answer before the plugin reports that it is not ready.
 const PROBE: Duration = Duration::from_millis(800);
 
 #[async_trait]

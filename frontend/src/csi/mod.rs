@@ -1,4 +1,4 @@
-//! The CSI services: protobuf in, domain out, and one table of error codes.
+//! The CSI services: translates protobuf to domain types and back, with one table of error codes.
 
 mod call;
 mod capability;
@@ -21,7 +21,7 @@ use crate::volumes::{Fault, Place, Volumes};
 
 pub use codes::{Operation, code, code_name};
 
-/// The longest node id (CSI, NodeGetInfo).
+/// The maximum length of a node id (CSI, NodeGetInfo).
 pub const LONGEST_NODE_ID: usize = 256;
 
 /// The plugin: all three services over the volumes of one node.
@@ -36,7 +36,7 @@ struct Parts {
 }
 
 impl Plugin {
-    /// The plugin `driver` on the node with that id. Neither changes while it runs.
+    /// The plugin `driver` on the node with this id. Neither changes while it runs.
     pub fn new(driver: DriverName, node: String, volumes: Volumes) -> Self {
         let place = Place::new(&driver, &node);
         Self(Arc::new(Parts { driver, node, place, volumes }))
@@ -49,18 +49,18 @@ impl Plugin {
             .add_service(NodeServer::new(self.clone()))
     }
 
-    /// Waits until no volume is being changed.
+    /// Waits until no operation on a volume is in progress.
     pub async fn idle(&self) {
         self.0.volumes.idle().await;
     }
 }
 
-/// A field that must not be empty.
+/// Returns a required field, which must not be empty.
 fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Fault> {
     if text.is_empty() { Err(Fault::invalid(format!("{field} is missing"))) } else { Ok(text) }
 }
 
-/// A number of bytes as CSI counts them.
+/// A number of bytes in CSI's signed type.
 fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -47,7 +47,7 @@ impl Node for Plugin {
         call.complete(async move {
             required("volume_id", &request.volume_id)?;
             required("target_path", &request.target_path)?;
-            // What is no id was never published anywhere.
+            // A volume with an invalid id was never published.
             if let Ok(volume) = existing(&request.volume_id) {
                 volumes.unpublish(volume, &request.target_path).await?;
             }
@@ -88,7 +88,7 @@ impl Node for Plugin {
         call.complete(async move {
             required("volume_id", &request.volume_id)?;
             required("volume_path", &request.volume_path)?;
-            // Both are optional here; without a range the volume keeps the size it was given as a whole.
+            // Both are optional here; without a range the volume keeps its size.
             let range = match request.capacity_range {
                 Some(range) => SizeRange::new(range.required_bytes, range.limit_bytes)?,
                 None => SizeRange::ANY,
@@ -133,18 +133,18 @@ impl Node for Plugin {
         &self,
         _request: Request<NodeStageVolumeRequest>,
     ) -> Result<Response<NodeStageVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are published without being staged"))
+        Err(Status::unimplemented("volumes are published without staging"))
     }
 
     async fn node_unstage_volume(
         &self,
         _request: Request<NodeUnstageVolumeRequest>,
     ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
-        Err(Status::unimplemented("volumes are published without being staged"))
+        Err(Status::unimplemented("volumes are published without staging"))
     }
 }
 
-/// Bytes and inodes. What nothing counts is left out, which CSI writes as zero.
+/// Bytes and inodes. Values that nothing counts are left out, which CSI expresses as zero.
 fn usage(measured: &Measured) -> Vec<VolumeUsage> {
     let counted = &measured.usage;
     let total = counted.spec.size.get();

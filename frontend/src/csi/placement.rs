@@ -1,10 +1,10 @@
-//! Whether a volume may be made here.
+//! Decides whether a volume may be created on this node.
 
 use crate::proto::csi::TopologyRequirement;
 use crate::volumes::{Fault, FaultKind, Place};
 
-/// Whether `here` is among the places that are asked for. A preference for other places is none against this one:
-/// there is nowhere else to go.
+/// Checks that `here` is among the requested places. A preference for other places does not exclude this one, since a
+/// volume cannot be created anywhere else.
 ///
 /// # Errors
 /// When the volume must be elsewhere.
@@ -14,7 +14,8 @@ pub(super) fn check(requirement: Option<&TopologyRequirement>, here: &Place) -> 
     if requisite.is_empty() || requisite.iter().any(|place| here.satisfies(&place.segments)) {
         return Ok(());
     }
-    let message = format!("volumes made here can be used only at {here}, which accessibility_requirements exclude");
+    let message =
+        format!("volumes created on this node are accessible only at {here}, which accessibility_requirements exclude");
     Err(Fault::new(FaultKind::Elsewhere, message))
 }
 

@@ -1,4 +1,4 @@
-//! `ValidateVolumeCapabilities`: whether a volume is what somebody takes it for.
+//! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
 use super::capability::{access, complete};
 use super::controller::parameters;
@@ -6,7 +6,7 @@ use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 use crate::volumes::{Fault, Measured};
 
-/// Whether the request is complete.
+/// Checks that the request is complete.
 ///
 /// # Errors
 /// When something is missing.
@@ -17,7 +17,7 @@ pub(super) fn check_complete(request: &ValidateVolumeCapabilitiesRequest) -> Res
     request.volume_capabilities.iter().try_for_each(|capability| complete(Some(capability)).map(drop))
 }
 
-/// Everything that was asked, confirmed; or why not all of it is.
+/// Confirms all stated properties, or says why one does not hold.
 pub(super) fn answer(
     request: ValidateVolumeCapabilitiesRequest,
     volume: &Measured,
@@ -54,6 +54,6 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
     if asked.allows_pool(&volume.usage.pool) && asked.kind(is, spec.size) == spec.kind {
         Ok(())
     } else {
-        Err(Fault::unsupported("the volume was made with other parameters"))
+        Err(Fault::unsupported("the volume was created with other parameters"))
     }
 }

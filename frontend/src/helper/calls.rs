@@ -1,4 +1,4 @@
-//! Requests with the replies that belong to them.
+//! Pairs each request with its reply.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -8,10 +8,10 @@ use bulkhead_protocol::{Bytes, Listed, PoolName, PoolStatus, Reply, Request, Soc
 use super::{CallError, Helper, Unreachable};
 
 impl Helper {
-    /// Asks for something whose outcome needs no telling.
+    /// Sends a request whose reply carries no value.
     ///
     /// # Errors
-    /// See [`CallError`]; so for all calls here.
+    /// See [`CallError`]; this holds for all calls here.
     pub async fn done(&self, request: Request) -> Result<(), CallError> {
         match self.reply(&request).await? {
             Reply::Done | Reply::Size(_) => Ok(()),
@@ -19,7 +19,7 @@ impl Helper {
         }
     }
 
-    /// Asks for something that leaves a volume with a size.
+    /// Sends a request whose reply is the volume's size.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -30,7 +30,7 @@ impl Helper {
         }
     }
 
-    /// What `volume` is, how much of it is used, and that it is published at `target` if one is given.
+    /// Describes `volume` and its usage. If `target` is given, the volume must be published there.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -42,7 +42,7 @@ impl Helper {
         }
     }
 
-    /// Volumes behind `after`, at most `limit`. None when there are no more.
+    /// Lists at most `limit` volumes after `after`. The list is empty when there are no more.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -54,7 +54,7 @@ impl Helper {
         }
     }
 
-    /// Room and condition of `pool`.
+    /// The space and the condition of `pool`.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -66,7 +66,7 @@ impl Helper {
         }
     }
 
-    /// One of the two sockets that the helper makes. Connections may be waiting in it already.
+    /// One of the two listening sockets that the helper creates. Connections may already be waiting on it.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -79,7 +79,7 @@ impl Helper {
         }
     }
 
-    /// Whether the helper answers at all, in the cheapest way there is.
+    /// Checks that the helper answers at all, by the cheapest request.
     ///
     /// # Errors
     /// See [`CallError`].

@@ -1,4 +1,4 @@
-//! One connection: a packet out, a packet in.
+//! One connection: one packet out, one packet in.
 
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
@@ -16,25 +16,25 @@ use tokio_seqpacket::ancillary::OwnedAncillaryMessage;
 
 use super::error::{CallError, Unreachable};
 
-/// How long the helper may take to greet. It has a thread waiting for each connection it accepts.
+/// How long the helper may take to answer a hello. It has a thread ready for each connection it accepts.
 const GREETING: Duration = Duration::from_secs(2);
 
-/// Room for one file descriptor, and for a second so that one too many is seen and closed. Aligned as the kernel's
-/// headers in it are.
+/// Space for one file descriptor, and for a second, so that one too many is noticed and closed. Aligned like the
+/// kernel's headers that it contains.
 #[repr(align(8))]
 struct Ancillary([u8; 64]);
 
-/// A connection on which hellos have been exchanged.
+/// A connection that has completed its handshake.
 pub(super) struct Connection {
     socket: UnixSeqpacket,
     buffer: Box<[u8; MAX_PACKET]>,
     version: u16,
-    /// Which run of the helper it leads to.
+    /// The run of the helper that it is connected to.
     pub(super) generation: u64,
 }
 
 impl Connection {
-    /// A new connection, and what the helper said of itself.
+    /// Opens a connection and returns it with the helper's welcome.
     pub(super) async fn open(path: &Path, generation: u64) -> Result<(Self, Welcome), Unreachable> {
         let socket = UnixSeqpacket::connect(path)
             .await
@@ -55,7 +55,7 @@ impl Connection {
         Ok(welcome)
     }
 
-    /// Sends `request` and waits for its answer. A connection on which this was cut short is of no use any more.
+    /// Sends `request` and waits for its reply. If this is interrupted, the connection can no longer be used.
     pub(super) async fn exchange(&mut self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         if request.since_version() > self.version {
             return Err(CallError::TooNew(request.name()));
@@ -65,10 +65,10 @@ impl Connection {
         Ok(self.receive().await?)
     }
 
-    /// Whether the helper has closed a connection on which no answer is due.
+    /// Whether the helper has closed this idle connection.
     pub(super) fn is_hung_up(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An idle connection has nothing to read, unless its end has come.
+        // An idle connection has nothing to read unless the helper has closed it.
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
         !matches!(poll(&mut polled, Some(&now)), Ok(0))
     }
@@ -85,7 +85,7 @@ impl Connection {
             .recv_vectored_with_ancillary(&mut slices, &mut ancillary.0)
             .await
             .map_err(|error| Unreachable::Broken(Arc::new(error)))?;
-        // Descriptors that are not wanted are closed when they go out of scope.
+        // Unexpected descriptors are closed when they go out of scope.
         let mut descriptors = Vec::new();
         for message in attached.into_messages() {
             if let OwnedAncillaryMessage::FileDescriptors(received) = message {

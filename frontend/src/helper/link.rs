@@ -1,4 +1,4 @@
-//! Whether there is a helper, and the task that goes on looking for one.
+//! The state of the link to the helper, and the task that keeps reconnecting.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -16,10 +16,10 @@ use super::error::Unreachable;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What is known of the helper.
+/// The state of the link to the helper.
 pub(super) struct Link {
     state: Result<Arc<Welcome>, Unreachable>,
-    /// Counts the times it came up.
+    /// How many times it has come up.
     pub(super) generation: u64,
 }
 
@@ -32,13 +32,13 @@ impl Link {
         self.state.as_ref().ok().map(|welcome| (Arc::clone(welcome), self.generation))
     }
 
-    /// Why there is none; to be asked when it is not up.
+    /// Why the link is down; to be called only then.
     pub(super) fn reason(&self) -> Unreachable {
         self.state.as_ref().err().cloned().unwrap_or(Unreachable::NotYet)
     }
 
-    /// That run of the helper is of no use any more. Whether that is news. Whatever was wrong with it says nothing of
-    /// the next one.
+    /// Notes that this run of the helper is gone; returns whether that is news. The reason is dropped, because it says
+    /// nothing about the next run.
     pub(super) fn lose(&mut self, generation: u64) -> bool {
         let news = self.generation == generation && self.state.is_ok();
         if news {
@@ -47,7 +47,7 @@ impl Link {
         news
     }
 
-    /// A further connection to that run was welcomed. Whether it says anything new.
+    /// Notes the welcome of a further connection to this run; returns whether it differs from the last one.
     pub(super) fn refresh(&mut self, generation: u64, welcome: Welcome) -> bool {
         let news = self.generation == generation && self.state.as_ref().is_ok_and(|known| **known != welcome);
         if news {
@@ -62,7 +62,7 @@ impl Link {
     }
 }
 
-/// Connects whenever there is no helper, for as long as anybody holds `shared`.
+/// Connects whenever the link is down, for as long as `shared` is held.
 pub(super) async fn keep(shared: Weak<Shared>) {
     let Some(mut link) = shared.upgrade().map(|shared| shared.link.subscribe()) else { return };
     let mut driver = None;
@@ -79,7 +79,7 @@ pub(super) async fn keep(shared: Weak<Shared>) {
                 Ok((connection, welcome)) => {
                     info!(release = %welcome.release, driver = %welcome.driver, "connected to the privileged helper");
                     if driver.get_or_insert_with(|| welcome.driver.clone()) != &welcome.driver {
-                        error!("the privileged helper has changed the driver's name: restart this process to follow");
+                        error!("the privileged helper's driver name has changed: restart this process to use it");
                     }
                     shared.idle().push(connection);
                     shared.link.send_modify(|link| link.come_up(generation, welcome));
@@ -97,14 +97,14 @@ pub(super) async fn keep(shared: Weak<Shared>) {
             sleep(FIRST_PAUSE).await;
             tokio::select! {
                 () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
-                // Somebody waits, and not for long.
+                // A request is waiting, but not for long.
                 () = shared.wanted.notified() => pause = FIRST_PAUSE,
             }
         }
     }
 }
 
-/// Between half of `pause` and all of it, so that many frontends do not knock in step.
+/// A random pause between half of `pause` and all of it, so that frontends do not reconnect in step.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(()) % 1024;
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)

@@ -1,7 +1,7 @@
-//! The way to the privileged helper: a few connections, each with one request at a time.
+//! Connections to the privileged helper: a few, each with one request at a time.
 //!
-//! A helper that restarts goes unnoticed by callers as far as that can be: a request waits a while for it to come
-//! back, and one that was under way is sent once more, since every request of the protocol may be repeated.
+//! Callers notice a restart of the helper as little as possible: a request waits a while for the helper to come back,
+//! and one that was in progress is sent once more, since every request of the protocol may be repeated.
 
 mod calls;
 mod connection;
@@ -22,16 +22,16 @@ use link::Link;
 
 pub use error::{CallError, Unreachable};
 
-/// How many connections there are at most. The helper serves eight in all, whoever opens them.
+/// The maximum number of connections. The helper serves eight in total.
 const CONNECTIONS: usize = 4;
 
-/// How many of them may be taken by requests that allocate space, which can be slow: one is always left for the rest.
+/// How many of them may be used by requests that allocate space, which can be slow. One always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 
-/// How long a request waits for a helper that is away before it fails.
+/// How long a request waits for an unreachable helper before it fails.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The privileged helper, as seen from here.
+/// A handle to the privileged helper.
 #[derive(Clone)]
 pub struct Helper(Arc<Shared>);
 
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Helper {
-    /// The helper that listens at `socket`. A task of the current runtime goes on connecting to it from now on.
+    /// The helper that listens on `socket`. From now on, a task of the current runtime keeps connecting to it.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
         let helper = Self(Arc::new(Shared {
             socket: socket.into(),
@@ -59,7 +59,7 @@ impl Helper {
         helper
     }
 
-    /// What the helper said of itself, waiting as long as it takes for it to come up.
+    /// The helper's welcome; waits as long as it takes for the helper to come up.
     pub async fn wait(&self) -> Arc<Welcome> {
         let mut link = self.0.link.subscribe();
         loop {
@@ -72,23 +72,23 @@ impl Helper {
         }
     }
 
-    /// What the helper that runs now said of itself.
+    /// The welcome of the helper that is running now.
     ///
     /// # Errors
-    /// When there is none and none comes up soon.
+    /// When the helper is not running and does not come up soon.
     pub async fn welcome(&self) -> Result<Arc<Welcome>, Unreachable> {
         self.0.discard_if_hung_up();
         self.0.up().await.map(|(welcome, _)| welcome)
     }
 
-    /// The answer to `request`, and the file descriptor that came with it.
+    /// Sends `request`; returns the reply and the file descriptor that came with it.
     async fn exchange(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
         let _slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
         let _any = shared.any.acquire().await.ok();
         match shared.attempt(request).await {
-            // Every request may be repeated, so whether the helper has seen this one does not matter.
+            // Every request may be repeated, so it does not matter whether the helper has seen this one.
             Err(broken) if broken.is_worth_repeating() => shared.attempt(request).await,
             answer => answer,
         }
@@ -114,7 +114,7 @@ impl Shared {
         }
     }
 
-    /// A connection nobody uses, or a new one.
+    /// An idle connection, or a new one.
     async fn take(&self) -> Result<Connection, Unreachable> {
         let (_, generation) = self.up().await?;
         if let Some(connection) = self.idle().pop() {
@@ -140,7 +140,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the helper; what it said of itself, and which run of it this is.
+    /// Waits for the helper; returns its welcome and the number of this run.
     async fn up(&self) -> Result<(Arc<Welcome>, u64), Unreachable> {
         if let Some(up) = self.link.borrow().up() {
             return Ok(up);
@@ -148,14 +148,13 @@ impl Shared {
         let mut link = self.link.subscribe();
         self.wanted.notify_one();
         let settled = |link: &Link| link.up().is_some() || !link.reason().is_passing();
-        // Whether the time is over or there is an answer, the link tells.
+        // Whether this timed out or not, the link has the result.
         let _ = timeout(PATIENCE, link.wait_for(settled)).await;
         let link = self.link.borrow();
         link.up().ok_or_else(|| link.reason())
     }
 
-    /// A helper that ended while nothing was asked of it has closed its connections; what it said of itself is then
-    /// out of date.
+    /// A helper that ended while idle has closed its connections, and its welcome is then out of date.
     fn discard_if_hung_up(&self) {
         let dead = self.idle().last().filter(|connection| connection.is_hung_up()).map(|dead| dead.generation);
         if let Some(generation) = dead {
@@ -163,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Connections of that run of the helper are of no use any more.
+    /// Discards all connections to this run of the helper.
     fn lost(&self, generation: u64) {
         let was_up = self.link.send_if_modified(|link| link.lose(generation));
         if was_up {
@@ -171,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// Notes what a new connection was welcomed with.
+    /// Notes the welcome of a new connection.
     fn refresh(&self, generation: u64, welcome: Welcome) {
         self.link.send_if_modified(|link| link.refresh(generation, welcome));
     }

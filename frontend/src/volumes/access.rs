@@ -6,10 +6,10 @@ use super::Fault;
 
 const MOUNT_FLAGS: [&str; 7] = ["ro", "noexec", "nosuid", "nodev", "noatime", "nodiratime", "relatime"];
 
-/// Filesystems that may be asked for: those that pools have.
+/// Filesystem types that may be requested: those that pools can have.
 const FILESYSTEMS: [&str; 2] = ["xfs", "ext4"];
 
-/// What a volume is to its user. The two are kinds of volumes: one that was made as the one is never used as the other.
+/// How a volume appears to its user. The mode is fixed at creation: a volume is never used in the other mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// A mounted directory.
@@ -18,30 +18,30 @@ pub enum Mode {
     Block,
 }
 
-/// Who may use it at the same time, as far as one node can tell.
+/// How many users may share a volume, as far as one node can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// One target at most.
+    /// At most one target.
     OneTarget,
     /// Any number of targets.
     ManyTargets,
-    /// Any number of targets, none of which is written through.
+    /// Any number of targets, all read-only.
     ReadersOnly,
 }
 
-/// A way to use a volume that Bulkhead knows.
+/// A supported way to use a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// As a directory, mounted with these flags.
     Directory {
-        /// Who else.
+        /// How it may be shared.
         sharing: Sharing,
-        /// How.
+        /// How it is mounted.
         flags: MountFlags,
     },
     /// As a block device.
     Block {
-        /// Who else.
+        /// How it may be shared.
         sharing: Sharing,
         /// Whether writes are refused.
         read_only: bool,
@@ -49,7 +49,7 @@ pub enum Access {
 }
 
 impl Mode {
-    /// The mode in which volumes of that kind are used.
+    /// The mode in which volumes of this kind are used.
     pub fn of(kind: &VolumeKind) -> Self {
         match kind {
             VolumeKind::Directory { .. } => Self::Directory,
@@ -57,7 +57,7 @@ impl Mode {
         }
     }
 
-    /// The word for it.
+    /// The word for it in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Directory => "directory",
@@ -67,7 +67,7 @@ impl Mode {
 }
 
 impl Access {
-    /// As what.
+    /// The mode of this access.
     pub fn mode(&self) -> Mode {
         match self {
             Self::Directory { .. } => Mode::Directory,
@@ -75,7 +75,7 @@ impl Access {
         }
     }
 
-    /// The same, read-only if the caller says so or nobody may write.
+    /// The same access, read-only if requested or if nobody may write.
     #[must_use]
     pub fn restricted(self, read_only: bool) -> Self {
         match self {
@@ -90,10 +90,10 @@ impl Access {
     }
 }
 
-/// The mount flags that `words` name.
+/// The mount flags named by `words`.
 ///
 /// # Errors
-/// On any word that is not among those that are accepted; the message lists them.
+/// On any word that is not accepted; the message lists those that are.
 pub fn mount_flags<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<MountFlags, Fault> {
     let mut flags = MountFlags::default();
     for word in words {
@@ -102,19 +102,19 @@ pub fn mount_flags<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Mount
             "noexec" => flags.no_exec = true,
             "noatime" => flags.no_atime = true,
             "nodiratime" => flags.no_diratime = true,
-            // The first two are always on, and the third is what a mount is without further flags.
+            // The first two are always on; the third is the default.
             "nosuid" | "nodev" | "relatime" => {}
             // The word is not repeated: mount flags may be confidential.
             _ => {
                 let accepted = MOUNT_FLAGS.join(", ");
-                return Err(Fault::invalid(format!("a mount flag is not accepted; accepted are {accepted}")));
+                return Err(Fault::invalid(format!("unsupported mount flag; supported flags are {accepted}")));
             }
         }
     }
     Ok(flags)
 }
 
-/// Whether a filesystem of that type can be had: a directory volume has the filesystem of its pool.
+/// Checks that a filesystem type can be provided: a directory volume has the filesystem of its pool.
 ///
 /// # Errors
 /// When it cannot.

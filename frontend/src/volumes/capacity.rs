@@ -1,25 +1,25 @@
-//! How much room there is.
+//! The space that is left for new volumes.
 
 use bulkhead_protocol::{ErrorKind, PoolName};
 
 use super::{Fault, Parameters, Volumes};
 
-/// Room for new volumes, in bytes.
+/// Space for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// For all of them together.
+    /// For all new volumes together.
     pub available: u64,
-    /// For the largest.
+    /// For a single new volume.
     pub largest_volume: u64,
-    /// The size of the filesystem that they are in.
+    /// The size of the pool's filesystem.
     pub total: u64,
 }
 
 impl Volumes {
-    /// The room for volumes with these parameters.
+    /// The space for volumes with these parameters.
     ///
     /// # Errors
-    /// When they name no pool that is served: then no such volume could be made either.
+    /// When they do not select a pool that is served, in which case no such volume could be created either.
     pub async fn capacity(&self, parameters: &Parameters) -> Result<Capacity, Fault> {
         let welcome = self.helper.welcome().await?;
         match parameters.pool(welcome.pools.as_slice()) {
@@ -38,7 +38,7 @@ impl Volumes {
     }
 }
 
-/// A pool that is not served has room for nothing.
+/// A pool that is not served has no space.
 fn without_broken_pools(fault: Fault) -> Result<Capacity, Fault> {
     if fault.is(ErrorKind::PoolBroken) { Ok(Capacity::default()) } else { Err(fault) }
 }

@@ -1,15 +1,15 @@
-//! Deleting a volume that nobody ever used.
+//! Deletes a volume that was never used.
 
 use bulkhead_protocol::{ErrorKind, Request, VolumeId};
 
 use super::{Fault, Volumes};
 
 impl Volumes {
-    /// Deletes `volume` if it was never published, so that whatever led here can cost no data. One that is not there is
-    /// as good as deleted.
+    /// Deletes `volume` if it was never published, so that a mistaken call cannot cost data. A volume that does not
+    /// exist counts as deleted.
     ///
     /// # Errors
-    /// `Refused` when it may hold data, `Unsupported` when the helper is too old to tell.
+    /// `Refused` when it may hold data, `Unsupported` when the helper is too old for the request.
     pub async fn discard(&self, volume: VolumeId) -> Result<(), Fault> {
         let _guard = self.in_flight.enter(&volume)?;
         match self.helper.done(Request::DeleteUnused { volume }).await.map_err(Fault::from) {

@@ -1,4 +1,4 @@
-//! Why a use case has failed, in the words of the domain.
+//! Failures of use cases, in the terms of the domain.
 
 use std::fmt;
 
@@ -6,36 +6,37 @@ use bulkhead_protocol::ErrorKind;
 
 use crate::helper::{CallError, Unreachable};
 
-/// What a caller can do about a failure.
+/// The kind of a failure, which decides what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// As the protocol's error of that kind, whether the helper found it or this side did.
+    /// The protocol's error of this kind, whether reported by the helper or found on this side.
     Typed(ErrorKind),
-    /// No volume can have a size in the range that was asked for.
+    /// No volume can have a size in the requested range.
     OutOfRange,
-    /// The volume was asked for at a place that is not here.
+    /// The volume was requested for another node.
     Elsewhere,
-    /// A list was to be continued at a place that no list has had.
+    /// A list was to be continued with an invalid token.
     BadToken,
-    /// The helper is away; it passes.
+    /// The helper cannot be reached; this is temporary.
     Away,
-    /// The helper's answer makes no sense, or it refuses to talk.
+    /// The helper's reply makes no sense, or it refuses the connection.
     Garbled,
 }
 
-/// A failure, with a message for the person who has to act on it. The message is never empty.
+/// A failure, with a message for the person who has to act on it; the message is never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What a caller can do about it.
+    /// The kind of failure.
     pub kind: FaultKind,
     message: String,
 }
 
 impl Fault {
-    /// A failure of that kind with that message.
+    /// A failure of this kind with this message.
     pub fn new(kind: FaultKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        let message = if message.trim().is_empty() { format!("failed without a reason: {kind:?}") } else { message };
+        let message =
+            if message.trim().is_empty() { format!("failed without giving a reason: {kind:?}") } else { message };
         Self { kind, message }
     }
 
@@ -44,27 +45,27 @@ impl Fault {
         Self::new(FaultKind::Typed(ErrorKind::Invalid), message)
     }
 
-    /// The request is right and asks for something that Bulkhead does not do.
+    /// The request is valid but asks for something that Bulkhead does not support.
     pub fn unsupported(message: impl Into<String>) -> Self {
         Self::new(FaultKind::Typed(ErrorKind::Unsupported), message)
     }
 
-    /// There is no such volume, or it is not there.
+    /// The volume does not exist, or is not published there.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(FaultKind::Typed(ErrorKind::NotFound), message)
     }
 
-    /// There is such a volume already, and it differs.
+    /// The volume already exists with other properties.
     pub fn already_exists(message: impl Into<String>) -> Self {
         Self::new(FaultKind::Typed(ErrorKind::AlreadyExists), message)
     }
 
-    /// No size fits.
+    /// No size is in the requested range.
     pub fn out_of_range(message: impl Into<String>) -> Self {
         Self::new(FaultKind::OutOfRange, message)
     }
 
-    /// Whether it is the protocol's error of that kind.
+    /// Whether this is the protocol's error of this kind.
     pub fn is(&self, kind: ErrorKind) -> bool {
         self.kind == FaultKind::Typed(kind)
     }

@@ -1,4 +1,4 @@
-//! Growing a volume, wholly and at once: no part of it is left for later.
+//! Grows a volume completely in one call; nothing is left for later.
 
 use bulkhead_protocol::{Bytes, Inodes, Request, VolumeId, VolumeKind};
 
@@ -7,9 +7,9 @@ use super::size::default_inodes;
 use super::{Fault, SizeRange, Volumes};
 
 impl Volumes {
-    /// Grows `volume` into `range` and tells its size. One that is large enough already stays as it is.
+    /// Grows `volume` to a size in `range` and returns its size. A volume that is large enough already is left alone.
     ///
-    /// `path` is where it must be published, `mode` what it must be; both only if given.
+    /// If given, `path` is where the volume must be published, and `mode` is the mode it must have.
     ///
     /// # Errors
     /// `NoSpace` when the pool cannot hold it, `OutOfRange` when no size is in the range.
@@ -43,7 +43,7 @@ impl Volumes {
                 } else {
                     self.helper.size(Request::GrowImage { volume: volume.clone(), size: wanted }).await?
                 };
-                // Also when the image had the size already: an earlier call may have ended in between.
+                // Even if the image has that size already: an earlier call may have been interrupted before this step.
                 self.helper.done(Request::LoopResize { volume }).await?;
                 Ok(size)
             }
@@ -51,7 +51,7 @@ impl Volumes {
     }
 }
 
-/// A number of inodes that was asked for stays; one that came from the size follows it.
+/// A requested number of inodes stays; one that was derived from the size follows the size.
 fn grown_inodes(inodes: Inodes, size: Bytes, grown: Bytes) -> Inodes {
     if inodes == default_inodes(size) { default_inodes(grown) } else { inodes }
 }

@@ -1,4 +1,4 @@
-//! One operation a volume at a time.
+//! One operation per volume at a time.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::{Fault, FaultKind};
 
-/// The volumes on which an operation is under way.
+/// The volumes on which an operation is in progress.
 #[derive(Clone, Default)]
 pub(super) struct InFlight(Arc<Shared>);
 
@@ -26,17 +26,17 @@ pub(super) struct Guard {
 }
 
 impl InFlight {
-    /// The right to change `volume`; refused while somebody has it.
+    /// The right to change `volume`; refused while another operation has it.
     pub(super) fn enter(&self, volume: &VolumeId) -> Result<Guard, Fault> {
         if self.0.volumes().insert(volume.clone()) {
             Ok(Guard { shared: Arc::clone(&self.0), volume: volume.clone() })
         } else {
-            let message = format!("volume {volume}: another operation on it is under way; try again");
+            let message = format!("another operation on volume {volume} is in progress; try again");
             Err(Fault::new(FaultKind::Typed(ErrorKind::Busy), message))
         }
     }
 
-    /// Waits until nothing is under way.
+    /// Waits until no operation is in progress.
     pub(super) async fn idle(&self) {
         loop {
             let ended = self.0.ended.notified();

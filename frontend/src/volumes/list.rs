@@ -1,4 +1,4 @@
-//! The volumes there are, page by page.
+//! Lists volumes page by page.
 
 use bulkhead_protocol::{Listed, MAX_LISTED, VolumeId};
 
@@ -9,19 +9,19 @@ use super::{Fault, FaultKind, Volumes};
 pub struct Page {
     /// The volumes.
     pub volumes: Vec<Listed>,
-    /// Where the next page begins, if there is one.
+    /// The token for the next page, if there is one.
     pub next: Option<String>,
 }
 
 impl Volumes {
-    /// At most `entries` volumes behind `token`, which an earlier page ended with; empty for the first page.
+    /// Lists at most `entries` volumes after `token`, which the previous page returned; it is empty for the first page.
     ///
     /// # Errors
-    /// `BadToken` when no page can have ended with it.
+    /// `BadToken` when no page can have returned it.
     pub async fn list(&self, entries: usize, token: &str) -> Result<Page, Fault> {
         let mut after = if token.is_empty() { None } else { Some(from_token(token)?) };
         let mut volumes = Vec::new();
-        // One more than wanted tells whether there is a next page.
+        // One more than requested shows whether there is a next page.
         while volumes.len() <= entries {
             let limit = (entries + 1 - volumes.len()).min(MAX_LISTED);
             let listed = self.helper.list(after.take(), u16::try_from(limit).unwrap_or(u16::MAX)).await?;
@@ -30,13 +30,13 @@ impl Volumes {
             volumes.extend(listed);
         }
         volumes.truncate(entries);
-        let next = volumes.last().map(|last| token_behind(&last.volume));
+        let next = volumes.last().map(|last| token_after(&last.volume));
         Ok(Page { volumes, next })
     }
 }
 
-/// A token is the id of the last volume in capitals. It is as long as the id, and no id is taken for a token.
-fn token_behind(volume: &VolumeId) -> String {
+/// A token is the id of the last volume in capitals: as long as the id, and never mistaken for one.
+fn token_after(volume: &VolumeId) -> String {
     volume.as_str().to_ascii_uppercase()
 }
 
@@ -44,7 +44,7 @@ fn from_token(token: &str) -> Result<VolumeId, Fault> {
     let in_capitals = !token.bytes().any(|byte| byte.is_ascii_lowercase());
     let volume = if in_capitals { token.to_ascii_lowercase().parse().ok() } else { None };
     volume.ok_or_else(|| {
-        Fault::new(FaultKind::BadToken, "starting_token is not one that a list has ended with: begin again without one")
+        Fault::new(FaultKind::BadToken, "starting_token was not returned by an earlier call: start again without one")
     })
 }
 
@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn tokens_lead_back() {
         let volume: VolumeId = "pvc-0d6f.2".parse().unwrap();
-        assert_eq!(from_token(&token_behind(&volume)).unwrap(), volume);
+        assert_eq!(from_token(&token_after(&volume)).unwrap(), volume);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! What can be done with volumes, whoever asks: one use case a file.
+//! The use cases on volumes, one per file, whichever interface calls them.
 //!
-//! A use case takes checked values, asks the helper, undoes what it began when a later step fails, and says what
-//! became of it. Each may be repeated. None may be abandoned half-way: callers run them to their end.
+//! A use case takes validated values, sends requests to the helper, undoes earlier steps when a later one fails, and
+//! reports the outcome. Each may be repeated. None may be abandoned half-way: callers run them to their end.
 
 mod access;
 mod capacity;
@@ -44,17 +44,17 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// The volumes that `helper` keeps.
+    /// The volumes managed by `helper`.
     pub fn new(helper: Helper) -> Self {
         Self { helper, in_flight: InFlight::default() }
     }
 
-    /// Waits until no volume is being changed.
+    /// Waits until no operation on a volume is in progress.
     pub async fn idle(&self) {
         self.in_flight.idle().await;
     }
 
-    /// Whether the helper answers.
+    /// Checks that the helper answers.
     ///
     /// # Errors
     /// When it does not.
@@ -62,8 +62,8 @@ impl Volumes {
         Ok(self.helper.probe().await?)
     }
 
-    /// The target at `path`. A path that is ours nowhere is the request's fault only if the volume exists: the id is
-    /// judged before the path.
+    /// The target at `path`. A path outside all publish directories makes the request invalid only if the volume exists:
+    /// the id is judged before the path.
     async fn target(&self, volume: &VolumeId, path: &str) -> Result<TargetPath, Fault> {
         let welcome = self.helper.welcome().await?;
         match target::resolve(path, welcome.publish_directories.as_slice()) {
@@ -75,18 +75,18 @@ impl Volumes {
         }
     }
 
-    /// The target at which a volume is said to be published; at a foreign path none is.
+    /// The target at which a volume is said to be published. Nothing is published outside the publish directories.
     async fn published_at(&self, path: &str) -> Result<TargetPath, Fault> {
         let welcome = self.helper.welcome().await?;
         target::resolve(path, welcome.publish_directories.as_slice())
-            .map_err(|fault| Fault::not_found(format!("no volume is published at the path: {fault}")))
+            .map_err(|fault| Fault::not_found(format!("no volume is published at this path: {fault}")))
     }
 }
 
-/// The volume with that id. Text that is no id names no volume.
+/// The volume with this id. An invalid id names no volume.
 ///
 /// # Errors
-/// When it is no id.
+/// When the id is invalid.
 pub fn existing(volume: &str) -> Result<VolumeId, Fault> {
     volume
         .parse()

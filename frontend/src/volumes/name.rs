@@ -1,4 +1,4 @@
-//! From the name by which a caller asks for a volume to the volume's id.
+//! Derives a volume's id from the name that the caller gives it.
 
 use std::fmt::Write;
 
@@ -7,19 +7,19 @@ use sha2::{Digest, Sha256};
 
 use super::Fault;
 
-/// The longest text that a CSI plugin may hand out (CSI, size limits). A name beyond it becomes a hash even if it
-/// would be an id, since ids are handed out.
+/// The maximum length of text that a CSI plugin may return (CSI, size limits). A longer name becomes a hash even if it
+/// is a valid id, since ids are returned.
 const LONGEST_TEXT: usize = 128;
 
-/// The id of the volume that goes by `name`, and the digest by which two names that lead to one id are told apart.
+/// The id of the volume called `name`, and the digest that distinguishes two names that lead to the same id.
 ///
-/// A name is arbitrary Unicode. It is never a path component: one that is not a volume id already becomes a hash.
+/// A name is arbitrary Unicode and is never used as a path component: unless it is a valid volume id, it becomes a hash.
 ///
 /// # Errors
 /// When the name is empty.
 pub fn identify(name: &str) -> Result<(VolumeId, NameHash), Fault> {
     if name.is_empty() {
-        return Err(Fault::invalid("name is missing: a volume is created under a name"));
+        return Err(Fault::invalid("name is missing: give the volume a name"));
     }
     let digest: [u8; 32] = Sha256::digest(name).into();
     let own = if name.len() <= LONGEST_TEXT { name.parse().ok() } else { None };

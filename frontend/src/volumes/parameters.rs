@@ -1,4 +1,4 @@
-//! Parameters of a storage class: a closed set of keys.
+//! The parameters of a storage class: a closed set of keys.
 
 use bulkhead_protocol::{BlockSize, DirectoryMode, Inodes, Pool, PoolName, VolumeKind};
 use bulkhead_protocol::{Bytes, ErrorKind};
@@ -9,14 +9,14 @@ use super::{Fault, FaultKind};
 
 const ACCEPTED: &str = "pool, sparse, dirMode, inodes, blockSize, csi.storage.k8s.io/fstype";
 
-/// The pool that is meant when none is named and there are several.
+/// The pool to use when none is named and there are several.
 const DEFAULT_POOL: &str = "default";
 
-/// The permission bits of a directory volume when none are asked for.
+/// The default permission bits of a directory volume.
 const DEFAULT_DIRECTORY_MODE: u16 = 0o755;
 
-/// What a storage class says. Since one class serves volumes of both kinds, what concerns only the other kind is
-/// accepted and has no effect.
+/// The settings of a storage class. Since one class serves volumes of both kinds, settings for the other kind are
+/// accepted and have no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     pool: Option<PoolName>,
@@ -30,40 +30,44 @@ impl Parameters {
     /// The parameters with these keys and values.
     ///
     /// # Errors
-    /// On an unknown key, with the list of those accepted, and on a value that is none.
+    /// On an unknown key, with a list of the accepted ones, and on an invalid value.
     pub fn parse<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, Fault> {
         let mut parameters = Self::default();
         for (key, value) in pairs {
-            let wrong = |wanted: &str| Fault::invalid(format!("parameter {key}={value:?}: {wanted}"));
+            let wrong = |wanted: &str| Fault::invalid(format!("invalid parameter {key}={value:?}: {wanted}"));
             match key {
-                "pool" => parameters.pool = Some(value.parse().map_err(|_| wrong("the name of a pool is wanted"))?),
-                "sparse" => parameters.sparse = value.parse().map_err(|_| wrong("true or false is wanted"))?,
+                "pool" => parameters.pool = Some(value.parse().map_err(|_| wrong("give the name of a pool"))?),
+                "sparse" => parameters.sparse = value.parse().map_err(|_| wrong("give true or false"))?,
                 "dirMode" => {
                     let mode = octal(value).and_then(|bits| DirectoryMode::try_from(bits).ok());
-                    let wanted = "an octal number from 0000 to 1777 is wanted";
+                    let wanted = "give an octal number from 0000 to 1777";
                     parameters.directory_mode = Some(mode.ok_or_else(|| wrong(wanted))?);
                 }
                 "inodes" => {
                     let number = value.parse::<u64>().ok().and_then(|number| Inodes::try_from(number).ok());
-                    parameters.inodes = Some(number.ok_or_else(|| wrong("a number from 1 to 4294967295 is wanted"))?);
+                    parameters.inodes = Some(number.ok_or_else(|| wrong("give a number from 1 to 4294967295"))?);
                 }
                 "blockSize" => {
                     parameters.block_size = Some(match value {
                         "512" => BlockSize::B512,
                         "4096" => BlockSize::B4096,
-                        _ => return Err(wrong("512 or 4096 is wanted")),
+                        _ => return Err(wrong("give 512 or 4096")),
                     });
                 }
                 "csi.storage.k8s.io/fstype" => check_filesystem(value)?,
-                // Who asks, as the provisioner may be told to add: of no concern to the volume.
+                // The claim's identity, which the provisioner may add: it does not affect the volume.
                 "csi.storage.k8s.io/pvc/name" | "csi.storage.k8s.io/pvc/namespace" | "csi.storage.k8s.io/pv/name" => {}
-                _ => return Err(Fault::invalid(format!("unknown parameter {key:?}; accepted are {ACCEPTED}"))),
+                _ => {
+                    return Err(Fault::invalid(format!(
+                        "unknown parameter {key:?}; supported parameters are {ACCEPTED}"
+                    )));
+                }
             }
         }
         Ok(parameters)
     }
 
-    /// The kind of volume they ask for.
+    /// The kind of volume they describe.
     pub fn kind(&self, mode: Mode, size: Bytes) -> VolumeKind {
         match mode {
             Mode::Directory => VolumeKind::Directory {
@@ -79,27 +83,27 @@ impl Parameters {
     /// The pool they name: by default the only one, or the one called `default`.
     ///
     /// # Errors
-    /// When there is no such pool, or none is named and the choice is open.
+    /// When there is no such pool, or when none is named and the choice is ambiguous.
     pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
         if pools.is_empty() {
             let kind = FaultKind::Typed(ErrorKind::PoolBroken);
-            return Err(Fault::new(kind, "the privileged helper serves no pool: start it with --pool NAME=DIRECTORY"));
+            return Err(Fault::new(kind, "the privileged helper serves no pools: start it with --pool NAME=DIR"));
         }
         let names = || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
         match &self.pool {
             Some(wanted) => pools.iter().map(|pool| &pool.name).find(|name| *name == wanted).ok_or_else(|| {
-                Fault::invalid(format!("pool {wanted} is not served on this node; served are {}", names()))
+                Fault::invalid(format!("pool {wanted} is not served on this node; use one of {}", names()))
             }),
             None => default_pool(pools).ok_or_else(|| {
                 Fault::invalid(format!(
-                    "there are several pools and none is called default: set parameter pool to one of {}",
+                    "there are several pools and none is called default: set the parameter pool to one of {}",
                     names()
                 ))
             }),
         }
     }
 
-    /// Whether a volume in that pool is what they ask for.
+    /// Whether these parameters allow a volume in this pool.
     pub fn allows_pool(&self, pool: &PoolName) -> bool {
         self.pool.as_ref().is_none_or(|wanted| wanted == pool)
     }

@@ -1,4 +1,4 @@
-//! Making a volume, or finding the one that was made before.
+//! Creates a volume, or finds the one that was created before.
 
 use bulkhead_protocol::{Bytes, ErrorKind, NameHash, PoolName, Request, Usage, VolumeId, VolumeKind, VolumeSpec};
 
@@ -6,20 +6,20 @@ use super::access::Mode;
 use super::size::default_inodes;
 use super::{Fault, Parameters, SizeRange, Volumes, identify};
 
-/// A volume that somebody wants to have.
+/// A volume to be created.
 #[derive(Clone, Debug)]
 pub struct NewVolume {
-    /// The name by which it is asked for; the same name asks for the same volume.
+    /// The caller's name for it; the same name means the same volume.
     pub name: String,
     /// Directory or device.
     pub mode: Mode,
-    /// How large.
+    /// The acceptable sizes.
     pub range: SizeRange,
-    /// What else.
+    /// Its other settings.
     pub parameters: Parameters,
 }
 
-/// A volume that is there.
+/// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provisioned {
     /// Its id.
@@ -29,10 +29,10 @@ pub struct Provisioned {
 }
 
 impl Volumes {
-    /// Makes `new`, or finds it.
+    /// Creates `new`, or finds it.
     ///
     /// # Errors
-    /// `AlreadyExists` when a volume of that name is there and is not what is asked for.
+    /// `AlreadyExists` when a volume of this name exists with other properties.
     pub async fn provision(&self, new: NewVolume) -> Result<Provisioned, Fault> {
         let (volume, name_hash) = identify(&new.name)?;
         let size = new.range.choose()?;
@@ -51,12 +51,12 @@ impl Volumes {
             Ok(Provisioned { volume, size })
         } else {
             Err(Fault::already_exists(format!(
-                "volume {volume} exists with {size} bytes, which is not in the range that is asked for"
+                "volume {volume} exists with {size} bytes, which is outside the requested range"
             )))
         }
     }
 
-    /// The size of a volume that differs from `new` only in having grown, and its default number of inodes with it.
+    /// The size of a volume that differs from `new` only because it has grown, along with its default number of inodes.
     async fn grown_since(
         &self,
         volume: &VolumeId,
@@ -65,7 +65,7 @@ impl Volumes {
         name_hash: NameHash,
     ) -> Result<Option<Bytes>, Fault> {
         let Usage { pool: in_pool, spec, .. } = match self.helper.usage(volume, None).await.map_err(Fault::from) {
-            // Deleted meanwhile: the next call makes a new one.
+            // Deleted meanwhile: the next call creates a new one.
             Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
             usage => usage?,
         };

@@ -1,4 +1,4 @@
-//! Bringing a volume to a target, and taking it away again.
+//! Publishes a volume at a target, and unpublishes it.
 
 use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
 
@@ -9,7 +9,7 @@ impl Volumes {
     /// Publishes `volume` at `path`. Repeated with the same arguments, it does nothing.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is there in another way, `InUse` when another target stands against it.
+    /// `AlreadyExists` when it is published there with other settings, `InUse` when another target excludes this one.
     pub async fn publish(&self, volume: VolumeId, path: &str, access: Access) -> Result<(), Fault> {
         let _guard = self.in_flight.enter(&volume)?;
         let target = self.target(&volume, path).await?;
@@ -42,12 +42,12 @@ impl Volumes {
         let make = Request::MakeDevice { volume: volume.clone(), target, exclusive };
         let Err(failure) = self.helper.done(make).await else { return Ok(()) };
         if let Err(left) = self.detach(volume.clone()).await {
-            tracing::warn!(%volume, "the loop device of a failed publish is left behind: {left}");
+            tracing::warn!(%volume, "cannot detach the loop device after a failed publish: {left}");
         }
         Err(failure.into())
     }
 
-    /// Takes `volume` away from `path`. What is not there is as good as taken away, even if nobody knows the volume.
+    /// Unpublishes `volume` from `path`. Succeeds if it is not published there, even if the volume is unknown.
     ///
     /// # Errors
     /// `Busy` when it is still open, `Invalid` when the volume is known and the path is below no publish directory.
@@ -67,8 +67,8 @@ impl Volumes {
         }
     }
 
-    /// The mode in which `volume` is probably published at `target`. The call to take it away does not tell, and the
-    /// volume may be unknown. The helper refuses a wrong guess.
+    /// The mode in which `volume` is probably published at `target`. The call to unpublish does not say, and the volume
+    /// may be unknown. The helper refuses a wrong guess.
     async fn mode_at(&self, volume: &VolumeId, target: &TargetPath) -> Mode {
         if let Some(mode) = kubelets_mode(target) {
             return mode;
@@ -87,7 +87,7 @@ impl Volumes {
         }
     }
 
-    /// Gives the loop device back, unless other targets use it.
+    /// Detaches the loop device unless other targets use it.
     async fn detach(&self, volume: VolumeId) -> Result<(), Fault> {
         match self.gone(Request::LoopDetach { volume }).await {
             Err(fault) if fault.is(ErrorKind::InUse) => Ok(()),
@@ -95,7 +95,7 @@ impl Volumes {
         }
     }
 
-    /// Asks for the end of something, which need not have been there.
+    /// Sends a request to remove something that need not exist.
     async fn gone(&self, request: Request) -> Result<(), Fault> {
         match self.helper.done(request).await.map_err(Fault::from) {
             Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
@@ -104,7 +104,7 @@ impl Volumes {
     }
 }
 
-/// The mode that a target of the kubelet's own has by its name.
+/// The mode that the path of one of the kubelet's own targets implies.
 fn kubelets_mode(target: &TargetPath) -> Option<Mode> {
     target.path.components().find_map(|part| match part {
         "kubernetes.io~csi" => Some(Mode::Directory),

@@ -1,11 +1,11 @@
-//! Deleting a volume.
+//! Deletes a volume.
 
 use bulkhead_protocol::{ErrorKind, Request, VolumeId};
 
 use super::{Fault, Volumes};
 
 impl Volumes {
-    /// Deletes `volume`. One that is not there is as good as deleted.
+    /// Deletes `volume`. A volume that does not exist counts as deleted.
     ///
     /// # Errors
     /// `InUse` while it is published.

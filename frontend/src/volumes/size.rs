@@ -1,19 +1,19 @@
-//! Ranges of sizes that a caller accepts, and the size that is chosen.
+//! The range of sizes that a caller accepts, and the choice of a size.
 
 use bulkhead_protocol::{Bytes, Inodes, SIZE_STEP};
 
 use super::Fault;
 
-/// The least a volume can have: below it no filesystem on a block volume would be of use.
+/// The minimum size of a volume: a smaller block volume could not hold a useful filesystem.
 pub const MINIMUM_BYTES: u64 = 1 << 20;
 
-/// What a volume has when nobody says how much.
+/// The default size of a volume.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
-/// Space for which a directory volume is given one inode, unless the caller asks for a number.
+/// A directory volume gets one inode per this many bytes, unless the caller requests a number.
 const BYTES_PER_INODE: u64 = 16 << 10;
 
-/// The fewest inodes given so.
+/// The minimum of this default.
 const MINIMUM_INODES: u64 = 1024;
 
 /// The sizes that a caller accepts.
@@ -50,21 +50,21 @@ impl SizeRange {
     /// The size that a new volume gets.
     ///
     /// # Errors
-    /// When rounding up leads beyond the limit, or beyond all sizes.
+    /// When rounding up exceeds the limit or the largest possible size.
     pub fn choose(&self) -> Result<Bytes, Fault> {
         let default = || DEFAULT_BYTES.min(self.limit.unwrap_or(u64::MAX)) / SIZE_STEP * SIZE_STEP;
         let wanted = self.required.unwrap_or_else(default);
         let size = Bytes::round_up(wanted.max(MINIMUM_BYTES))
-            .ok_or_else(|| Fault::out_of_range(format!("{wanted} bytes: no volume can be that large")))?;
+            .ok_or_else(|| Fault::out_of_range(format!("{wanted} bytes is larger than any volume can be")))?;
         match self.limit {
             Some(limit) if size.get() > limit => Err(Fault::out_of_range(format!(
-                "no volume has at most {limit} bytes and at least {wanted}: sizes are multiples of {SIZE_STEP} and at least {MINIMUM_BYTES}"
+                "no volume size is between {wanted} and {limit} bytes: sizes are multiples of {SIZE_STEP} and at least {MINIMUM_BYTES}"
             ))),
             _ => Ok(size),
         }
     }
 
-    /// Whether a volume of that size is one that was asked for.
+    /// Whether a size is in the range.
     pub fn admits(&self, size: Bytes) -> bool {
         size.get() >= self.required.unwrap_or(0) && size.get() <= self.limit.unwrap_or(u64::MAX)
     }
@@ -72,7 +72,7 @@ impl SizeRange {
     /// The size to which a volume of size `current` has to grow; `current` when it is large enough.
     ///
     /// # Errors
-    /// When it cannot have a size in the range, because volumes never shrink or by rounding.
+    /// When no size in the range is possible, because volumes never shrink or because of rounding.
     pub fn grow(&self, current: Bytes) -> Result<Bytes, Fault> {
         match (self.required, self.limit) {
             (Some(required), _) if required > current.get() => self.choose(),
@@ -84,7 +84,7 @@ impl SizeRange {
     }
 }
 
-/// The number of inodes that a directory volume of that size is given.
+/// The default number of inodes of a directory volume of this size.
 pub fn default_inodes(size: Bytes) -> Inodes {
     let most = u64::from(u32::MAX);
     let number = (size.get() / BYTES_PER_INODE).clamp(MINIMUM_INODES, most);

@@ -1,31 +1,31 @@
-//! From a path on the host to a target below a publish directory.
+//! Resolves a path on the host to a target below a publish directory.
 
 use bulkhead_protocol::{PublishDirectory, RelativePath, TargetPath};
 
 use super::Fault;
 
-/// The target that `path` names: below the publish directory that is nearest to it.
+/// The target that `path` names, below the nearest publish directory.
 ///
-/// The path is cleaned as text, never looked up. Empty components and `.` mean nothing; `..` is refused, since what
-/// it means depends on links.
+/// The path is normalized as text, never looked up. Empty components and `.` are ignored; `..` is refused, because its
+/// meaning depends on symbolic links.
 ///
 /// # Errors
-/// When the path is none, or below no publish directory; the message names those there are.
+/// When the path is invalid, or not below a publish directory; the message lists the publish directories.
 pub fn resolve(path: &str, directories: &[PublishDirectory]) -> Result<TargetPath, Fault> {
     let path = components(path)?;
     let nearest = directories
         .iter()
         .filter_map(|directory| {
             let base = components(directory.host_path.as_str()).ok()?;
-            // The directory itself is no target.
+            // The directory itself is not a target.
             let below = path.strip_prefix(base.as_slice()).filter(|below| !below.is_empty())?;
             Some((directory, below))
         })
         .min_by_key(|(_, below)| below.len());
     let Some((directory, below)) = nearest else {
         let known: Vec<_> = directories.iter().map(|directory| directory.host_path.as_str()).collect();
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        return Err(Fault::invalid(format!("the path is below no publish directory: {known}")));
+        let known = if known.is_empty() { "none are configured".to_owned() } else { known.join(", ") };
+        return Err(Fault::invalid(format!("the path is not below a publish directory ({known})")));
     };
     let below = RelativePath::try_from(below.join("/")).map_err(|error| Fault::invalid(error.to_string()))?;
     Ok(TargetPath { directory: directory.name.clone(), path: below })

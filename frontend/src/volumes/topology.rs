@@ -1,4 +1,4 @@
-//! Where volumes are: on one node.
+//! The topology of volumes: each is on one node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,10 +8,10 @@ use sha2::{Digest, Sha256};
 
 use super::name::hexadecimal;
 
-/// The longest value of a topology segment (CSI, NodeGetInfo), which is also that of a Kubernetes label.
+/// The maximum length of a topology segment's value (CSI, NodeGetInfo), the same as a Kubernetes label's.
 const LONGEST_VALUE: usize = 63;
 
-/// The one place at which volumes of this node can be used.
+/// The one place where this node's volumes can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     key: String,
@@ -19,13 +19,13 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of the node with that id.
+    /// The place of the node with this id.
     pub fn new(driver: &DriverName, node: &str) -> Self {
         let value = if is_label_value(node) { node.to_owned() } else { hexadecimal(&Sha256::digest(node)[..16]) };
         Self { key: format!("{driver}/node"), value }
     }
 
-    /// The segment's key, which is also that of the labels by which Kubernetes objects are found.
+    /// The segment's key, also used for the labels that select Kubernetes objects.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -40,7 +40,7 @@ impl Place {
         BTreeMap::from([(self.key.clone(), self.value.clone())])
     }
 
-    /// Whether `segments` hold here: they name nothing but this place. Keys are compared without regard to case.
+    /// Whether `segments` name nothing but this place. Keys are compared case-insensitively.
     pub fn satisfies(&self, segments: &BTreeMap<String, String>) -> bool {
         segments.iter().all(|(key, value)| key.eq_ignore_ascii_case(&self.key) && *value == self.value)
     }
@@ -52,7 +52,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Whether `text` can be a label's value as it is.
+/// Whether `text` is a valid label value.
 fn is_label_value(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

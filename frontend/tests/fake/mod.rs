@@ -1,4 +1,4 @@
-//! A helper that does what a test tells it to: for what a real one cannot be made to show.
+//! A helper that follows a test's script, for behaviour that a real one cannot be made to show.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -29,7 +29,7 @@ pub enum Act {
     Bytes(Vec<u8>),
     /// Closes the connection.
     Close,
-    /// Says nothing for as long as the connection lasts.
+    /// Stays silent for as long as the connection lasts.
     Hang,
     /// Answers when the test lets it.
     Later(Arc<Notify>, Response),
@@ -37,7 +37,7 @@ pub enum Act {
 
 type Script = Arc<dyn Fn(&Request) -> Act + Send + Sync>;
 
-/// How the fake greets.
+/// How the fake answers a hello.
 #[derive(Clone)]
 pub enum Greeting {
     Welcome(Box<Welcome>),
@@ -65,7 +65,7 @@ impl FakeHelper {
         fake
     }
 
-    /// A fake that does not run yet.
+    /// A fake that is not running yet.
     pub fn stopped(script: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         let directory = tempfile::tempdir().unwrap();
         Self {
@@ -114,12 +114,12 @@ impl FakeHelper {
         });
     }
 
-    /// Ends it as SIGKILL would: the socket's name stays.
+    /// Ends it as SIGKILL would: the socket's name stays behind.
     pub async fn kill(&mut self) {
         self.tasks.shutdown().await;
     }
 
-    /// The names of the requests that came, apart from probes.
+    /// The names of the requests received, except probes.
     pub fn names(&self) -> Vec<String> {
         let name = |request: &Request| format!("{request:?}").split([' ', '{']).next().unwrap_or("").to_owned();
         self.seen.lock().unwrap().iter().map(name).filter(|name| name != "List").collect()

@@ -1,4 +1,4 @@
-//! An API server that fails as a test tells it to: for what a real one cannot be made to do.
+//! An API server that fails as a test demands, for failures that a real one cannot be made to produce.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use tokio::sync::broadcast;
 pub enum Fault {
     /// Answers with this status.
     Refuse(u16, Value),
-    /// Turns it away as an API server does that has too much to do, for so many seconds.
+    /// Rejects it like an overloaded API server, to be retried after this many seconds.
     Busy(u32),
-    /// Says nothing, for as long as the connection lasts.
+    /// Stays silent for as long as the connection lasts.
     Hang,
 }
 
 type Rule = Box<dyn FnMut(&Method, &str) -> Option<Fault> + Send>;
 
-/// A request that came.
+/// A request that was received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub method: Method,
@@ -44,10 +44,10 @@ pub struct MockApi {
 
 struct Shared {
     claims: Mutex<Vec<Value>>,
-    /// Whether lists leave all claims out.
+    /// Whether lists omit all claims.
     unlisted: AtomicBool,
     classes: Vec<Value>,
-    /// Events of the claims' watch.
+    /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
     rule: Mutex<Rule>,
     seen: Mutex<Vec<Seen>>,
@@ -87,25 +87,25 @@ impl MockApi {
         self.kubeconfig.clone()
     }
 
-    /// Puts `claim` there without a word to those who watch.
+    /// Stores `claim` without telling the watches.
     pub fn put(&self, claim: &Value) {
         let mut claims = self.shared.claims.lock().unwrap();
         claims.retain(|other| other["metadata"]["uid"] != claim["metadata"]["uid"]);
         claims.push(claim.clone());
     }
 
-    /// Puts `claim` there and tells those who watch.
+    /// Stores `claim` and tells the watches.
     pub fn tell(&self, claim: &Value) {
         self.put(claim);
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
 
-    /// Takes all claims away without a word to those who watch.
+    /// Removes all claims without telling the watches.
     pub fn clear(&self) {
         self.shared.claims.lock().unwrap().clear();
     }
 
-    /// Leaves all claims out of lists; each one is still there for who asks for it.
+    /// Omits all claims from lists; each can still be read by name.
     pub fn unlist(&self) {
         self.shared.unlisted.store(true, Ordering::Relaxed);
     }
@@ -117,7 +117,7 @@ impl MockApi {
         let _ = self.shared.events.send(json!({ "type": "ERROR", "object": status }));
     }
 
-    /// The requests with that method whose path contains `part`.
+    /// The requests with this method whose path contains `part`.
     pub fn seen(&self, method: &Method, part: &str) -> Vec<Seen> {
         let seen = self.shared.seen.lock().unwrap();
         seen.iter().filter(|seen| seen.method == *method && seen.path.contains(part)).cloned().collect()

@@ -1,4 +1,4 @@
-//! What of a definition is seen on the wire, as text: one line a method, field and value.
+//! A definition as it appears on the wire, as text: one line per method, field and value.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

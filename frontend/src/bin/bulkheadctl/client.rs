@@ -15,30 +15,30 @@ use tonic::transport::{Channel, Endpoint as Transport};
 use tonic::{Code, Status};
 use tower::service_fn;
 
-/// As long as the kubelet waits.
+/// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Clients of the three services, over one connection.
+/// Clients of the three services, sharing one connection.
 pub struct Client {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
     pub node: NodeClient<Channel>,
 }
 
-/// Why a command has not done what it was told.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    #[error("the runtime does not start: {0}")]
+    #[error("cannot start the runtime: {0}")]
     Runtime(io::Error),
-    #[error("cannot connect to {}: {error}; is bulkhead-frontend serving there, and may you connect to it?", path.display())]
+    #[error("cannot connect to {}: {error}; is bulkhead-frontend serving there, and does it allow this user?", path.display())]
     Connect { path: PathBuf, error: io::Error },
-    #[error("{} is no CSI endpoint: {error}", path.display())]
+    #[error("cannot speak CSI at {}: {error}; is this the socket of bulkhead-frontend?", path.display())]
     Transport { path: PathBuf, error: tonic::transport::Error },
     #[error("{}", explain(.0))]
     Call(#[from] Box<Status>),
-    #[error("the answer is incomplete: {0} is missing")]
+    #[error("the response has no {0}; are the releases of bulkheadctl and bulkhead-frontend compatible?")]
     Incomplete(&'static str),
-    #[error("the output cannot be written: {0}")]
+    #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
 
@@ -52,7 +52,7 @@ impl Client {
     /// Connects to `endpoint`.
     pub async fn connect(endpoint: &Endpoint) -> Result<Self, Failure> {
         let path = endpoint.path().to_owned();
-        // Made before the transport asks for it, because the transport would hide why it fails.
+        // Connect before the transport does, because the transport would hide why it fails.
         let first = connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
         let connector = {
             let (path, mut first) = (path.clone(), Some(first));
@@ -64,7 +64,7 @@ impl Client {
                 }
             })
         };
-        // The address is only the name that HTTP/2 wants to have.
+        // HTTP/2 requires an address; only its syntax matters.
         let transport = Transport::from_static("http://localhost").timeout(DEADLINE);
         let channel = transport
             .connect_with_connector(connector)
@@ -85,7 +85,7 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
 fn explain(status: &Status) -> String {
     let advice = match status.code() {
         Code::Unavailable | Code::Aborted => " (try again)",
-        Code::Unimplemented => " (this plugin does not offer it)",
+        Code::Unimplemented => " (this plugin does not support it)",
         _ => "",
     };
     format!("{}: {}{advice}", code_name(status.code()), status.message())

@@ -48,7 +48,7 @@ async fn node_info(mut client: Client) -> Result<Report, Failure> {
     let node = client.node.node_get_info(NodeGetInfoRequest {}).await?.into_inner();
     let topology = node.accessible_topology.unwrap_or_default().segments;
     let places: Vec<_> = topology.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let ready_word = if ready { "yes" } else { "no: the privileged helper does not answer" };
+    let ready_word = if ready { "yes" } else { "no: the privileged helper cannot be reached" };
     let table = Table::facts([
         ("node", node.node_id.clone()),
         ("topology", places.join(", ")),

@@ -4,11 +4,11 @@ use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::quantity::Quantity;
 use clap::{Args, Parser, Subcommand};
 
-/// Makes, publishes, measures and deletes volumes through a CSI endpoint.
+/// Create, publish, inspect and delete volumes through a CSI endpoint.
 #[derive(Debug, Parser)]
 #[command(name = "bulkheadctl", version)]
 pub struct Options {
-    /// Socket that bulkhead-frontend serves: unix:///PATH.
+    /// Socket served by bulkhead-frontend: unix:///PATH.
     #[arg(
         long,
         global = true,
@@ -28,15 +28,15 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Volumes of this node.
+    /// Manage the volumes of this node.
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// The node itself.
+    /// Inspect the node.
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Room for new volumes.
+    /// Show the space available for new volumes.
     Capacity {
-        /// Pool to look at; by default the one that volumes are made in.
+        /// Pool to inspect; defaults to the pool that new volumes are created in.
         #[arg(long)]
         pool: Option<String>,
     },
@@ -44,33 +44,33 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// Its name, its place, and whether it is ready.
+    /// Show the node's name, its topology, and whether it is ready.
     Info,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
-    /// Make a volume, or find the one with that name.
+    /// Create a volume, or find the one with this name.
     Create(Create),
-    /// All volumes.
+    /// List all volumes.
     List,
-    /// Bring a volume to a path below one of the publish directories.
+    /// Publish a volume at a path below one of the publish directories.
     Publish(Publish),
-    /// Take a volume away from a path.
+    /// Unpublish a volume from a path.
     Unpublish {
-        /// Volume id, as "volume list" shows it.
+        /// Volume id, as shown by "volume list".
         id: String,
         /// Absolute path at which it is published.
         target: String,
     },
-    /// Make a volume larger while it is in use.
+    /// Expand a volume while it is in use.
     Expand {
         /// Volume id.
         id: String,
-        /// Size it is to have at least, such as 20Gi.
+        /// Minimum size, such as 20Gi.
         #[arg(long)]
         size: Quantity,
-        /// Path at which it is published: ask the Node service instead of the Controller service.
+        /// Path at which it is published: use the Node service instead of the Controller service.
         #[arg(long)]
         path: Option<String>,
     },
@@ -81,7 +81,7 @@ pub enum VolumeCommand {
         /// Absolute path at which it is published.
         path: String,
     },
-    /// Delete a volume, with everything in it.
+    /// Delete a volume and all its data.
     Delete {
         /// Volume id.
         id: String,
@@ -90,18 +90,18 @@ pub enum VolumeCommand {
 
 #[derive(Debug, Args)]
 pub struct Create {
-    /// Name to ask for it by; the same name gives the same volume.
+    /// Name of the volume; the same name always means the same volume.
     pub name: String,
-    /// Size it is to have at least.
+    /// Minimum size.
     #[arg(long, default_value = "1Gi")]
     pub size: Quantity,
-    /// Make a block device instead of a directory.
+    /// Create a block device instead of a directory.
     #[arg(long)]
     pub block: bool,
-    /// Pool to make it in.
+    /// Pool to create it in.
     #[arg(long)]
     pub pool: Option<String>,
-    /// Allocate a block device's space only when it is written.
+    /// Allocate a block device's space only as it is written.
     #[arg(long, requires = "block")]
     pub sparse: bool,
     /// Logical block size of a block device: 512 or 4096.
@@ -110,18 +110,18 @@ pub struct Create {
     /// Permissions of the directory, in octal.
     #[arg(long, value_name = "MODE", conflicts_with = "block")]
     pub dir_mode: Option<String>,
-    /// Most inodes that the directory may hold.
+    /// Maximum number of inodes in the directory.
     #[arg(long, value_name = "NUMBER", conflicts_with = "block")]
     pub inodes: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct Publish {
-    /// Volume id, as "volume list" shows it.
+    /// Volume id, as shown by "volume list".
     pub id: String,
-    /// Absolute path; its parent directory exists.
+    /// Absolute path; its parent directory must exist.
     pub target: String,
-    /// Refuse writes.
+    /// Publish it read-only.
     #[arg(long)]
     pub read_only: bool,
     /// The volume is a block device.
@@ -130,7 +130,7 @@ pub struct Publish {
     /// Refuse if it is published anywhere else.
     #[arg(long)]
     pub exclusive: bool,
-    /// Flag to mount the directory with, such as noexec; may be given again.
+    /// Mount flag for the directory, such as noexec; may be repeated.
     #[arg(long, value_name = "FLAG", conflicts_with = "block")]
     pub mount_flag: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a command prints.
+//! Command output.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::client::Failure;
 
-/// An outcome, for machines and for people.
+/// The result of a command, for machines and for people.
 pub struct Report {
     json: Value,
     text: Table,
@@ -21,12 +21,12 @@ impl Report {
         Self { json, text }
     }
 
-    /// Prints one of the two on standard output.
+    /// Prints the result on standard output.
     pub fn print(&self, json: bool) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         let written = if json { writeln!(out, "{:#}", self.json) } else { write!(out, "{}", self.text) };
         match written.and_then(|()| out.flush()) {
-            // Whoever reads has seen enough.
+            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             outcome => Ok(outcome?),
         }
@@ -34,14 +34,14 @@ impl Report {
 }
 
 impl Table {
-    /// A table below a line of headings.
+    /// A table with a line of headings.
     pub fn headed<const N: usize>(headings: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Self {
         let mut table = vec![headings.map(str::to_uppercase).to_vec()];
         table.extend(rows.into_iter().map(Vec::from));
         Self(table)
     }
 
-    /// One fact a line.
+    /// One fact per line.
     pub fn facts(facts: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         Self(facts.into_iter().map(|(name, value)| vec![format!("{name}:"), value]).collect())
     }

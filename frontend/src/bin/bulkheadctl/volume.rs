@@ -118,7 +118,7 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
         };
         let sums = [usage.total, usage.used, usage.available];
         let text = match sums.map(shown) {
-            [total, ..] if usage.used == 0 && usage.available == 0 => format!("{total} in all"),
+            [total, ..] if usage.used == 0 && usage.available == 0 => format!("{total} total"),
             [total, used, available] => format!("{used} of {total} used, {available} available"),
         };
         facts.push((unit, text));
@@ -134,7 +134,7 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
 async fn delete(mut client: Client, id: String) -> Result<Report, Failure> {
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..DeleteVolumeRequest::default() };
     client.controller.delete_volume(request).await?;
-    Ok(Report::new(json!({ "id": id }), Table::line(format!("{id} is deleted"))))
+    Ok(Report::new(json!({ "id": id }), Table::line(format!("{id} has been deleted"))))
 }
 
 fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapability {
