@@ -1,16 +1,15 @@
 //! Container images: one static program each on nothing, as archives that `ctr images import`, `podman load` and
 //! `docker load` read. The same program makes the same bytes.
 
-mod tar;
-
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tar::{EntryType, Header};
 
-use self::tar::Archive;
 use crate::workspace::Architecture;
 
 /// What an image holds and how it is started.
@@ -41,7 +40,7 @@ const SHELL: Image = Image {
     ..Image::of_program("bulkhead-shell")
 };
 
-/// Writes an archive for each image into the directory, and returns where they are. `built` tells where a program is.
+/// Writes an archive for each image into the directory, and returns where they are. `built` says where a program is.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     IMAGES.iter().map(|image| image.write(&built(image.name), architecture, directory)).collect()
@@ -64,7 +63,7 @@ impl Image {
         let name = format!("{}:{}", self.name, self.tag);
         let archive = self.archive(&name, &content, architecture).context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
-        // Who reads it meanwhile gets the old one or the new one.
+        // A runtime that reads it meanwhile gets the old one or the new one, never a part.
         let unfinished = path.with_extension("unfinished");
         fs::write(&unfinished, archive).with_context(|| format!("write {}", unfinished.display()))?;
         fs::rename(&unfinished, &path).with_context(|| format!("put {} in place", path.display()))?;
@@ -72,8 +71,8 @@ impl Image {
     }
 
     /// The archive: an OCI image layout, and the list by which `docker load` finds the same blobs.
-    fn archive(&self, name: &str, program: &[u8], architecture: Architecture) -> std::io::Result<Vec<u8>> {
-        let mut layer = Archive::new(Vec::new());
+    fn archive(&self, name: &str, program: &[u8], architecture: Architecture) -> io::Result<Vec<u8>> {
+        let mut layer = Archive::new();
         if let Some((directory, _)) = self.program.rsplit_once('/') {
             layer.directory(directory)?;
         }
@@ -122,7 +121,7 @@ impl Image {
         });
         let docker = json!([{ "Config": config.path(), "RepoTags": [name], "Layers": [layer.path()] }]);
 
-        let mut archive = Archive::new(Vec::new());
+        let mut archive = Archive::new();
         archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
         archive.file("index.json", 0o644, index.to_string().as_bytes())?;
         archive.file("manifest.json", 0o644, docker.to_string().as_bytes())?;
@@ -132,6 +131,42 @@ impl Image {
             archive.file(&blob.path(), 0o644, &blob.content)?;
         }
         archive.finish()
+    }
+}
+
+/// A tar archive whose bytes depend on names and contents only: everything belongs to root and is as old as the epoch.
+struct Archive {
+    builder: tar::Builder<Vec<u8>>,
+}
+
+impl Archive {
+    fn new() -> Self {
+        Archive { builder: tar::Builder::new(Vec::new()) }
+    }
+
+    fn directory(&mut self, path: &str) -> io::Result<()> {
+        self.add(EntryType::Directory, path, 0o755, b"")
+    }
+
+    fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+        self.add(EntryType::Regular, path, mode, content)
+    }
+
+    fn add(&mut self, kind: EntryType, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_path(path)?;
+        header.set_mode(mode);
+        header.set_size(content.len() as u64);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_cksum();
+        self.builder.append(&header, content)
+    }
+
+    fn finish(self) -> io::Result<Vec<u8>> {
+        self.builder.into_inner()
     }
 }
 

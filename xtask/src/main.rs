@@ -31,7 +31,7 @@ use self::workspace::{Architecture, Profile, Selection, Workspace};
 
 /// Builds, tests and shows Bulkhead.
 #[derive(Parser)]
-#[command(name = "cargo xtask")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
     #[command(subcommand)]
     task: Task,
