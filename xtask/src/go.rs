@@ -15,7 +15,7 @@ use crate::process::{capture, command};
 use crate::progress::timed;
 use crate::workspace::Architecture;
 
-/// What is fetched when the distribution's is older than [`SELF_UPDATING`].
+/// The version that is fetched when the distribution's is older than [`SELF_UPDATING`].
 const TOOLCHAIN: &str = "go1.24.0";
 
 /// The first minor version of Go 1 that fetches what a module asks for.

@@ -27,7 +27,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The images, called after their programs.
 const IMAGES: [Image; 2] = [
-    // The user whom the helper's deployments obey.
+    // The user that the helper's deployments allow.
     Image { user: "10001:10001", stop_signal: "SIGTERM", ..Image::of_program("bulkhead-frontend") },
     Image::of_program("bulkhead-privhelper"),
 ];

@@ -41,28 +41,28 @@ struct Arguments {
 enum Task {
     /// Build the programs that are shipped: static, for musl.
     Build {
-        /// Build what is shipped rather than what is quick to build.
+        /// Optimize as for a release, which takes longer to build.
         #[arg(long)]
         release: bool,
         /// The processor to build for.
         #[arg(long, value_enum, default_value_t = Architecture::host())]
         arch: Architecture,
     },
-    /// Write the container images, for a runtime to import.
+    /// Write the container images, for a container runtime to import.
     Image(ImageArguments),
-    /// Check format, lints, licenses and sources, and end with the line `lint: ok`.
+    /// Check formatting, lints, licenses and sources of crates. The last line is `lint: ok`.
     Lint(LintArguments),
-    /// Run the tests, and end with the line `N passed, N failed`.
+    /// Run the tests. The last line is `N passed, N failed`.
     Test(TestArguments),
-    /// Show real volumes through their whole life, and end with the line `demo: ok`.
+    /// Demonstrate the whole life of real volumes. The last line is `demo: ok`.
     Demo(DemoArguments),
-    /// Measure the services on this host.
+    /// Measure the CSI services, or the agent on a control plane, on this host.
     Bench(BenchArguments),
-    /// Build the programs of a Kubernetes cluster unless that is done, and print their directory.
+    /// Build the programs of a Kubernetes cluster, unless they are in the cache, and print their directory.
     ControlPlane,
-    /// Start a Kubernetes node with Bulkhead on it, and run a command beside it.
+    /// Start a Kubernetes node with Bulkhead on it, and run a command against it.
     Node(NodeArguments),
-    /// Run a command in the virtual machine, with the programs in its PATH.
+    /// Run a command in the virtual machine, with our programs in its PATH.
     Vm(VmArguments),
 }
 

@@ -8,10 +8,10 @@ use crate::process::{capture, command, run, run_quietly};
 use crate::progress::{say, timed};
 use crate::workspace::Architecture;
 
-/// What the suite, the demonstration and the bench call on the host that they run on.
+/// What the suite, the demonstration and the bench call on their host.
 pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
 
-/// Makes sure that Debian packages are installed: installs them as root, or tells the one line that does.
+/// Makes sure that Debian packages are installed: installs them as root, or fails with the command that does.
 pub fn require(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -49,7 +49,7 @@ fn missing(packages: &[&str]) -> Result<Vec<String>> {
     Ok(packages.iter().filter(|package| !installed.contains(*package)).map(|package| package.to_string()).collect())
 }
 
-/// Makes sure that there is a C compiler for the shipped target: the frontend's cryptography has parts in C.
+/// Makes sure that there is a C compiler for the shipped target: parts of the frontend's cryptography are in C.
 pub fn require_compiler(architecture: Architecture) -> Result<()> {
     let (program, packages) = if architecture == Architecture::host() {
         ("musl-gcc".to_owned(), vec!["musl-tools".to_owned()])
@@ -71,7 +71,7 @@ pub fn require_target(triple: &str) -> Result<()> {
     let installed = match capture(command("rustup").args(["target", "list", "--installed"])) {
         Ok(installed) => installed,
         Err(error) => {
-            // A toolchain from elsewhere has its own way to add a target; the build tells if it is missing.
+            // A toolchain from elsewhere has its own way to add a target; the build reports a missing one.
             say(format_args!("no rustup to ask for the target {triple}: {error}"));
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! What the person at the terminal is told. Everything goes to standard error, so that the output of a command run in
-//! the machine stays clean.
+//! Messages for the person at the terminal. They go to standard error, so that the output of a command run in the
+//! machine stays clean.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -8,16 +8,16 @@ use std::time::Instant;
 use anyhow::Result;
 
 thread_local! {
-    /// What this thread is at, when others are at something else.
+    /// What this thread works on, when other threads work on something else.
     static TOPIC: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Puts the topic before all that this thread says from now on.
+/// Puts the topic before every message of this thread from now on.
 pub fn set_topic(topic: &'static str) {
     TOPIC.set(Some(topic));
 }
 
-/// Says what is being done.
+/// Prints a message.
 pub fn say(what: impl Display) {
     match TOPIC.get() {
         Some(topic) => eprintln!("xtask: {topic}: {what}"),
@@ -25,7 +25,7 @@ pub fn say(what: impl Display) {
     }
 }
 
-/// Says what is being done, does it, and says how long it took.
+/// Does the work, with a message before it, and one after it with the time it took.
 pub fn timed<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T> {
     say(format_args!("{what} …"));
     let start = Instant::now();

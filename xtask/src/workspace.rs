@@ -58,18 +58,18 @@ impl Architecture {
 pub enum Profile {
     /// Quick to build.
     Dev,
-    /// What is shipped, and what is measured.
+    /// As shipped and as measured.
     Release,
 }
 
 /// Which programs a build makes.
 #[derive(Clone, Copy, Debug)]
 pub enum Selection {
-    /// What is shipped, with the features that it is shipped with.
+    /// The shipped programs, with the features they are shipped with.
     Shipped,
-    /// What is shipped, and these.
+    /// The shipped programs, and these.
     ShippedWith(&'static [&'static str]),
-    /// All that are of use beside or in the machine.
+    /// All programs but xtask.
     All,
 }
 
@@ -89,7 +89,7 @@ pub struct TestProgram {
     pub directory: PathBuf,
 }
 
-/// What a build for the tests makes.
+/// The result of a build for the tests.
 #[derive(Debug, Default)]
 pub struct BuiltTests {
     /// Programs that are tested, and suites.
@@ -219,13 +219,13 @@ impl Workspace {
     }
 }
 
-/// Whether this target, in what cargo tells, is a program.
+/// Whether this target in cargo's metadata is a program.
 fn is_program(target: &Value) -> bool {
     target["kind"].as_array().into_iter().flatten().any(|kind| kind == "bin")
 }
 
-/// The package's name in an id such as `path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0`. The name is left out
-/// where the directory is called so.
+/// The package's name in an id such as `path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0`. The name is omitted
+/// when it is the directory's.
 fn package_name(id: &str) -> &str {
     let (path, fragment) = id.rsplit_once('#').unwrap_or(("", id));
     match fragment.split_once('@') {

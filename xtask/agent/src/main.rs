@@ -1,5 +1,5 @@
-//! The agent inside the virtual machine: takes one shell command at a time from the port and sends back what it writes
-//! and how it ends.
+//! The agent inside the virtual machine: takes one shell command at a time from the port, and sends back its output and
+//! its exit status.
 //!
 //! Both pipes live as long as the agent, so a process that a command leaves in the background may go on writing.
 
@@ -94,7 +94,7 @@ impl Agent {
         }
     }
 
-    /// Blocks until something is there: at the port, in either pipe, an end of the command.
+    /// Waits for bytes from the port or either pipe, or for the end of the command.
     fn wait(&self) -> io::Result<[bool; 4]> {
         let mut sources = vec![
             PollFd::new(&self.port, PollFlags::IN),
@@ -148,12 +148,12 @@ impl Agent {
 
     fn kill(&self) {
         if let Some(running) = &self.running {
-            // It may have ended a moment ago, which is what was wanted.
+            // It may have ended a moment ago, which is as good.
             let _ = kill_process_group(process_id(&running.child), Signal::KILL);
         }
     }
 
-    /// Everything that the command wrote goes before the word that it ended.
+    /// All output of the command is sent before its exit status.
     fn reap(&mut self) -> io::Result<()> {
         if let Some(mut running) = self.running.take() {
             let status = running.child.wait()?;

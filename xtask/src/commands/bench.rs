@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: what the services, or storage agents, cost, measured on this host with what is shipped.
+//! `cargo xtask bench`: the cost of the services, or of storage agents, measured on this host with optimized programs.
 
 use std::process::ExitCode;
 
@@ -22,12 +22,12 @@ pub struct BenchArguments {
     /// Measure storage agents on a real control plane instead of the CSI services.
     #[arg(long)]
     kubernetes: bool,
-    /// Handed on to the measuring program.
+    /// Passed on to the measuring program.
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// Builds what is shipped and runs the measuring program.
+/// Builds the shipped programs and the measuring one, and runs the latter.
 pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
     let bench = if arguments.kubernetes { &CLUSTER_BENCH } else { &BENCH };
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");

@@ -20,12 +20,12 @@ const TIMEOUT: Duration = Duration::from_secs(900);
 /// What `demo` takes.
 #[derive(Args)]
 pub struct DemoArguments {
-    /// On this host instead of a virtual machine: as root, with real mounts and loop devices, and without the reboot.
+    /// Use this host instead of a virtual machine: needs root, makes real mounts and loop devices, and shows no reboot.
     #[arg(long)]
     here: bool,
 }
 
-/// Shows it. `demo: ok` is written only when every step of both phases was checked.
+/// Runs the demonstration. `demo: ok` is printed only if every step of both phases was checked.
 pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode> {
     if arguments.here {
         packages::require(&packages::FILESYSTEM_TOOLS)?;
@@ -55,7 +55,7 @@ fn phase(machine: &mut Machine, phase: &str) -> Result<()> {
 fn on_this_host(programs: &Programs) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "--here needs root: run it with sudo, or leave out --here");
     say("on this host: mounts and loop devices are made here and removed at the end");
-    say("on this host: nothing is rebooted, so what a reboot takes away is not shown");
+    say("on this host: nothing is rebooted, so the effects of a reboot are not shown");
     say("on this host: sizes are enforced only if this kernel has project quotas");
     for phase in ["before-reboot", "after-reboot"] {
         run(command("env").arg(programs.path(DEMO)).args(["--here", "--phase", phase]))?;

@@ -16,7 +16,7 @@ pub struct ImageArguments {
     /// The processor that the programs are for.
     #[arg(long, value_enum, default_value_t = Architecture::host())]
     arch: Architecture,
-    /// Build what is quick to build rather than what is shipped.
+    /// Do not optimize as for a release: quicker to build.
     #[arg(long)]
     dev: bool,
     /// Where the archives go (default: images in cargo's target directory).
@@ -24,7 +24,7 @@ pub struct ImageArguments {
     output: Option<PathBuf>,
 }
 
-/// Builds the programs, writes the archives, and prints where they are.
+/// Builds the programs, writes the archives, and prints their paths.
 pub fn image(workspace: &Workspace, arguments: &ImageArguments) -> Result<ExitCode> {
     let profile = if arguments.dev { Profile::Dev } else { Profile::Release };
     timed("building", || workspace.build(Selection::Shipped, arguments.arch, profile))?;

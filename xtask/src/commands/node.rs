@@ -17,11 +17,11 @@ const PROGRAMS: Selection = Selection::ShippedWith(&[node::PROGRAM, AGENT]);
 /// What `node` takes.
 #[derive(Args)]
 pub struct NodeArguments {
-    /// Take the programs as they were built before.
+    /// Use the programs as they were built before.
     #[arg(long)]
     no_build: bool,
-    /// The command, run on this host with kubectl in its PATH; several words are one shell command line. A shell without
-    /// it.
+    /// The command, run on this host with kubectl in its PATH; several words are one shell command line. Without a
+    /// command, a shell.
     #[arg(last = true)]
     command: Vec<String>,
 }

@@ -14,16 +14,16 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 /// What `vm` takes.
 #[derive(Args)]
 pub struct VmArguments {
-    /// The whole Debian, with systemd as PID 1.
+    /// Boot a complete Debian, with systemd as PID 1.
     #[arg(long, conflicts_with = "arch")]
     systemd: bool,
-    /// The machine's processor; another one than this host's is emulated.
+    /// The machine's processor; one that differs from this host's is emulated.
     #[arg(long, value_enum, default_value_t = Architecture::host())]
     arch: Architecture,
     /// Memory of the machine in MiB.
     #[arg(long, default_value_t = 1024, value_name = "MIB")]
     memory: u32,
-    /// Size of each of its disks in MiB; they take only what is written.
+    /// Size of each of its disks in MiB; the disks are sparse.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     disk: u64,
     /// Package of another kernel, such as linux-image-cloud-amd64.
@@ -32,13 +32,13 @@ pub struct VmArguments {
     /// Seconds after which the command is killed.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     timeout: u64,
-    /// Take the programs as they were built before.
+    /// Use the programs as they were built before.
     #[arg(long)]
     no_build: bool,
-    /// Then reboot the machine and run this, too.
+    /// Then reboot the machine and run this command.
     #[arg(long, value_name = "COMMAND")]
     after_reboot: Option<String>,
-    /// Then cut the machine's power, boot it again and run this, too.
+    /// Then cut the machine's power, boot it again and run this command.
     #[arg(long, value_name = "COMMAND", conflicts_with = "after_reboot")]
     after_power_cut: Option<String>,
     /// The command; several words are one shell command line.
@@ -46,7 +46,7 @@ pub struct VmArguments {
     command: Vec<String>,
 }
 
-/// Boots a machine, runs the command and returns the exit status of what ran last.
+/// Boots a machine, runs the commands and returns the exit status of the last one.
 pub fn vm(workspace: &Workspace, arguments: &VmArguments) -> Result<ExitCode> {
     let architecture = arguments.arch;
     require_packages(architecture)?;

@@ -13,7 +13,7 @@ use crate::process::run;
 use crate::progress::{say, timed};
 use crate::workspace::Architecture;
 
-/// What the release is built with: its API descriptions come out broken with a later one.
+/// The toolchain of the release: a later one breaks its API descriptions.
 const TOOLCHAIN: &str = "go1.26.8";
 
 /// Builds those that are not in the cache yet, and returns the directory that holds all.
@@ -38,7 +38,7 @@ pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> 
 }
 
 fn build(release: &Release, cache: &Path, program: &Path, package: &str) -> Result<()> {
-    // Only what is complete has its name.
+    // Only a complete program gets its final name.
     let unfinished = program.with_extension("unfinished");
     let mut build =
         go(cache).context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;

@@ -15,13 +15,13 @@ pub struct Channel {
     frames: Receiver<Frame>,
 }
 
-/// What came, or why nothing did.
+/// What arrived, or why nothing did.
 pub enum Event {
     /// A frame.
     Frame(Frame),
     /// Nothing within the time.
     Silence,
-    /// QEMU is gone, or what it sends makes no sense.
+    /// QEMU is gone, or sends bytes that are no frame.
     Closed,
 }
 

@@ -1,8 +1,8 @@
-//! The whole Debian for the machine: systemd as PID 1, udev, dbus.
+//! A complete Debian for the machine: systemd as PID 1, udev, dbus.
 //!
 //! Its disk is made without root on any host: mmdebstrap writes an archive, and a small machine unpacks it onto the disk,
-//! where owners and device nodes need nobody's permission. It is kept with a list of its parts, and made anew when they
-//! are others.
+//! where owners and device nodes need nobody's permission. It is kept with a list of its packages, and made anew when the
+//! list changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use crate::workspace::Workspace;
 /// The label of the disk's filesystem, and its serial number.
 pub const LABEL: &str = "debian";
 
-/// What is in it besides the minimal system.
+/// The packages besides the minimal system.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,mount,util-linux,e2fsprogs,xfsprogs,\
                         quota,attr,ca-certificates";
 
-/// What a Kubernetes node has besides these.
+/// The packages of a Kubernetes node besides these.
 const NODE_PACKAGES: &str = "containerd,runc,containernetworking-plugins";
 
-/// A disk with some of Debian on it.
+/// A disk with Debian on it.
 pub struct System {
     name: &'static str,
     packages: &'static [&'static str],
@@ -35,7 +35,7 @@ pub struct System {
 /// Debian with systemd.
 pub const PLAIN: System = System { name: "debian", packages: &[PACKAGES] };
 
-/// What a kubelet runs on.
+/// Debian with containerd, for a kubelet.
 pub const NODE: System = System { name: "node", packages: &[PACKAGES, NODE_PACKAGES] };
 
 const MEBIBYTES: u64 = 4096;

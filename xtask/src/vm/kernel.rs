@@ -10,7 +10,7 @@ use super::apt::Apt;
 use crate::process::{capture, command, run_quietly};
 use crate::progress::timed;
 
-/// What the machine needs. Debian's kernels differ in which of these are built in.
+/// The modules that the machine needs. Debian's kernels differ in which of them are built in.
 const MODULES: [&str; 9] =
     ["virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "ext4", "xfs", "quota_v2", "loop", "overlay"];
 
@@ -18,7 +18,7 @@ const MODULES: [&str; 9] =
 pub struct Kernel {
     /// The bootable image.
     pub image: PathBuf,
-    /// Release, as `uname -r` tells it.
+    /// Release, as `uname -r` prints it.
     pub release: String,
     /// Decompressed modules in load order.
     pub modules: Vec<PathBuf>,

@@ -1,6 +1,6 @@
 //! The virtual machine: Debian's kernel with project quotas, XFS and ext4, under QEMU without any privilege.
 //!
-//! Whoever needs a kernel like the one that users run asks here. A [`Machine`] is a node: `/` is shared, the pools are
+//! Every test that needs a kernel like the users' gets it here. A [`Machine`] is a node: `/` is shared, the pools are
 //! mounted at `/pools/xfs` and `/pools/ext4`, `/var/lib` outlives a reboot, our programs are in `/opt/bulkhead/bin`.
 
 mod apt;
@@ -34,7 +34,7 @@ pub use self::session::{Output, Sink};
 use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
-/// Programs that are of use on this host only. The machine's first root is in its memory, and has no room to spare.
+/// Programs that run on this host only. The machine's first root is in its memory, and has no room to spare.
 const ON_HOST: [&str; 4] = ["bulkhead-bench", "bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
@@ -44,13 +44,13 @@ const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 pub enum Userland {
     /// busybox and some tools, in memory: up in five seconds.
     Small,
-    /// The whole Debian, with systemd as PID 1.
+    /// A complete Debian, with systemd as PID 1.
     Debian,
     /// Debian with containerd and a kubelet.
     Node(Node),
 }
 
-/// What machine is wanted.
+/// A description of the machine to boot.
 pub struct Options {
     /// The processor.
     pub architecture: Architecture,
@@ -69,7 +69,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual machine with these programs in it, as far as they are of use there.
+    /// The usual machine with those of these programs that run in it.
     pub fn new(mut programs: Vec<PathBuf>) -> Self {
         programs.retain(|program| !ON_HOST.iter().any(|name| program.ends_with(name)));
         Options {

@@ -60,7 +60,7 @@ impl Node {
         run_quietly(command("cp").arg("-r").arg(&kernel.library).arg(tree.join("modules")))?;
         let used = command("du").args(["-sm"]).arg(&tree).output()?;
         let used = String::from_utf8_lossy(&used.stdout).split_whitespace().next().and_then(|text| text.parse().ok());
-        let mebibytes: u64 = used.context("du told no size")?;
+        let mebibytes: u64 = used.context("du reported no size")?;
         let image = directory.join("node-parts.disk");
         let size = format!("{}M", mebibytes + mebibytes / 4 + 64);
         run_quietly(command("mkfs.ext4").args(["-q", "-L", LABEL, "-d"]).arg(&tree).arg(&image).arg(size))?;
@@ -68,7 +68,7 @@ impl Node {
         Ok(image)
     }
 
-    /// Adds what is laid over Debian's root.
+    /// Adds the files that are laid over Debian's root.
     pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> io::Result<()> {
         for (path, content) in FILES {
             root.file(&format!("overlay/{path}"), 0o644, content)?;

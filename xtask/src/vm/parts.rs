@@ -23,11 +23,11 @@ const KVM_PATIENCE: Duration = Duration::from_secs(15);
 /// The program in the machine that runs the commands.
 pub const AGENT: &str = "bulkhead-vm-agent";
 
-/// A login prompt on the console would hang up on whoever else writes there; names of network devices that depend on
-/// the number of disks would have to be looked up.
+/// A login prompt would hang up the console for everything else that writes there. Without the usual names, that of the
+/// network device would depend on the number of disks.
 const DEBIAN_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet";
 
-/// Makes sure that this host has what a machine is made with. Worth doing before a long build.
+/// Makes sure that this host has the packages to make a machine with. Worth doing before a long build.
 pub fn require_packages(architecture: Architecture) -> Result<()> {
     let qemu = match architecture {
         Architecture::Amd64 => "qemu-system-x86",
@@ -48,7 +48,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Installs, downloads, formats and packs what is needed.
+    /// Installs, downloads, formats and packs the parts.
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
         require_packages(options.architecture)?;
         let cache = workspace.machine_cache();

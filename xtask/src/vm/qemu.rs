@@ -36,7 +36,7 @@ impl Accelerator {
         }
     }
 
-    /// Whether KVM is worth a try. Only booting a guest with it tells whether it works, so a failure is remembered in
+    /// Whether KVM is worth a try. Only booting a guest shows whether it works, so a failure is remembered in
     /// the cache for as long as the host runs the same kernel.
     pub fn kvm_may_work(architecture: Architecture, cache: &Path) -> bool {
         let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();

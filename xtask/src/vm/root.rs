@@ -1,8 +1,8 @@
 //! What the kernel unpacks as its first root, in one archive that is written anew for every machine, so that it always
 //! has the programs just built.
 //!
-//! The small node lives in it: busybox, modules, some tools of the host with their libraries. The whole Debian is
-//! only started from it.
+//! The small node stays in it: busybox, modules, some tools of the host with their libraries. The complete Debian is only
+//! started from it.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -54,7 +54,7 @@ pub fn write_small(archive: &Path, content: &Content<'_>) -> Result<()> {
     end(root)
 }
 
-/// Writes the root that starts the whole Debian from its disk, as a Kubernetes node if that is wanted.
+/// Writes the root that starts the complete Debian from its disk, as a Kubernetes node if that is wanted.
 pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) -> Result<()> {
     let mut root = begin(archive, content)?;
     root.file("init", 0o755, include_bytes!("guest/init-debian"))?;
@@ -76,7 +76,7 @@ pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) 
     end(root)
 }
 
-/// What both roots have.
+/// Begins with what both roots have.
 fn begin(archive: &Path, content: &Content<'_>) -> Result<Root> {
     let file = File::create(archive).with_context(|| format!("create {}", archive.display()))?;
     let mut root = Archive::new(BufWriter::new(file));

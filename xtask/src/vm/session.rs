@@ -106,7 +106,7 @@ impl Session {
             match self.channel.receive(left.min(TICK)) {
                 Event::Frame(frame) => return Ok(Some(frame)),
                 Event::Closed => {
-                    let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sends what is no frame" };
+                    let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are no frame" };
                     return Err(self.failure(doing, what));
                 }
                 // Its end of the socket may be open in another QEMU, started at the same moment.
@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    /// An error that ends with what the machine wrote last.
+    /// An error that ends with the last lines of the machine's logs.
     fn failure(&self, doing: &str, what: &str) -> Error {
         let mut message = format!("the machine, {doing}: {what}");
         let qemu = fs::read_to_string(self.directory.join("qemu.log")).unwrap_or_default();
