@@ -1,14 +1,22 @@
-//! One exhaustive match from requests to operations.
+//! One exhaustive match from requests to operations, each with its locks and with the capabilities that it may raise.
 
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::{Error, Reply, Request};
 
+use crate::capabilities;
 use crate::ops::{self, Deletable};
 use crate::state::State;
+use crate::sys::capability;
 
 /// Carries out a request. With `Listening` comes the socket to pass on.
 pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let _allowed = capability::allow(capabilities::of(request));
+    let _locked = match (request, request.volume()) {
+        // It only looks.
+        (Request::Usage { .. }, _) | (_, None) => None,
+        (_, Some(volume)) => Some(state.locks.lock(volume, request.target())?),
+    };
     let reply = match request {
         Request::Create { volume, pool, spec } => ops::create(state, volume, pool, *spec),
         Request::SetQuota { volume, size, inodes } => ops::set_quota(state, volume, *size, *inodes),

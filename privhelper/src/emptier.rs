@@ -1,32 +1,28 @@
-//! The second process: it empties deleted volumes, so it walks what pods wrote. It sees the pools only, and cannot mount.
+//! The second process. It empties deleted volumes, so it walks what pods wrote; it sees only the pools, and cannot mount.
 //!
-//! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and it may
-//! still be written to. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is moved
-//! to the top first: that bounds descriptors and memory, however deep and wide the tree is, and needs no room in a pool
-//! that is full. A job that takes long is put back, so that it keeps no other waiting.
+//! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and pods may
+//! still write to it. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is first
+//! moved to the top: that bounds descriptors and memory, however deep and wide the tree is, and needs no free space in a
+//! full pool. A job that takes long is interrupted, so that it keeps no other waiting.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Text;
-use caps::Capability;
 use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::sys::capability::{drop_all_but, raise, verify_dropped};
+use crate::capabilities::EMPTIER;
+use crate::sys::capability::{allow, drop_all_but, raise, verify_dropped};
 use crate::sys::file::{self, Attributes};
 use crate::sys::seccomp::{self, OnViolation, Process};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, Result as SysResult};
 
-/// What the emptier may do: go where root may not without it, unlink what others own, and take immutable flags off.
-pub const KEPT: [Capability; 3] =
-    [Capability::CAP_DAC_OVERRIDE, Capability::CAP_FOWNER, Capability::CAP_LINUX_IMMUTABLE];
-
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// A directory in a pool that is to go, with all that is in it.
+/// A directory in a pool that is to be removed with everything in it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Job {
     /// Index of the pool.
@@ -38,28 +34,28 @@ pub struct Job {
 /// How a job ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// What kept it from being done.
+    /// Why it is not done, if it is not.
     pub errno: Option<i32>,
 }
 
 /// The life of the process, in a jail that holds only the pools. Returns when the server is gone.
 pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>], on_violation: OnViolation) -> Result<(), String> {
-    drop_all_but(&KEPT).map_err(|errno| format!("the emptier cannot drop its privileges: {errno}"))?;
+    drop_all_but(EMPTIER).map_err(|errno| format!("the emptier cannot drop its privileges: {errno}"))?;
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
     let mut moved = 0;
-    verify_dropped(&KEPT).map_err(|what| format!("the emptier still has more than it needs: {what}"))?;
+    verify_dropped(EMPTIER).map_err(|what| format!("the emptier still has more than it needs: {what}"))?;
     seccomp::install(Process::Emptier, on_violation)
         .map_err(|error| format!("the emptier's seccomp filter: {error}"))?;
     loop {
         let length = match socket::receive(server, &mut buffer) {
             Ok(Received::Packet(length)) => length,
             Ok(Received::Closed) => return Ok(()),
-            Ok(Received::Truncated) => return Err("the emptier was sent too much".to_owned()),
+            Ok(Received::Truncated) => return Err("the emptier received a packet that is too long".to_owned()),
             Err(Errno::INTR) => continue,
-            Err(errno) => return Err(format!("the emptier cannot hear the server: {errno}")),
+            Err(errno) => return Err(format!("the emptier cannot receive from the server: {errno}")),
         };
         let job = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Job>(packet).ok());
-        let job = job.ok_or("the emptier was sent what is no job")?;
+        let job = job.ok_or("the emptier received a packet that is not a job")?;
         let pool = usize::try_from(job.pool).ok().and_then(|index| pools.get(index)).and_then(Option::as_ref);
         let result = pool.ok_or(Errno::NOENT).and_then(|pool| work(pool, job.name.as_str(), &mut moved));
         let report = Report { errno: result.err().map(Errno::raw_os_error) };
@@ -72,19 +68,20 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
     if !name.starts_with('.') || name.contains('/') {
         return Err(Errno::INVAL);
     }
-    let _raised = (raise(KEPT[0])?, raise(KEPT[1])?, raise(KEPT[2])?);
+    let _allowed = allow(EMPTIER);
+    let _raised = EMPTIER.iter().map(|capability| raise(*capability)).collect::<SysResult<Vec<_>>>()?;
     let top = match file::open(pool, name, DIRECTORY) {
         Ok(top) => top,
         Err(Errno::NOENT) => return Ok(()),
         Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
         Err(errno) => return Err(errno),
     };
-    // Moving a directory of another project into one that hands down its own is refused (EXDEV).
+    // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
     let attributes = file::attributes(&top)?;
     if attributes.flags & Attributes::PROJECT_INHERIT != 0 {
         file::set_attributes(&top, attributes.with_flags(attributes.flags & !Attributes::PROJECT_INHERIT))?;
     }
-    let mut emptying = Emptying { top: &top, moved, deadline: Instant::now() + PATIENCE };
+    let mut emptying = Emptying { top: &top, moved, begun: Instant::now() };
     loop {
         match file::remove_directory(pool, name) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => emptying.empty(&top, 0)?,
@@ -93,23 +90,23 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
     }
 }
 
-/// How deep directories are emptied where they are.
+/// To what depth directories are emptied where they are.
 const DEEPEST: u32 = 32;
 /// How long one job may take before the next has its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Emptying<'a> {
     top: &'a OwnedFd,
-    /// Numbers for names at the top, so far; none is tried twice.
+    /// The last number used for a name at the top; none is tried twice.
     moved: &'a mut u64,
-    deadline: Instant,
+    begun: Instant,
 }
 
 impl Emptying<'_> {
-    /// Removes what is in a directory. Somebody may still write there: what is left is met in the next round.
+    /// Removes what is in a directory. Somebody may still write there: the next round removes what is left.
     fn empty(&mut self, directory: &OwnedFd, depth: u32) -> SysResult<()> {
         file::each_entry(directory, |name| {
-            if Instant::now() > self.deadline {
+            if self.begun.elapsed() > PATIENCE {
                 return Err(Errno::TIME);
             }
             match remove_file(directory, name) {
@@ -140,7 +137,7 @@ impl Emptying<'_> {
             let to = self.moved.to_string();
             let rename = || file::rename_new(from, name, self.top, &to);
             match rename() {
-                // Left there by a helper that was killed.
+                // A helper that was killed left it there.
                 Err(Errno::EXIST) => {}
                 Err(Errno::NOENT) => return Ok(()),
                 Err(Errno::PERM) => {
@@ -165,7 +162,8 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
             match file::status_at(parent, name)?.file_type {
                 FileType::Directory => return Err(Errno::ISDIR),
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
-                // Links, fifos, sockets and nodes cannot be opened for it; only a kernel that can set their flags has them.
+                // Links, fifos, sockets and nodes cannot be opened for that. Only a kernel that can set their flags by
+                // name has any with flags.
                 _ => file::clear_flags_at(parent, name, Attributes::UNREMOVABLE)?,
             }
             remove()
@@ -174,7 +172,7 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     }
 }
 
-/// Takes immutable and append-only flags off.
+/// Removes immutable and append-only flags.
 fn allow_changes(file: impl AsFd) -> SysResult<()> {
     let attributes = file::attributes(&file)?;
     if attributes.flags & Attributes::UNREMOVABLE == 0 {

@@ -1,6 +1,7 @@
 //! The privileged half of Bulkhead. This file is its life, one call a step, in order; `SECURITY.md` tells why.
 
 mod audit;
+mod capabilities;
 mod dispatch;
 mod emptier;
 mod log;

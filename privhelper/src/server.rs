@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use bulkhead_protocol::{Error, ErrorKind, Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
 
 use crate::audit;
+use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
 use crate::ops;
 use crate::state::State;
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, process};
+use crate::sys::{Errno, capability, process};
 
 /// How many connections are served at once; one more is closed.
 const CONNECTIONS: usize = 8;
@@ -123,7 +124,8 @@ fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()
 
 fn attend(service: &Service) {
     let state = &service.state;
-    if let Err(error) = state.graveyard.attend(|doomed| ops::settle(state, doomed)) {
+    let _allowed = capability::allow(capabilities::RELEASE);
+    if let Err(error) = state.deletions.finish_all(|deletion| ops::release(state, deletion)) {
         log::error!("the helper ends: it cannot go on without the emptier error={error}");
         std::process::exit(1);
     }

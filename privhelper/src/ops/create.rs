@@ -1,118 +1,116 @@
-//! Making volumes: built under a dot-name, with quota, synced, then renamed into place.
+//! Creating volumes: built under another name, with quota, synced, then renamed.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use bulkhead_protocol::{Error, ErrorKind, PoolName, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::log;
-use crate::state::{DATA, DOOMED, Doomed, IMAGE, MAKING, Served, Share, State, Volume, failed, write_spec};
+use crate::state::layout::{self, DATA, IMAGE};
+use crate::state::{Deletion, Record, Served, Share, State, Volume, failed};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
-const OWNER_ONLY: Mode = Mode::RWXU;
-
-/// Makes a volume. One that is there with the same settings is answered with the size it has.
+/// Creates a volume. One that exists with the same settings is answered with the size it has.
 pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSpec) -> Result<Reply, Error> {
-    let _claimed = state.claims.claim(id, None)?;
     let (index, pool) = state.pool(pool_name)?;
     if let Some(volume) = state.volumes.get(id) {
-        let same = volume.pool == index && volume.spec.kind == spec.kind && volume.spec.name_hash == spec.name_hash;
-        return if same {
-            Ok(Reply::Size(volume.spec.size))
-        } else {
-            Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")))
-        };
+        let found = volume.record.spec;
+        if volume.pool == index && found.kind == spec.kind && found.name_hash == spec.name_hash {
+            return Ok(Reply::Size(found.size));
+        }
+        return Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")));
     }
-    let share = Share::of(&spec, pool.has_quotas());
-    let mut reservation = pool.filesystem.reserve(&pool.config, share)?;
-    let project = match pool.has_quotas() {
-        true => Some(reservation.take_project().map_err(|errno| failed("take a project id for", id, errno))?),
-        false => None,
-    };
-    let making = format!("{MAKING}{id}");
-    let content = match build(pool, &making, id, &spec, project) {
+    let reservation = pool.filesystem.reserve(&pool.config, &spec)?;
+    let project = reservation.project();
+    let record = Record { spec, unused: true };
+    let content = match build(pool, id, &record, project) {
         Ok(content) => content,
-        Err(errno) => {
+        Err(error) => {
             // What was built keeps its project and its room until it is emptied.
-            if discard(state, index, pool, &making, project, share) {
+            if discard(state, index, pool, id, Share::of(&spec, project)) {
                 reservation.keep();
             }
-            return Err(failed("create volume", id, errno));
+            return Err(error);
         }
     };
     reservation.keep();
     let targets = Default::default();
-    let volume = Volume { pool: index, project, spec, unused: true, content, targets, device: None };
-    state.volumes.insert(id.clone(), volume);
+    state.volumes.insert(id.clone(), Volume { pool: index, project, record, content, targets, device: None });
     Ok(Reply::Size(spec.size))
 }
 
-fn build(
-    pool: &Served,
-    making: &str,
-    id: &VolumeId,
-    spec: &VolumeSpec,
-    project: Option<ProjectId>,
-) -> SysResult<FileId> {
-    file::make_directory(&pool.directory, making, OWNER_ONLY)?;
-    let outer = file::open(&pool.directory, making, OFlags::RDONLY | OFlags::DIRECTORY)?;
+/// Builds a volume on disk, and returns its content.
+fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectId>) -> Result<FileId, Error> {
+    let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
+    let directory = &pool.directory;
+    let name = layout::creating_name(id);
+    file::make_directory(directory, &name, Mode::RWXU).map_err(cannot("make its directory"))?;
+    let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
     if let Some(project) = project {
-        let attributes = file::attributes(&outer)?;
-        file::set_attributes(&outer, attributes.in_project(project.0))?;
+        file::attributes(&outer)
+            .and_then(|attributes| file::set_attributes(&outer, attributes.in_project(project.0)))
+            .map_err(cannot("set its project id"))?;
     }
-    write_spec(&outer, spec, true)?;
-    let content = match spec.kind {
+    record.write(&outer).map_err(cannot("write its record"))?;
+    let content = match record.spec.kind {
         VolumeKind::Directory { inodes, mode } => {
-            file::make_directory(&outer, DATA, OWNER_ONLY)?;
-            let data = file::open(&outer, DATA, OFlags::RDONLY | OFlags::DIRECTORY)?;
-            rustix::fs::fchmod(&data, Mode::from_raw_mode(mode.get().into()))?;
-            file::sync(&data)?;
+            let mode = Mode::from_raw_mode(mode.get().into());
+            let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
+            // The limit comes last: the smallest sizes have no room for the directories.
             if let Some(project) = project {
-                pool.filesystem.set_quota(project, spec.size.get(), inodes_limit(inodes.get()))?;
+                pool.filesystem.limit(project, record.spec.size, inodes).map_err(cannot("set its quota"))?;
             }
-            file::status(&data)?.id
+            content
         }
         VolumeKind::Image { sparse, .. } => {
-            let image = file::create(&outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
-            allocate(&image, spec.size.get(), sparse)?;
-            file::sync(&image)?;
-            file::status(&image)?.id
+            make_image(&outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
         }
     };
-    file::touch_and_sync(&outer)?;
-    file::rename_new(&pool.directory, making, &pool.directory, id.as_str())?;
-    // A volume that may not outlive a power cut is none: it gets its old name back, and goes.
-    file::sync(&pool.directory).inspect_err(|_| {
-        let _ = file::rename_new(&pool.directory, id.as_str(), &pool.directory, making);
-    })?;
+    file::touch_and_sync(&outer).map_err(cannot("sync its directory"))?;
+    file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
+    if let Err(errno) = file::sync(directory) {
+        // A volume that may not survive a power cut must not exist: it gets its old name back, and is discarded.
+        let _ = file::rename_new(directory, id.as_str(), directory, &name);
+        return Err(cannot("sync its pool")(errno));
+    }
     Ok(content)
 }
 
-fn allocate(image: &OwnedFd, size: u64, sparse: bool) -> SysResult<()> {
+fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
+    file::make_directory(&outer, DATA, Mode::RWXU)?;
+    let data = file::open(&outer, DATA, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    rustix::fs::fchmod(&data, mode)?;
+    file::sync(&data)?;
+    Ok(file::status(&data)?.id)
+}
+
+fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
+    let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if sparse {
-        return rustix::fs::ftruncate(image, size);
+        rustix::fs::ftruncate(&image, size)?;
+    } else {
+        rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
     }
-    rustix::fs::fallocate(image.as_fd(), FallocateFlags::empty(), 0, size)
+    file::sync(&image)?;
+    Ok(file::status(&image)?.id)
 }
 
-/// The quota's limit for so many inodes of a user: the volume's own directory counts as one.
-pub fn inodes_limit(inodes: u64) -> u64 {
-    inodes.saturating_add(1)
-}
-
-/// Takes a half-made volume out of the way and has it emptied; `false` if there was nothing.
-fn discard(state: &State, index: usize, pool: &Served, name: &str, project: Option<ProjectId>, share: Share) -> bool {
-    let doomed = format!("{DOOMED}{}.{}", state.graveyard.number(), name.trim_start_matches('.'));
-    match file::rename_new(&pool.directory, name, &pool.directory, &doomed) {
+/// Takes an unfinished volume out of the way and has it emptied; `false` if there was nothing.
+fn discard(state: &State, index: usize, pool: &Served, id: &VolumeId, share: Share) -> bool {
+    let unfinished = layout::creating_name(id);
+    let name = layout::deleted_name(state.deletions.new_number(), &unfinished);
+    match file::rename_new(&pool.directory, &unfinished, &pool.directory, &name) {
         Ok(()) => {
-            state.graveyard.bury(Doomed { pool: index, name: doomed, project, share });
+            state.deletions.add(Deletion { pool: index, name, share });
             true
         }
         Err(Errno::NOENT) => false,
         Err(errno) => {
-            log::error!("cannot take a half-made volume out of the way; the next start does name={name} errno={errno}");
+            log::error!(
+                "cannot take an unfinished volume out of the way; the next start does volume={id} errno={errno}"
+            );
             true
         }
     }

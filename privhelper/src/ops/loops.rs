@@ -3,32 +3,29 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::grow::open_image;
-use super::record::mark_used;
-use super::target::still_published;
-use super::{absent, existing_image};
-use crate::state::{Device, State, Volume, failed};
+use super::target::check_unpublished;
+use super::{absent, existing, existing_of, mark_used, wrong_kind};
+use crate::state::{Device, Kind, State, Volume, failed, layout};
 use crate::sys::Errno;
 
 /// Attaches a block volume's image to a loop device.
 pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Reply, Error> {
-    let _claimed = state.claims.claim(id, None)?;
-    let volume = existing_image(state, id)?;
-    let VolumeKind::Image { block_size, .. } = volume.spec.kind else { return Ok(Reply::Done) };
+    let volume = existing(state, id)?;
+    let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else { return Err(wrong_kind(id, &volume)) };
     let pool = state.pool_at(volume.pool)?;
-    let fail = |errno| failed("attach volume", id, errno);
+    let cannot = |errno| failed("attach volume", id, errno);
     let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let image = open_image(pool, id, flags).map_err(fail)?;
+    let image = layout::open_content(&pool.directory, id, Kind::Block, flags).map_err(cannot)?;
     if let Some(device) = volume.device {
-        let attached = state.loops.revive(device.number, volume.content).map_err(fail)?;
+        let attached = state.loops.revive(device.number, volume.content).map_err(cannot)?;
         if attached && device.read_only == read_only {
             return Ok(Reply::Done);
         }
         if !volume.targets.is_empty() {
             let why = match (attached, device.read_only) {
                 (false, _) => "on a device that another program has detached; unpublish it everywhere first",
-                (true, true) => "read-only; all its targets must be so",
-                (true, false) => "read-write; all its targets must be so",
+                (true, true) => "read-only; all its targets must be read-only",
+                (true, false) => "read-write; all its targets must be read-write",
             };
             return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published {why}")));
         }
@@ -40,9 +37,10 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
     mark_used(state, pool, id, &volume)?;
     let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
         Errno::NODEV => {
-            Error::new(ErrorKind::Busy, format!("attach volume {id}: other programs take every free loop device"))
+            let message = format!("attach volume {id}: other programs take every free loop device; try again");
+            Error::new(ErrorKind::Busy, message)
         }
-        errno => fail(errno),
+        errno => cannot(errno),
     })?;
     state.volumes.update(id, |volume| volume.device = Some(device));
     Ok(Reply::Done)
@@ -50,23 +48,19 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
 
 /// Detaches a block volume's loop device.
 pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let _claimed = state.claims.claim(id, None)?;
     let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
-    if let Some(target) = still_published(state, id, &volume)? {
-        return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {target}; its device stays")));
-    }
+    check_unpublished(state, id, &volume)?;
     detach(state, id, &volume)?;
     Ok(Reply::Done)
 }
 
 /// Tells a block volume's loop device, if it has one, that its image has grown.
 pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let _claimed = state.claims.claim(id, None)?;
-    let volume = existing_image(state, id)?;
+    let volume = existing_of(state, id, Kind::Block)?;
     if let Some(device) = attached(state, id, &volume)? {
         state.loops.refresh(device.number).map_err(|errno| failed("resize the device of volume", id, errno))?;
     }
-    Ok(Reply::Size(volume.spec.size))
+    Ok(Reply::Size(volume.record.spec.size))
 }
 
 /// Detaches the device of a volume that is published nowhere, if it has one.
@@ -75,7 +69,7 @@ pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error
     state.loops.detach(device.number, volume.content).map_err(|errno| match errno {
         Errno::BUSY => {
             let message =
-                format!("the device of volume {id} is still open in another process; it goes when that closes it");
+                format!("the device of volume {id} is open in another process; it is detached when that closes it");
             Error::new(ErrorKind::Busy, message)
         }
         errno => failed("detach volume", id, errno),

@@ -1,4 +1,6 @@
-//! The operations, one file a request or a pair: checks, then kernel calls, then what is undone on failure.
+//! The operations, one file for a request or a pair: checks, then system calls, then what is undone on failure.
+//!
+//! An operation is called with its volume and its target locked.
 
 mod bind;
 mod create;
@@ -6,46 +8,60 @@ mod delete;
 mod device;
 mod grow;
 mod loops;
-mod record;
 mod status;
 mod target;
+mod unpublish;
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId, VolumeKind};
+use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
 
-pub use bind::{bind_mount, unmount};
-pub use create::{create, inodes_limit};
-pub use delete::{Deletable, delete, settle};
-pub use device::{make_device, remove_device};
+pub use bind::bind_mount;
+pub use create::create;
+pub use delete::{Deletable, delete, release};
+pub use device::make_device;
 pub use grow::{grow_image, set_quota};
 pub use loops::{loop_attach, loop_detach, loop_resize};
 pub use status::{list, pool_status, usage};
+pub use unpublish::{remove_device, unmount};
 
-use crate::state::{State, Volume};
+use crate::state::{Kind, Record, Served, State, Volume, failed};
 
-/// What is known of a volume that must be there.
+/// A volume that must exist.
 fn existing(state: &State, id: &VolumeId) -> Result<Volume, Error> {
     state.volumes.get(id).ok_or_else(|| state.unknown(id))
 }
 
-/// The same, if it is a block volume.
-fn existing_image(state: &State, id: &VolumeId) -> Result<Volume, Error> {
+/// A volume that must exist and be of this kind.
+fn existing_of(state: &State, id: &VolumeId, kind: Kind) -> Result<Volume, Error> {
     let volume = existing(state, id)?;
-    match volume.spec.kind {
-        VolumeKind::Image { .. } => Ok(volume),
-        VolumeKind::Directory { .. } => Err(wrong_kind(id, "a directory volume, not a block volume")),
-    }
+    if volume.kind() == kind { Ok(volume) } else { Err(wrong_kind(id, &volume)) }
 }
 
-fn wrong_kind(id: &VolumeId, is: &str) -> Error {
-    Error::new(ErrorKind::WrongKind, format!("volume {id} is {is}"))
+/// The refusal of a request that is for the other kind of volume.
+fn wrong_kind(id: &VolumeId, volume: &Volume) -> Error {
+    let message = match volume.kind() {
+        Kind::Directory => format!("volume {id} is a directory volume, not a block volume"),
+        Kind::Block => format!("volume {id} is a block volume, not a directory volume"),
+    };
+    Error::new(ErrorKind::WrongKind, message)
 }
 
-/// The answer to a request to take a volume away, from a target if one is given, when there is none: done, if it is
-/// certain that nothing of it is there.
+/// The answer to a request to take away a volume that is not known: done, if it is certain that nothing of it is there,
+/// or at the target if one is given.
 fn absent(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
     match state.unknown(id) {
         error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
         _ if target.is_some_and(|target| target::is_clear(state, target)) => Ok(Reply::Done),
         error => Err(error),
     }
+}
+
+/// Writes down that a volume is used, before anybody can write to it. Once in its life; later calls do nothing.
+fn mark_used(state: &State, pool: &Served, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
+    if !volume.record.unused {
+        return Ok(());
+    }
+    let record = Record { unused: false, ..volume.record };
+    record.replace(&pool.directory, id).map_err(|errno| failed("write down the first use of volume", id, errno))?;
+    state.volumes.update(id, |volume| volume.record = record);
+    Ok(())
 }

@@ -1,4 +1,4 @@
-//! What all publishing shares: is this target free, is what is mounted there ours, and how it goes away.
+//! Targets: opened, checked, made, mounted on, and removed.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -6,225 +6,195 @@ use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeI
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
-use crate::state::{Published, Purpose, State, Volume, failed};
+use crate::state::{Kind, Published, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult};
 
-/// A target and the directory that holds it.
-pub struct Held<'a> {
-    /// The target.
-    pub target: &'a TargetPath,
-    /// The directory, open.
-    pub parent: OwnedFd,
+/// A target, with the directory that holds it open.
+pub struct Target<'a> {
+    path: &'a TargetPath,
+    parent: OwnedFd,
     name: &'a str,
 }
 
-/// What a target is to become: an empty directory, or an empty file to put a device node on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// A directory.
-    Directory,
-    /// A file.
-    File,
-}
-
-/// Opens the directory that holds a target.
-pub fn hold<'a>(state: &State, target: &'a TargetPath) -> Result<Held<'a>, Error> {
-    let directory = state.publish_directory(target)?;
-    let parent = directory.open_parent(&target.path).map_err(|errno| match errno {
-        Errno::NOENT | Errno::NOTDIR => {
-            Error::new(ErrorKind::NotFound, format!("the directory of target {target} is not there"))
-        }
-        Errno::LOOP | Errno::XDEV => Error::new(
-            ErrorKind::Refused,
-            format!("the way to target {target} leads over a symbolic link or into another mount"),
-        ),
-        errno => failed("open the directory of target", target, errno),
-    })?;
-    Ok(Held { target, parent, name: target.path.split_last().1 })
-}
-
-/// Whether a volume may be published at a target besides where it is; `true` if it is there already, the same way.
+/// Publishes a volume at a target, unless it is published there in the same way already. `content` opens what is to be
+/// bound there, and returns it with the flags of the mount.
 ///
 /// # Errors
 /// `AlreadyExists` when the target holds another volume, or this one in another way; `InUse` when the volume is
-/// published elsewhere and may not be.
-pub fn is_published(
+/// published at another target and `exclusive` forbids that.
+pub fn publish(
     state: &State,
     id: &VolumeId,
     volume: &Volume,
-    held: &Held<'_>,
+    target: &Target<'_>,
     flags: MountFlags,
     exclusive: bool,
-) -> Result<bool, Error> {
-    let target = held.target;
-    if let Some(published) = volume.targets.get(target) {
-        if held.status()?.is_some_and(|status| status.mount_root && status.id == published.source) {
-            return if published.flags == flags {
-                Ok(true)
-            } else {
-                Err(Error::new(
-                    ErrorKind::AlreadyExists,
-                    format!("volume {id} is published at {target} with other flags"),
-                ))
-            };
+    content: impl FnOnce() -> Result<(OwnedFd, MountAttrFlags), Error>,
+) -> Result<Reply, Error> {
+    let path = target.path;
+    if let Some(published) = volume.targets.get(path) {
+        if target.mount()?.is_some_and(|mount| mount.id == published.source) {
+            if published.flags == flags {
+                return Ok(Reply::Done);
+            }
+            let message = format!("volume {id} is published at {path} with other flags; unpublish it there first");
+            return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
         // Somebody with the right to do so has unmounted it.
-        state.volumes.unpublish(id, target);
-    } else if let Some(other) = state.volumes.at(target) {
-        return Err(Error::new(ErrorKind::AlreadyExists, format!("target {target} holds volume {other}")));
+        state.volumes.remove_target(id, path);
+    } else if let Some(other) = state.volumes.at(path) {
+        return Err(Error::new(ErrorKind::AlreadyExists, format!("target {path} holds volume {other}")));
     }
-    if let Some(other) = volume.targets.keys().find(|other| exclusive && *other != target) {
+    if let Some(other) = volume.targets.keys().find(|other| exclusive && *other != path) {
         let message = format!("volume {id} is published at {other}, and the access mode allows one target only");
         return Err(Error::new(ErrorKind::InUse, message));
     }
-    Ok(false)
+    let (content, mount_flags) = content()?;
+    target.make(volume.kind())?;
+    let source = target.bind(&content, mount_flags)?;
+    state.volumes.add_target(id, path.clone(), Published { source, flags });
+    Ok(Reply::Done)
 }
 
-impl Held<'_> {
+/// Checks that a volume is published nowhere. Targets are forgotten where somebody has taken the mount away, but not
+/// where the directory itself is gone: the kernel lets a directory be renamed with a mount in it.
+///
+/// # Errors
+/// `InUse` when it is published.
+pub fn check_unpublished(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
+    for path in volume.targets.keys() {
+        match Target::open(state, path).and_then(|target| target.mount()) {
+            Ok(None) => state.volumes.remove_target(id, path),
+            _ => {
+                let message = format!("volume {id} is published at {path}; unpublish it first");
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether nothing is mounted at a target, for certain.
+pub fn is_clear(state: &State, path: &TargetPath) -> bool {
+    match Target::open(state, path).and_then(|target| target.mount()) {
+        Ok(mount) => mount.is_none(),
+        Err(error) => error.kind == ErrorKind::NotFound,
+    }
+}
+
+impl<'a> Target<'a> {
+    /// Opens the directory that holds a target.
+    ///
+    /// # Errors
+    /// `NotFound` when the directory does not exist, `Refused` when the way to it is not plain directories.
+    pub fn open(state: &State, path: &'a TargetPath) -> Result<Self, Error> {
+        let directory = state.publish_directory(path)?;
+        let parent = directory.open_parent(&path.path).map_err(|errno| match errno {
+            Errno::NOENT | Errno::NOTDIR => {
+                Error::new(ErrorKind::NotFound, format!("the directory of target {path} does not exist"))
+            }
+            Errno::LOOP | Errno::XDEV => {
+                let message = format!("the way to target {path} leads over a symbolic link or into another mount");
+                Error::new(ErrorKind::Refused, message)
+            }
+            errno => failed("open the directory of target", path, errno),
+        })?;
+        Ok(Self { path, parent, name: path.path.split_last().1 })
+    }
+
+    /// The same, to publish a volume there: also checks the target's shape and the kubelet's word for it.
+    pub fn open_to_publish(state: &State, path: &'a TargetPath, id: &VolumeId, kind: Kind) -> Result<Self, Error> {
+        let directory = state.publish_directory(path)?;
+        directory.check_shape(path, kind)?;
+        directory.check_vol_data(path, id, &state.driver)?;
+        Self::open(state, path)
+    }
+
     /// What is at the target, if anything is.
     pub fn status(&self) -> Result<Option<Status>, Error> {
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(Some(status)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("look at target", self.target, errno)),
+            Err(errno) => Err(failed("look at target", self.path, errno)),
         }
     }
 
-    /// Makes the target anew. One that is there must be an empty directory or an empty file, and no mount.
-    pub fn make(&self, form: Form) -> Result<(), Error> {
-        let fail = |errno| failed("make target", self.target, errno);
-        self.clear(Some(form))?;
-        match form {
-            Form::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(0o750)).map_err(fail),
-            Form::File => file::create(&self.parent, self.name, Mode::from_raw_mode(0o600)).map(drop).map_err(fail),
-        }
+    /// The root of what is mounted at the target, if anything is.
+    pub fn mount(&self) -> Result<Option<Status>, Error> {
+        Ok(self.status()?.filter(|status| status.mount_root))
     }
 
-    /// Removes a target that is no mount, if it is an empty directory or an empty file. One that is wanted must have
-    /// the form that is wanted.
-    pub fn clear(&self, wanted: Option<Form>) -> Result<(), Error> {
+    /// Makes the target anew. What is there must be empty and of the right form.
+    fn make(&self, kind: Kind) -> Result<(), Error> {
+        self.clear(Some(kind))?;
+        let made = match kind {
+            Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(0o750)),
+            Kind::Block => file::create(&self.parent, self.name, Mode::from_raw_mode(0o600)).map(drop),
+        };
+        made.map_err(|errno| failed("make target", self.path, errno))
+    }
+
+    /// Removes a target that is an empty directory or an empty file, and no mount. If volumes of a kind are wanted
+    /// there, it must have the form for them.
+    pub fn clear(&self, wanted: Option<Kind>) -> Result<(), Error> {
         let Some(status) = self.status()? else { return Ok(()) };
-        let incompatible = |is: &str| Error::new(ErrorKind::Incompatible, format!("target {} {is}", self.target));
+        let incompatible = |is: &str| Error::new(ErrorKind::Incompatible, format!("target {} {is}", self.path));
         if status.mount_root {
-            let message = format!("something that is none of this volume is mounted at target {}", self.target);
+            let message = format!("something else is mounted at target {}; unmount it first", self.path);
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
         let removed = match (status.file_type, wanted) {
-            (FileType::Directory, None | Some(Form::Directory)) => file::remove_directory(&self.parent, self.name),
-            (FileType::RegularFile, None | Some(Form::File)) if status.size == 0 => {
-                file::remove(&self.parent, self.name)
+            (FileType::Directory, Some(Kind::Block)) => {
+                return Err(incompatible("is a directory, but must be a file; remove it"));
             }
-            (FileType::RegularFile, None | Some(Form::File)) => {
-                return Err(incompatible("is a file with content; remove it"));
+            (FileType::RegularFile, Some(Kind::Directory)) => {
+                return Err(incompatible("is a file, but must be a directory; remove it"));
             }
-            (FileType::Directory, Some(Form::File)) => {
-                return Err(incompatible("is a directory where a file must be; remove it"));
-            }
-            (FileType::RegularFile, Some(Form::Directory)) => {
-                return Err(incompatible("is a file where a directory must be; remove it"));
-            }
+            (FileType::Directory, _) => file::remove_directory(&self.parent, self.name),
+            (FileType::RegularFile, _) if status.size == 0 => file::remove(&self.parent, self.name),
+            (FileType::RegularFile, _) => return Err(incompatible("is a file with content; remove it")),
             _ => return Err(incompatible("is neither a directory nor a file; remove it")),
         };
         removed.map_err(|errno| match errno {
-            Errno::NOTEMPTY | Errno::EXIST => incompatible("is a directory with something in it; empty it"),
-            errno => failed("remove target", self.target, errno),
+            Errno::NOTEMPTY | Errno::EXIST => incompatible("is a directory that is not empty; empty it"),
+            errno => failed("remove target", self.path, errno),
         })
     }
 
-    /// Binds `source` to the target, complete before anybody can see it, and answers what was bound.
-    pub fn bind(&self, source: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
+    /// Binds `content` to the target, with its flags set before anybody can see it, and returns what was bound.
+    fn bind(&self, content: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
         let bound = || -> SysResult<FileId> {
-            let id = file::status(&source)?.id;
+            let id = file::status(&content)?.id;
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            let mount = mount::clone_of(&source)?;
+            let mount = mount::clone_of(&content)?;
             mount::set_flags(&mount, flags)?;
             mount::attach(&mount, &entry)?;
             Ok(id)
         };
         bound().map_err(|errno| {
-            // Nothing is mounted: the target goes as it came.
+            // Nothing is mounted: the target is removed again.
             let _ = self.clear(None);
-            failed("publish at target", self.target, errno)
+            failed("publish at target", self.path, errno)
         })
     }
 
-    /// Unmounts everything at the target that is proved ours, notes it, then removes the target.
-    fn unpublish(
-        &self,
-        state: &State,
-        id: &VolumeId,
-        volume: &Volume,
-        is_ours: impl Fn(&Status) -> bool,
-    ) -> Result<(), Error> {
-        let recorded = volume.targets.get(self.target).map(|published| published.source);
-        while let Some(status) = self.status()?.filter(|status| status.mount_root) {
-            if recorded != Some(status.id) && !is_ours(&status) {
-                let message = format!("something that is none of this volume is mounted at target {}", self.target);
-                return Err(Error::new(ErrorKind::InUse, message));
+    /// Unmounts the topmost mount at the target.
+    ///
+    /// # Errors
+    /// `Busy` when it is still used.
+    pub fn unmount(&self) -> Result<(), Error> {
+        let unmounted =
+            raise(Capability::CAP_SYS_ADMIN).and_then(|_raised| mount::unmount_entry(self.parent.as_fd(), self.name));
+        unmounted.map_err(|errno| match errno {
+            Errno::BUSY => {
+                let message = format!("target {} is busy: a process or a mount inside the volume uses it", self.path);
+                Error::new(ErrorKind::Busy, message)
             }
-            let _raised = raise(Capability::CAP_SYS_ADMIN).map_err(|errno| failed("unmount", self.target, errno))?;
-            mount::unmount_entry(self.parent.as_fd(), self.name).map_err(|errno| match errno {
-                Errno::BUSY => {
-                    let message =
-                        format!("target {} is busy: a process or a mount inside the volume uses it", self.target);
-                    Error::new(ErrorKind::Busy, message)
-                }
-                errno => failed("unmount target", self.target, errno),
-            })?;
-        }
-        state.volumes.unpublish(id, self.target);
-        self.clear(None)
+            errno => failed("unmount target", self.path, errno),
+        })
     }
-}
-
-/// Notes in the table that a volume is published.
-pub fn note(state: &State, id: &VolumeId, held: &Held<'_>, source: FileId, flags: MountFlags) {
-    state.volumes.publish(id, held.target.clone(), Published { source, flags });
-}
-
-/// A target at which a volume is published. Entries of the table whose mount somebody has taken away are forgotten; one
-/// whose directory is gone is kept: the kernel lets a directory be renamed with a mount in it.
-pub fn still_published(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<TargetPath>, Error> {
-    for target in volume.targets.keys() {
-        match hold(state, target).and_then(|held| held.status()) {
-            Ok(status) if !status.is_some_and(|status| status.mount_root) => state.volumes.unpublish(id, target),
-            _ => return Ok(Some(target.clone())),
-        }
-    }
-    Ok(None)
-}
-
-/// Whether nothing is mounted at a target, for certain.
-pub fn is_clear(state: &State, target: &TargetPath) -> bool {
-    match hold(state, target) {
-        Ok(held) => held.status().is_ok_and(|status| !status.is_some_and(|status| status.mount_root)),
-        Err(error) => error.kind == ErrorKind::NotFound,
-    }
-}
-
-/// Takes a volume away from a target, and removes the target. What is not there is as good as taken away.
-///
-/// # Errors
-/// `InUse` when the target holds something that is none of this volume, `Busy` when it is still used.
-pub fn unpublish(
-    state: &State,
-    id: &VolumeId,
-    volume: &Volume,
-    target: &TargetPath,
-    purpose: Purpose,
-    is_ours: impl Fn(&Status) -> bool,
-) -> Result<Reply, Error> {
-    if let Some(other) = state.volumes.at(target).filter(|other| other != id) {
-        return Err(Error::new(ErrorKind::InUse, format!("target {target} holds volume {other}, not {id}")));
-    }
-    state.publish_directory(target)?.check_shape(target, purpose)?;
-    match hold(state, target) {
-        Err(error) if error.kind == ErrorKind::NotFound => state.volumes.unpublish(id, target),
-        held => held?.unpublish(state, id, volume, is_ours)?,
-    }
-    Ok(Reply::Done)
 }

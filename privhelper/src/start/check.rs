@@ -2,9 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::emptier;
+use crate::capabilities::{EMPTIER, SERVER};
 use crate::start::config::Config;
-use crate::start::privileges::KEPT;
 use crate::start::{host, jail};
 
 /// `--check`: one line for each thing that must be right. Changes nothing but a trial mount that is gone at the end.
@@ -42,7 +41,7 @@ pub fn check(config: &Config) -> ExitCode {
 fn check_capabilities() -> Result<(), String> {
     use caps::{CapSet, Capability};
     let permitted = caps::read(None, CapSet::Permitted).map_err(|error| error.to_string())?;
-    let needed = KEPT.iter().chain(&emptier::KEPT).chain([&Capability::CAP_SETPCAP, &Capability::CAP_CHOWN]);
+    let needed = SERVER.iter().chain(EMPTIER).chain([&Capability::CAP_SETPCAP, &Capability::CAP_CHOWN]);
     let missing: Vec<_> =
         needed.filter(|capability| !permitted.contains(capability)).map(Capability::to_string).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("{} missing; run it as root with these", missing.join(", "))) }

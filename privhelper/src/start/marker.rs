@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use bulkhead_protocol::PoolName;
 use rustix::fs::{Mode, OFlags};
 
-use crate::state::{MARKER, PoolConfig};
+use crate::state::PoolConfig;
+use crate::state::layout::MARKER;
 use crate::sys::file::{self, Status};
 use crate::sys::{Errno, Result as SysResult};
 

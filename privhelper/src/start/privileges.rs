@@ -1,18 +1,14 @@
 //! Step 7 of the helper's life: everything that serving does not need is dropped.
 
-use caps::Capability;
-
+use crate::capabilities::SERVER;
 use crate::sys::capability;
 
-/// What the serving process may still do: mount, set quotas and trusted attributes; make device nodes.
-pub const KEPT: [Capability; 2] = [Capability::CAP_SYS_ADMIN, Capability::CAP_MKNOD];
-
-/// Drops everything but [`KEPT`] for this thread and those it starts, and reads it back.
+/// Drops everything but [`SERVER`] for this thread and those it starts, and reads it back.
 ///
 /// # Errors
 /// A sentence on what could not be dropped, or is still there.
 pub fn drop_all() -> Result<(), String> {
-    capability::drop_all_but(&KEPT).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
+    capability::drop_all_but(SERVER).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
     verify()
 }
 
@@ -21,6 +17,6 @@ pub fn drop_all() -> Result<(), String> {
 /// # Errors
 /// A sentence on what differs.
 pub fn verify() -> Result<(), String> {
-    capability::verify_dropped(&KEPT)
+    capability::verify_dropped(SERVER)
         .map_err(|what| format!("refusing to serve: {what} are not as they must be after the drop"))
 }

@@ -9,15 +9,14 @@ use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, Volum
 use rustix::fs::{FileType, OFlags};
 
 use crate::log;
-use crate::ops;
 use crate::start::config::Config;
 use crate::start::host::{Host, HostPool, HostPublish};
 use crate::start::jail::Jail;
 use crate::start::mountinfo::Mount;
+use crate::state::layout::{self, Entry, MARKER, RecordError};
 use crate::state::{
-    Claims, DATA, DOOMED, Device, Doomed, Filesystem, Graveyard, IMAGE, Loops, MAKING, MARKER, Pool, PoolConfig,
-    PublishDirectory, Published, Purpose, Served, Share, Sockets, SpecError, State, Volume, Volumes, read_spec,
-    write_spec,
+    Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pool, PoolConfig, PublishDirectory, Published, Record,
+    Served, Share, Sockets, State, Volume, Volumes,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;
@@ -37,17 +36,22 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
     let mut state = State {
         driver: config.driver.clone(),
         pools: Vec::new(),
-        publish: Vec::new(),
+        publish_directories: Vec::new(),
         volumes: Volumes::default(),
         unserved: BTreeMap::new(),
         loops: Loops::new(host.loop_control, jail.nodes),
-        claims: Claims::default(),
+        locks: Locks::default(),
         sockets: Sockets::new(jail.sockets),
-        graveyard: Graveyard::new(emptier),
+        deletions: Deletions::new(emptier),
     };
     for (found, root) in host.publish.iter().zip(jail.publish) {
         let host_path = Text::new(found.path.to_string_lossy());
-        state.publish.push(PublishDirectory { name: found.name.clone(), host_path, root, shape: found.shape });
+        state.publish_directories.push(PublishDirectory {
+            name: found.name.clone(),
+            host_path,
+            root,
+            shape: found.shape,
+        });
     }
     let mut filesystems = BTreeMap::new();
     for ((config_pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
@@ -64,21 +68,21 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
     if state.pools.iter().all(|pool| pool.state.is_err()) {
         return Err("no pool can be served; see the lines above".to_owned());
     }
-    let (mut owners, mut doomed, mut unserved) = (Owners::new(), Vec::new(), BTreeMap::new());
+    let (mut owners, mut deleted, mut unserved) = (Owners::new(), Vec::new(), BTreeMap::new());
     for index in 0..state.pools.len() {
         let Some(Ok(pool)) = state.pools.get(index).map(|pool| &pool.state) else { continue };
-        let scanned = scan(&state, index, pool, &mut owners, &mut doomed, &mut unserved);
+        let scanned = scan(&state, index, pool, &mut owners, &mut deleted, &mut unserved);
         let swept = scanned.and_then(|()| if pool.has_quotas() { pool.filesystem.sweep() } else { Ok(()) });
         if let (Err(errno), Some(pool)) = (swept, state.pools.get_mut(index)) {
             log::error!("a pool is not served: it cannot be listed pool={} errno={errno}", pool.config.name);
             pool.state = Err(format!("it cannot be listed: {errno}"));
-            doomed.retain(|doomed: &Doomed| doomed.pool != index);
+            deleted.retain(|deletion: &Deletion| deletion.pool != index);
         }
     }
     state.unserved = unserved;
-    // Doomed volumes hold their project and their room until they are empty, so they are entered before any is buried.
-    for doomed in doomed {
-        state.graveyard.bury(doomed);
+    // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is emptied.
+    for deletion in deleted {
+        state.deletions.add(deletion);
     }
     let devices = find_devices(&state, &host.loops, &owners);
     find_targets(&state, &host.mounts, &host.publish, &owners, &devices);
@@ -111,7 +115,7 @@ fn scan(
     index: usize,
     pool: &Served,
     owners: &mut Owners,
-    doomed: &mut Vec<Doomed>,
+    deleted: &mut Vec<Deletion>,
     unserved: &mut BTreeMap<VolumeId, String>,
 ) -> SysResult<()> {
     let mut names = Vec::new();
@@ -120,101 +124,99 @@ fn scan(
         Ok(())
     })?;
     for name in names {
-        if name.starts_with(MAKING) || name.starts_with(DOOMED) {
-            doomed.push(bury(state, index, pool, name)?);
-        } else if let Ok(id) = name.parse::<VolumeId>() {
-            match adopt(state, index, pool, &id, owners) {
+        let foreign = || log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name);
+        match Entry::of(&name) {
+            Entry::Unfinished => deleted.push(adopt_deleted(state, index, pool, name)?),
+            Entry::Deleted(number) => {
+                state.deletions.note_number(number);
+                deleted.push(adopt_deleted(state, index, pool, name)?);
+            }
+            Entry::Volume(id) => match adopt(state, index, pool, &id, owners) {
                 Ok(true) => {}
-                Ok(false) => log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name),
+                Ok(false) => foreign(),
                 Err(why) => {
                     log::error!("a volume is not served pool={} volume={id} why={why:?}", pool.config.name);
                     unserved.insert(id, why);
                 }
-            }
-        } else if !matches!(name.as_str(), MARKER | "lost+found") {
-            log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name);
+            },
+            Entry::OfPool => {}
+            Entry::Foreign => foreign(),
         }
     }
     Ok(())
 }
 
-/// Enters what was half made or is to be deleted.
-fn bury(state: &State, index: usize, pool: &Served, name: String) -> SysResult<Doomed> {
-    let number =
-        name.strip_prefix(DOOMED).and_then(|rest| rest.split('.').next()).and_then(|number| number.parse().ok());
-    state.graveyard.number_beyond(number.unwrap_or(0));
-    let (mut project, mut share) = (None, Share::default());
-    if let Ok(outer) = file::open(&pool.directory, &*name, OFlags::RDONLY | OFlags::DIRECTORY) {
-        project = project_of(pool, &outer)?;
-        share = read_spec(&outer).map_or(share, |(spec, _)| Share::of(&spec, project.is_some()));
+/// Notes a volume that is unfinished or deleted.
+fn adopt_deleted(state: &State, index: usize, pool: &Served, mut name: String) -> SysResult<Deletion> {
+    let mut share = Share::default();
+    if let Ok(directory) = layout::open_volume(&pool.directory, &name) {
+        share.project = project_of(pool, &directory)?;
+        if let Ok(record) = Record::read(&directory) {
+            share = Share::of(&record.spec, share.project);
+        }
     }
-    // A half-made volume cannot keep its name: the next attempt to make it wants it.
-    if name.starts_with(MAKING) {
-        pool.filesystem.adopt(share, project);
-        let fresh = format!("{DOOMED}{}.{}", state.graveyard.number(), name.trim_start_matches('.'));
-        file::rename_new(&pool.directory, &name, &pool.directory, &fresh)?;
-        return Ok(Doomed { pool: index, name: fresh, project, share });
+    pool.filesystem.adopt(share);
+    // An unfinished volume cannot keep its name: the next attempt to create it needs the name.
+    if Entry::of(&name) == Entry::Unfinished {
+        let deleted = layout::deleted_name(state.deletions.new_number(), &name);
+        file::rename_new(&pool.directory, &name, &pool.directory, &deleted)?;
+        name = deleted;
     }
-    pool.filesystem.adopt(share, project);
-    Ok(Doomed { pool: index, name, project, share })
+    Ok(Deletion { pool: index, name, share })
 }
 
-fn project_of(pool: &Served, outer: &OwnedFd) -> SysResult<Option<ProjectId>> {
-    if !pool.has_quotas() {
-        return Ok(None);
-    }
-    let project = file::attributes(outer)?.project;
-    Ok((project != 0).then_some(ProjectId(project)))
+fn project_of(pool: &Served, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {
+    if pool.has_quotas() { layout::project_of(directory) } else { Ok(None) }
 }
 
-/// Enters a volume, and mends what a crash may have left half done; `false` if the entry only has the name of one.
+/// Notes a volume, and mends what a crash may have left unfinished; `false` if the entry only has the name of one.
 fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut Owners) -> Result<bool, String> {
     let say = |errno: Errno| errno.to_string();
-    let outer = match file::open(&pool.directory, id.as_str(), OFlags::RDONLY | OFlags::DIRECTORY) {
+    let directory = match layout::open_volume(&pool.directory, id.as_str()) {
         Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
-        outer => outer.map_err(say)?,
+        directory => directory.map_err(say)?,
     };
-    let (mut spec, unused) = match read_spec(&outer) {
-        Err(SpecError::Read(Errno::NODATA)) => return Ok(false),
-        spec => spec.map_err(|error| format!("its record cannot be used: {error:?}"))?,
+    let mut record = match Record::read(&directory) {
+        Err(RecordError::Read(Errno::NODATA)) => return Ok(false),
+        record => record.map_err(|error| error.to_string())?,
     };
-    let project = project_of(pool, &outer).map_err(say)?;
-    let content = match spec.kind {
+    let project = project_of(pool, &directory).map_err(say)?;
+    let content = match record.spec.kind {
         VolumeKind::Directory { inodes, .. } => {
-            let data = file::open(&outer, DATA, OFlags::PATH | OFlags::DIRECTORY).map_err(say)?;
+            let data = layout::open_content(&pool.directory, id, Kind::Directory, OFlags::PATH).map_err(say)?;
             if let Some(project) = project {
-                let (bytes, inodes) = (spec.size.get(), ops::inodes_limit(inodes.get()));
-                let quota = pool.filesystem.quota(project).map_err(say)?;
-                if (quota.limit_bytes, quota.limit_inodes) != (bytes, inodes) {
+                let size = record.spec.size;
+                if !pool.filesystem.is_limited(project, size, inodes).map_err(say)? {
                     log::warning!("a volume's quota is set back to what its record says volume={id}");
-                    pool.filesystem.set_quota(project, bytes, inodes).map_err(say)?;
+                    pool.filesystem.limit(project, size, inodes).map_err(say)?;
                 }
             }
             file::status(&data).map_err(say)?.id
         }
         VolumeKind::Image { .. } => {
-            let image = file::open(&outer, IMAGE, OFlags::RDWR).map_err(say)?;
+            let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR).map_err(say)?;
             let status = file::status(&image).map_err(say)?;
             if status.allocated > status.size {
-                // Room that was allocated for a growth that did not end.
+                // Blocks that were allocated for a growth that did not finish.
                 rustix::fs::ftruncate(&image, status.size).map_err(say)?;
             }
             match Bytes::try_from(status.size) {
-                Ok(size) if size > spec.size => {
-                    spec.size = size;
-                    write_spec(&outer, &spec, unused).and_then(|()| file::touch_and_sync(&outer)).map_err(say)?;
+                Ok(size) if size > record.spec.size => {
+                    record.spec.size = size;
+                    record.replace(&pool.directory, id).map_err(say)?;
                 }
                 _ => {}
             }
             status.id
         }
     };
-    let volume = Volume { pool: index, project, spec, unused, content, targets: BTreeMap::new(), device: None };
+    let volume = Volume { pool: index, project, record, content, targets: BTreeMap::new(), device: None };
+    let share = volume.share();
     if !state.volumes.insert(id.clone(), volume) {
         return Err("another pool has a volume of that id".to_owned());
     }
     owners.insert(content, id.clone());
-    pool.filesystem.adopt(Share::of(&spec, project.is_some()), project);
+    pool.filesystem.adopt(share);
     Ok(true)
 }
 
@@ -261,12 +263,12 @@ fn find_targets(
         if !of_pool && !of_node {
             continue;
         }
-        for (directory, found) in state.publish.iter().zip(publish) {
+        for (directory, found) in state.publish_directories.iter().zip(publish) {
             let Some(path) = relative(mount, found) else { continue };
             let target = TargetPath { directory: directory.name.clone(), path };
             if let Some((id, source)) = owner_of(directory, &target, owners, devices) {
                 let flags = flags(state, &id, mount);
-                state.volumes.publish(&id, target, Published { source, flags });
+                state.volumes.add_target(&id, target, Published { source, flags });
             }
         }
     }
@@ -285,13 +287,13 @@ fn owner_of(
     let (parent, name) = target.path.split_last();
     let parent = file::open_below(directory.root.as_fd(), parent).ok()?;
     let status = file::status_at(parent, name).ok().filter(|status| status.mount_root)?;
-    let (id, purpose) = match status.file_type {
-        FileType::Directory => (owners.get(&status.id), Purpose::Directory),
-        FileType::BlockDevice if status.device.0 == MAJOR => (devices.get(&status.device.1), Purpose::Device),
+    let (id, kind) = match status.file_type {
+        FileType::Directory => (owners.get(&status.id), Kind::Directory),
+        FileType::BlockDevice if status.device.0 == MAJOR => (devices.get(&status.device.1), Kind::Block),
         _ => return None,
     };
     // The kubelet binds what we published once more, at paths of its own.
-    directory.check_shape(target, purpose).ok()?;
+    directory.check_shape(target, kind).ok()?;
     Some((id?.clone(), status.id))
 }
 

@@ -13,7 +13,7 @@ use crate::state::State;
 /// A sentence, when names and paths are too long for one packet.
 pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
     let publish: Vec<_> = state
-        .publish
+        .publish_directories
         .iter()
         .map(|directory| PublishDirectory { name: directory.name.clone(), host_path: directory.host_path.clone() })
         .collect();
@@ -29,7 +29,8 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
         publish_directories: UpTo::try_from(publish).map_err(|error| format!("publish directories: {error}"))?,
         pools: UpTo::try_from(pools).map_err(|error| format!("pools: {error}"))?,
     };
-    let long = state.publish.iter().find(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
+    let long =
+        state.publish_directories.iter().find(|directory| directory.host_path.as_str().len() >= Text::MAX_LENGTH);
     let encoded = bulkhead_protocol::encode(&Ok::<_, bulkhead_protocol::Error>(&welcome));
     if long.is_some() || encoded.is_err() {
         return Err(

@@ -1,13 +1,15 @@
 //! What the helper knows while it serves. The pools and the kernel are the truth; this is rebuilt from them at start.
 
-mod claims;
-mod doomed;
+mod deletions;
 mod filesystem;
+pub mod layout;
+mod ledger;
+mod locks;
 mod loops;
 mod pool;
-mod publish;
-mod record;
 mod sockets;
+mod targets;
+mod vol_data;
 mod volumes;
 
 use std::collections::BTreeMap;
@@ -15,13 +17,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
-pub use claims::Claims;
-pub use doomed::{Doomed, Graveyard, Settlement};
-pub use filesystem::{Filesystem, KUBELET_PROJECTS, Share};
+pub use deletions::{Deletion, Deletions};
+pub use filesystem::{Filesystem, KUBELET_PROJECTS};
+pub use layout::{Kind, Record};
+pub use ledger::Share;
+pub use locks::Locks;
 pub use loops::{Device, Loops};
-pub use pool::{DATA, DOOMED, IMAGE, MAKING, MARKER, Pool, PoolConfig, Served, SpecError, read_spec, write_spec};
-pub use publish::{PublishDirectory, Purpose, Shape};
+pub use pool::{Pool, PoolConfig, Served};
 pub use sockets::{Place, Sockets};
+pub use targets::{PublishDirectory, Shape};
 pub use volumes::{Published, Volume, Volumes};
 
 use crate::sys::Errno;
@@ -34,37 +38,38 @@ pub struct State {
     /// The configured pools, served or broken.
     pub pools: Vec<Pool>,
     /// Where volumes are published.
-    pub publish: Vec<PublishDirectory>,
+    pub publish_directories: Vec<PublishDirectory>,
     /// The volumes and their targets.
     pub volumes: Volumes,
-    /// Volumes that are there and cannot be served, and why.
+    /// Volumes that exist but cannot be served, and why.
     pub unserved: BTreeMap<VolumeId, String>,
     /// Loop devices.
     pub loops: Loops,
-    /// What operations are under way.
-    pub claims: Claims,
+    /// The operations in progress.
+    pub locks: Locks,
     /// The frontend's sockets.
     pub sockets: Sockets,
-    /// Deleted volumes that are not empty yet.
-    pub graveyard: Graveyard,
+    /// Deleted volumes of which something is left.
+    pub deletions: Deletions,
 }
 
 impl State {
-    /// The pool of that name, and its index.
+    /// The served pool of that name, and its index.
     pub fn pool(&self, name: &PoolName) -> Result<(usize, &Served), Error> {
         let found = self.pools.iter().enumerate().find(|(_, pool)| pool.config.name == *name);
-        let (index, pool) = found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there is no pool {name}")))?;
+        let (index, pool) =
+            found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("pool {name} does not exist")))?;
         Ok((index, pool.served()?))
     }
 
-    /// The served pool at that index, which a volume's entry holds.
+    /// The served pool at an index that is noted for a volume.
     pub fn pool_at(&self, index: usize) -> Result<&Served, Error> {
         let pool =
             self.pools.get(index).ok_or_else(|| Error::new(ErrorKind::PoolBroken, "the volume's pool is gone"))?;
         pool.served()
     }
 
-    /// Why there is no volume of that id. `NotFound` only if that is certain: a volume may be there and not be served.
+    /// Why no volume of that id is known. `NotFound` only if it certainly does not exist: it may exist and not be served.
     pub fn unknown(&self, id: &VolumeId) -> Error {
         let broken = self.pools.iter().find(|pool| pool.state.is_err());
         match (self.unserved.get(id), broken) {
@@ -73,19 +78,19 @@ impl State {
                 let message = format!("volume {id} may be in pool {}, which is not served", pool.config.name);
                 Error::new(ErrorKind::PoolBroken, message)
             }
-            (None, None) => Error::new(ErrorKind::NotFound, format!("there is no volume {id}")),
+            (None, None) => Error::new(ErrorKind::NotFound, format!("volume {id} does not exist")),
         }
     }
 
     /// The publish directory of a target.
     pub fn publish_directory(&self, target: &TargetPath) -> Result<&PublishDirectory, Error> {
-        self.publish.iter().find(|directory| directory.name == target.directory).ok_or_else(|| {
-            Error::new(ErrorKind::Refused, format!("there is no publish directory {}", target.directory))
+        self.publish_directories.iter().find(|directory| directory.name == target.directory).ok_or_else(|| {
+            Error::new(ErrorKind::Refused, format!("publish directory {} does not exist", target.directory))
         })
     }
 }
 
-/// An error for a failed system call: what was done, to what.
+/// An error for a failed system call: the operation, its object, the cause.
 pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> Error {
     let kind = match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
@@ -96,7 +101,7 @@ pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> 
     Error::new(kind, format!("{operation} {object}: {errno}"))
 }
 
-/// Locks a mutex. A thread that panicked while it held it has ended the process, so there is nothing to recover.
+/// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

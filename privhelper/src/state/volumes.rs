@@ -1,14 +1,14 @@
-//! The table of volumes and of what is published where.
+//! The table of volumes and of the targets at which they are published.
 //!
-//! It is the helper's own: the kernel lets a bound directory be renamed and removed, so deleting must ask here.
+//! The helper keeps it itself: the kernel lets a bound directory be renamed and removed, so a deletion must look here.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Mutex;
 
-use bulkhead_protocol::{MountFlags, TargetPath, VolumeId, VolumeSpec};
+use bulkhead_protocol::{MountFlags, TargetPath, VolumeId};
 
-use super::{Device, lock};
+use super::{Device, Kind, Record, Share, lock};
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
 
@@ -19,10 +19,8 @@ pub struct Volume {
     pub pool: usize,
     /// Its project, in a pool with quotas.
     pub project: Option<ProjectId>,
-    /// What was asked for, with the size it has now.
-    pub spec: VolumeSpec,
-    /// Whether it was never published, so that it can hold nothing.
-    pub unused: bool,
+    /// What is written down about it.
+    pub record: Record,
     /// The directory that is published, or the image: what is mounted or attached is compared with it.
     pub content: FileId,
     /// Where it is published.
@@ -36,8 +34,20 @@ pub struct Volume {
 pub struct Published {
     /// The directory or device node that was bound there.
     pub source: FileId,
-    /// How.
+    /// How it is mounted.
     pub flags: MountFlags,
+}
+
+impl Volume {
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.record.spec.kind.into()
+    }
+
+    /// What it takes of its filesystem.
+    pub fn share(&self) -> Share {
+        Share::of(&self.record.spec, self.project)
+    }
 }
 
 /// All volumes of all pools.
@@ -51,7 +61,7 @@ struct Table {
 }
 
 impl Volumes {
-    /// A copy of what is known of a volume. It stays true while the caller holds the volume's claim.
+    /// A copy of what is known of a volume. It stays true while the caller holds the volume's lock.
     pub fn get(&self, id: &VolumeId) -> Option<Volume> {
         lock(&self.0).volumes.get(id).cloned()
     }
@@ -79,7 +89,7 @@ impl Volumes {
     }
 
     /// Notes that a volume is published at a target.
-    pub fn publish(&self, id: &VolumeId, target: TargetPath, published: Published) {
+    pub fn add_target(&self, id: &VolumeId, target: TargetPath, published: Published) {
         let mut table = lock(&self.0);
         if let Some(volume) = table.volumes.get_mut(id) {
             volume.targets.insert(target.clone(), published);
@@ -87,8 +97,8 @@ impl Volumes {
         }
     }
 
-    /// Notes that a volume is not published at a target any more.
-    pub fn unpublish(&self, id: &VolumeId, target: &TargetPath) {
+    /// Notes that a volume is no longer published at a target.
+    pub fn remove_target(&self, id: &VolumeId, target: &TargetPath) {
         let mut table = lock(&self.0);
         if let Some(volume) = table.volumes.get_mut(id) {
             volume.targets.remove(target);
@@ -103,7 +113,7 @@ impl Volumes {
         lock(&self.0).targets.get(target).cloned()
     }
 
-    /// The first volumes behind `after`, in the order of their ids, each as `page` makes it until it returns `None`.
+    /// The volumes after `after` in the order of their ids, each as `page` makes it, until it returns `None`.
     pub fn page<T>(&self, after: Option<&VolumeId>, mut page: impl FnMut(&VolumeId, &Volume) -> Option<T>) -> Vec<T> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         lock(&self.0).volumes.range((from, Bound::Unbounded)).map_while(|(id, volume)| page(id, volume)).collect()

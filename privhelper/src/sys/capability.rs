@@ -1,10 +1,33 @@
 //! Capabilities (capabilities(7)): dropped once, then raised for one operation at a time.
 
+use std::cell::Cell;
+
 use caps::{CapSet, Capability, CapsHashSet};
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitiesSecureBits;
 
 use super::{Errno, Result};
+
+thread_local! {
+    /// What the thread may raise.
+    static ALLOWED: Cell<&'static [Capability]> = const { Cell::new(&[]) };
+}
+
+/// The permission to raise some capabilities, for as long as the value lives.
+#[derive(Debug)]
+pub struct Allowed(());
+
+/// Allows the calling thread to raise these capabilities, and no others.
+pub fn allow(capabilities: &'static [Capability]) -> Allowed {
+    ALLOWED.set(capabilities);
+    Allowed(())
+}
+
+impl Drop for Allowed {
+    fn drop(&mut self) {
+        ALLOWED.set(&[]);
+    }
+}
 
 /// The right to use one capability, for as long as the value lives.
 #[derive(Debug)]
@@ -13,12 +36,19 @@ pub struct Raised {
     lower: Option<Capability>,
 }
 
-/// Raises a capability of the calling thread from permitted to effective.
+/// Raises a capability of the calling thread from permitted to effective. The only way to do so.
+///
+/// # Errors
+/// `PERM` when the thread is not allowed to raise it, or it is not permitted.
 pub fn raise(capability: Capability) -> Result<Raised> {
     let denied = |_| Errno::PERM;
     let mut effective = caps::read(None, CapSet::Effective).map_err(denied)?;
     if !effective.insert(capability) {
+        // It is raised already; during the start all are.
         return Ok(Raised { lower: None });
+    }
+    if !ALLOWED.get().contains(&capability) {
+        return Err(Errno::PERM);
     }
     caps::set(None, CapSet::Effective, &effective).map_err(denied)?;
     Ok(Raised { lower: Some(capability) })

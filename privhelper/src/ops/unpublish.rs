@@ -1,0 +1,61 @@
+//! Taking volumes away from targets.
+
+use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
+use rustix::fs::FileType;
+
+use super::target::Target;
+use super::{absent, wrong_kind};
+use crate::state::{Kind, State, Volume};
+use crate::sys::file::Status;
+use crate::sys::loopdevice::MAJOR;
+
+/// Unmounts a directory volume from a target and removes the target.
+pub fn unmount(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply, Error> {
+    unpublish(state, id, path, Kind::Directory)
+}
+
+/// Removes a block volume's device node from a target, and the target.
+pub fn remove_device(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply, Error> {
+    unpublish(state, id, path, Kind::Block)
+}
+
+/// Unmounts everything at the target that is proved to be this volume, notes it, then removes the target. If nothing is
+/// there, that is as good.
+fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Result<Reply, Error> {
+    let Some(volume) = state.volumes.get(id) else { return absent(state, id, Some(path)) };
+    if volume.kind() != kind {
+        return Err(wrong_kind(id, &volume));
+    }
+    if let Some(other) = state.volumes.at(path).filter(|other| other != id) {
+        return Err(Error::new(ErrorKind::InUse, format!("target {path} holds volume {other}, not volume {id}")));
+    }
+    state.publish_directory(path)?.check_shape(path, kind)?;
+    let target = match Target::open(state, path) {
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            state.volumes.remove_target(id, path);
+            return Ok(Reply::Done);
+        }
+        target => target?,
+    };
+    while let Some(mount) = target.mount()? {
+        if !is_of(&volume, &mount) && volume.targets.get(path).map(|published| published.source) != Some(mount.id) {
+            let message = format!("something other than volume {id} is mounted at target {path}; unmount it first");
+            return Err(Error::new(ErrorKind::InUse, message));
+        }
+        target.unmount()?;
+    }
+    state.volumes.remove_target(id, path);
+    target.clear(None)?;
+    Ok(Reply::Done)
+}
+
+/// Whether a mount shows the volume's directory, or the node of its loop device.
+fn is_of(volume: &Volume, mount: &Status) -> bool {
+    match volume.kind() {
+        Kind::Directory => mount.id == volume.content,
+        Kind::Block => {
+            let number = volume.device.map(|device| (MAJOR, device.number));
+            mount.file_type == FileType::BlockDevice && Some(mount.device) == number
+        }
+    }
+}

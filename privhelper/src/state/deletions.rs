@@ -1,0 +1,245 @@
+//! Deleted volumes until nothing is left of them: emptied by the second process, then released here.
+
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use bulkhead_protocol::{Error, Text};
+
+use super::{Share, failed, lock};
+use crate::emptier::{Job, Report};
+use crate::log;
+use crate::sys::socket::{self, Received};
+use crate::sys::{Errno, Result as SysResult};
+
+/// A deleted volume, or one whose creation failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Index of its pool.
+    pub pool: usize,
+    /// Its name in the pool.
+    pub name: String,
+    /// What it takes of the filesystem until nothing is left of it.
+    pub share: Share,
+}
+
+/// How far a deletion is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It waits for its turn; not before the moment, if one is given.
+    Waiting(Option<Instant>),
+    /// The emptier works on it.
+    Emptying,
+    /// It is empty, but something may still be charged to its project.
+    Emptied,
+}
+
+/// All deletions that are not finished, and the connection to the emptier.
+#[derive(Debug)]
+pub struct Deletions {
+    emptier: OwnedFd,
+    queue: Mutex<Queue>,
+}
+
+/// The deletions, in the order in which they have their turns.
+#[derive(Debug, Default)]
+struct Queue {
+    last_number: u64,
+    entries: Vec<(Stage, Deletion)>,
+}
+
+/// How often it is looked whether anything is still charged to emptied volumes.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
+/// When a volume that could not be emptied is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+impl Deletions {
+    /// No deletions, with the emptier at the other end of the socket.
+    pub fn new(emptier: OwnedFd) -> Self {
+        Self { emptier, queue: Mutex::default() }
+    }
+
+    /// A number that no other deleted volume has in its name.
+    pub fn new_number(&self) -> u64 {
+        let mut queue = lock(&self.queue);
+        queue.last_number = queue.last_number.saturating_add(1);
+        queue.last_number
+    }
+
+    /// Notes a number that was found in the name of a deleted volume at start.
+    pub fn note_number(&self, found: u64) {
+        let mut queue = lock(&self.queue);
+        queue.last_number = queue.last_number.max(found);
+    }
+
+    /// Has a deleted volume emptied in the background.
+    pub fn add(&self, deletion: Deletion) {
+        let mut queue = lock(&self.queue);
+        queue.entries.push((Stage::Waiting(None), deletion));
+        self.give_job(&mut queue);
+    }
+
+    /// How many deletions in a pool are not finished.
+    pub fn count(&self, pool: usize) -> usize {
+        lock(&self.queue).entries.iter().filter(|(_, deletion)| deletion.pool == pool).count()
+    }
+
+    /// Waits for the emptier's reports and finishes what it has emptied. `release` gives a volume's quota and share
+    /// back, and returns whether it could.
+    ///
+    /// # Errors
+    /// When the emptier is gone: without it the helper must not go on.
+    pub fn finish_all(&self, release: impl Fn(&Deletion) -> bool) -> Result<(), Error> {
+        let gone = |errno| failed("receive a report from", "the emptier", errno);
+        let mut buffer = [0; 64];
+        loop {
+            let patience = lock(&self.queue).patience();
+            socket::set_receive_timeout(&self.emptier, patience).map_err(gone)?;
+            match socket::receive(&self.emptier, &mut buffer) {
+                Ok(Received::Packet(length)) => {
+                    let report =
+                        buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());
+                    let report = report.ok_or(Errno::BADMSG).map_err(gone)?;
+                    lock(&self.queue).note(&report, Instant::now());
+                }
+                Ok(_) => return Err(gone(Errno::PIPE)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(gone(errno)),
+            }
+            // The queue is not locked meanwhile: a system call on a frozen filesystem waits, and no request may.
+            let emptied = lock(&self.queue).emptied();
+            let released: Vec<Deletion> = emptied.into_iter().filter(&release).collect();
+            let mut queue = lock(&self.queue);
+            queue.entries.retain(|(_, deletion)| !released.contains(deletion));
+            self.give_job(&mut queue);
+        }
+    }
+
+    /// Gives the emptier its next job if it has none. One at a time, so that sending never blocks.
+    fn give_job(&self, queue: &mut Queue) {
+        let Some((stage, deletion)) = queue.next(Instant::now()) else { return };
+        match self.send_job(deletion) {
+            Ok(()) => *stage = Stage::Emptying,
+            // The emptier is gone, and `finish_all` is about to end the process.
+            Err(errno) => log::error!("the emptier takes no job errno={errno}"),
+        }
+    }
+
+    fn send_job(&self, deletion: &Deletion) -> SysResult<()> {
+        let job = Job { pool: deletion.pool as u64, name: Text::new(deletion.name.clone()) };
+        let packet = bulkhead_protocol::encode(&job).map_err(|_| Errno::MSGSIZE)?;
+        socket::send(&self.emptier, &packet, None)
+    }
+}
+
+impl Queue {
+    /// How long there is nothing to do unless the emptier reports.
+    fn patience(&self) -> Option<Duration> {
+        let stages = self.entries.iter().map(|(stage, _)| stage);
+        stages
+            .filter_map(|stage| match stage {
+                Stage::Emptied => Some(RELEASE_INTERVAL),
+                Stage::Waiting(Some(_)) => Some(RETRY_INTERVAL),
+                Stage::Waiting(None) | Stage::Emptying => None,
+            })
+            .min()
+    }
+
+    /// What is to be emptied next, if nothing is being emptied.
+    fn next(&mut self, now: Instant) -> Option<&mut (Stage, Deletion)> {
+        if self.entries.iter().any(|(stage, _)| *stage == Stage::Emptying) {
+            return None;
+        }
+        let is_due = |stage: &Stage| matches!(stage, Stage::Waiting(when) if when.is_none_or(|when| when <= now));
+        self.entries.iter_mut().find(|(stage, _)| is_due(stage))
+    }
+
+    /// Notes how the current job ended. What is not empty yet goes behind all others.
+    fn note(&mut self, report: &Report, now: Instant) {
+        let Some(current) = self.entries.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
+        let (_, deletion) = self.entries.remove(current);
+        let stage = match report.errno.map(Errno::from_raw_os_error) {
+            None => Stage::Emptied,
+            // It takes long, and others wait.
+            Some(Errno::TIME) => Stage::Waiting(None),
+            Some(errno) => {
+                log::warning!(
+                    "a deleted volume could not be emptied; it is tried again name={} errno={errno}",
+                    deletion.name
+                );
+                Stage::Waiting(now.checked_add(RETRY_INTERVAL))
+            }
+        };
+        self.entries.push((stage, deletion));
+    }
+
+    fn emptied(&self) -> Vec<Deletion> {
+        let emptied = self.entries.iter().filter(|(stage, _)| *stage == Stage::Emptied);
+        emptied.map(|(_, deletion)| deletion.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(names: &[&str]) -> Queue {
+        let entry = |name: &&str| {
+            (Stage::Waiting(None), Deletion { pool: 0, name: (*name).to_owned(), share: Share::default() })
+        };
+        Queue { last_number: 0, entries: names.iter().map(entry).collect() }
+    }
+
+    /// Begins the next job, and returns its name.
+    fn begin(queue: &mut Queue, now: Instant) -> Option<String> {
+        let (stage, deletion) = queue.next(now)?;
+        *stage = Stage::Emptying;
+        Some(deletion.name.clone())
+    }
+
+    fn report(errno: Option<Errno>) -> Report {
+        Report { errno: errno.map(Errno::raw_os_error) }
+    }
+
+    #[test]
+    fn one_job_is_given_at_a_time_in_the_order_of_deletion() {
+        let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
+        assert_eq!(queue.patience(), None);
+        assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
+        assert_eq!(begin(&mut queue, now), None, "the emptier has a job");
+        queue.note(&report(None), now);
+        assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
+        let emptied: Vec<_> = queue.emptied().into_iter().map(|deletion| deletion.name).collect();
+        assert_eq!(emptied, ["a"]);
+        assert_eq!(queue.patience(), Some(RELEASE_INTERVAL));
+    }
+
+    #[test]
+    fn a_job_that_takes_long_lets_the_others_go_first() {
+        let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
+        begin(&mut queue, now);
+        queue.note(&report(Some(Errno::TIME)), now);
+        assert_eq!(queue.patience(), None);
+        assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
+        queue.note(&report(None), now);
+        assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_job_that_failed_is_tried_again_after_a_while() {
+        let (mut queue, now) = (queue(&["a"]), Instant::now());
+        begin(&mut queue, now);
+        queue.note(&report(Some(Errno::IO)), now);
+        assert_eq!(queue.patience(), Some(RETRY_INTERVAL));
+        assert_eq!(begin(&mut queue, now), None);
+        assert_eq!(begin(&mut queue, now + RETRY_INTERVAL - Duration::from_millis(1)), None);
+        assert_eq!(begin(&mut queue, now + RETRY_INTERVAL).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_report_without_a_job_changes_nothing() {
+        let (mut queue, now) = (queue(&["a"]), Instant::now());
+        queue.note(&report(None), now);
+        assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
+    }
+}

@@ -1,0 +1,198 @@
+//! A volume on disk: the names of its directory, the record of its settings, and its content.
+//!
+//! ```text
+//! POOL/.bulkhead                  marker of the pool
+//! POOL/<volume id>/               root's, mode 0700; has the record, the project id and the quota; never mounted
+//! POOL/<volume id>/data/          directory volume: what is published
+//! POOL/<volume id>/image          block volume: what is attached
+//! POOL/.making.<volume id>/       being created
+//! POOL/.deleted.<number>.<…>/     deleted, being emptied
+//! ```
+//! A volume id never begins with a dot, so the names cannot collide.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+
+use bulkhead_protocol::{VolumeId, VolumeKind, VolumeSpec};
+use caps::Capability;
+use rustix::fs::{OFlags, XattrFlags};
+
+use crate::sys::capability::raise;
+use crate::sys::quota::ProjectId;
+use crate::sys::{Errno, Result as SysResult, file};
+
+/// The marker file of a pool.
+pub const MARKER: &str = ".bulkhead";
+/// What is published of a directory volume.
+pub const DATA: &str = "data";
+/// What is attached of a block volume.
+pub const IMAGE: &str = "image";
+const CREATING: &str = ".making.";
+const DELETED: &str = ".deleted.";
+
+/// The extended attribute of a volume's directory that holds the record; pods cannot reach it.
+const ATTRIBUTE: &str = "trusted.bulkhead";
+/// The first byte of a record: the volume may hold data, or was never published. A helper that does not know the second
+/// does not serve such a volume, and so never publishes one without noting it.
+const USED: u8 = 1;
+/// See [`USED`].
+const UNUSED: u8 = 2;
+
+/// The two kinds of volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory with a quota, published as a directory.
+    Directory,
+    /// An image behind a loop device, published as a device node on a file.
+    Block,
+}
+
+/// What an entry of a pool is, by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A volume's directory.
+    Volume(VolumeId),
+    /// A volume whose creation did not finish.
+    Unfinished,
+    /// A deleted volume, with the number in its name.
+    Deleted(u64),
+    /// A file that belongs to the pool itself, or to its filesystem.
+    OfPool,
+    /// Something else.
+    Foreign,
+}
+
+/// What is written down about a volume in its own directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its settings, with the size it has now.
+    pub spec: VolumeSpec,
+    /// Whether it was never published, and so cannot hold data.
+    pub unused: bool,
+}
+
+/// Why a volume's record cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// It cannot be read.
+    Read(Errno),
+    /// It is of a later release, or damaged.
+    Unknown,
+}
+
+impl Entry {
+    /// The entry of that name.
+    pub fn of(name: &str) -> Self {
+        if name.starts_with(CREATING) {
+            return Self::Unfinished;
+        }
+        if let Some(rest) = name.strip_prefix(DELETED) {
+            let number = rest.split('.').next().and_then(|number| number.parse().ok());
+            return Self::Deleted(number.unwrap_or(0));
+        }
+        match name.parse() {
+            Ok(id) => Self::Volume(id),
+            Err(_) if matches!(name, MARKER | "lost+found") => Self::OfPool,
+            Err(_) => Self::Foreign,
+        }
+    }
+}
+
+/// The name of a volume's directory while the volume is created.
+pub fn creating_name(id: &VolumeId) -> String {
+    format!("{CREATING}{id}")
+}
+
+/// The name under which the directory of that name is deleted.
+pub fn deleted_name(number: u64, name: &str) -> String {
+    format!("{DELETED}{number}.{}", name.trim_start_matches('.'))
+}
+
+/// Opens a volume's directory, under whatever name it has in the pool.
+pub fn open_volume(pool: impl AsFd, name: &str) -> SysResult<OwnedFd> {
+    file::open(pool, name, OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Opens a volume's content: the directory or the image.
+pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -> SysResult<OwnedFd> {
+    match kind {
+        Kind::Directory => file::open(pool, format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
+        Kind::Block => file::open(pool, format!("{id}/{IMAGE}"), flags),
+    }
+}
+
+/// The project to which a volume's directory is charged.
+pub fn project_of(volume: impl AsFd) -> SysResult<Option<ProjectId>> {
+    let project = file::attributes(volume)?.project;
+    Ok((project != 0).then_some(ProjectId(project)))
+}
+
+impl Record {
+    /// Reads the record in a volume's directory.
+    pub fn read(volume: impl AsFd) -> Result<Self, RecordError> {
+        let mut buffer = [0_u8; 256];
+        let _raised = raise(Capability::CAP_SYS_ADMIN).map_err(RecordError::Read)?;
+        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).map_err(RecordError::Read)?;
+        buffer.get(..length).and_then(Self::decode).ok_or(RecordError::Unknown)
+    }
+
+    /// Writes the record to a volume's directory, which must be synced afterwards.
+    pub fn write(&self, volume: impl AsFd) -> SysResult<()> {
+        let value = self.encode()?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, XattrFlags::empty())
+    }
+
+    /// Replaces the record of a volume in a pool. This also makes a quota that was set before survive a power cut.
+    pub fn replace(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
+        let volume = open_volume(pool, id.as_str())?;
+        self.write(&volume)?;
+        file::touch_and_sync(&volume)
+    }
+
+    fn encode(&self) -> SysResult<Vec<u8>> {
+        let mut bytes = vec![if self.unused { UNUSED } else { USED }];
+        bytes.extend(bulkhead_protocol::encode(&self.spec).map_err(|_| Errno::INVAL)?);
+        Ok(bytes)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (first, spec) = bytes.split_first()?;
+        let unused = match *first {
+            USED => false,
+            UNUSED => true,
+            _ => return None,
+        };
+        Some(Self { spec: bulkhead_protocol::decode(spec).ok()?, unused })
+    }
+}
+
+impl From<VolumeKind> for Kind {
+    fn from(kind: VolumeKind) -> Self {
+        match kind {
+            VolumeKind::Directory { .. } => Self::Directory,
+            VolumeKind::Image { .. } => Self::Block,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Directory => "directory volume",
+            Self::Block => "block volume",
+        })
+    }
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(errno) => write!(out, "its record cannot be read: {errno}"),
+            Self::Unknown => out.write_str("its record is damaged, or of a later release"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Publish directories, the shapes of the kubelet's targets, and what the kubelet has written down about them.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use bulkhead_protocol::{DriverName, Error, ErrorKind, PublishName, RelativePath, TargetPath, Text, VolumeId};
+use rustix::fs::{FileType, OFlags};
+
+use super::{Kind, failed, vol_data};
+use crate::sys::{Errno, file};
+
+/// A directory below which volumes are published.
+#[derive(Debug)]
+pub struct PublishDirectory {
+    /// Its name in requests.
+    pub name: PublishName,
+    /// Its path as the host spells it.
+    pub host_path: Text,
+    /// The directory in the jail.
+    pub root: OwnedFd,
+    /// Which targets are allowed below it.
+    pub shape: Shape,
+}
+
+/// Which targets are allowed below a publish directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Any.
+    Any,
+    /// `<pod uid>/volumes/kubernetes.io~csi/<pv>/mount`: the kubelet's `pods`.
+    KubeletPods,
+    /// `volumeDevices/publish/<pv>/<pod uid>`: the kubelet's `plugins/kubernetes.io/csi`.
+    KubeletDevices,
+}
+
+impl PublishDirectory {
+    /// Checks that volumes of a kind are published at such a target below this directory.
+    ///
+    /// # Errors
+    /// `Refused` when they are not.
+    pub fn check_shape(&self, target: &TargetPath, kind: Kind) -> Result<(), Error> {
+        if self.shape.allows(&target.path, kind) {
+            return Ok(());
+        }
+        let message = format!("target {target} is not a path at which the kubelet publishes a {kind}");
+        Err(Error::new(ErrorKind::Refused, message))
+    }
+
+    /// Checks that the kubelet has written down, in `vol_data.json`, that this very volume of ours belongs at the
+    /// target. Below other publish directories there is no such file.
+    ///
+    /// # Errors
+    /// `Refused` when the file is missing, does not belong to root, or names another volume or driver.
+    pub fn check_vol_data(&self, target: &TargetPath, volume: &VolumeId, driver: &DriverName) -> Result<(), Error> {
+        if self.shape == Shape::Any {
+            return Ok(());
+        }
+        let refused = |why: &str| {
+            let message = format!("cannot publish volume {volume} at {target}: the kubelet's file vol_data.json {why}");
+            Error::new(ErrorKind::Refused, message)
+        };
+        let fail = |errno| match errno {
+            Errno::NOENT => refused("is missing"),
+            Errno::FBIG => refused("is longer than any that the kubelet writes"),
+            errno => failed("read the kubelet's vol_data.json for target", target, errno),
+        };
+        let path = self.shape.vol_data(&target.path).ok_or_else(|| refused("does not exist for such a target"))?;
+        let file = file::open(&self.root, &path, OFlags::RDONLY).map_err(fail)?;
+        let status = file::status(&file).map_err(fail)?;
+        if status.uid != 0 || status.file_type != FileType::RegularFile {
+            return Err(refused("is not a file that belongs to root"));
+        }
+        let content = file::read_up_to(&file, vol_data::MAX_LENGTH).map_err(fail)?;
+        let found = vol_data::parse(&content).ok_or_else(|| refused("is not a JSON object of strings"))?;
+        if found.driver != driver.as_str() {
+            return Err(refused("names another driver"));
+        }
+        if found.volume != volume.as_str() {
+            return Err(refused("names another volume"));
+        }
+        Ok(())
+    }
+
+    /// Opens the directory that holds a target.
+    pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Errno> {
+        file::open_below(self.root.as_fd(), path.split_last().0)
+    }
+}
+
+impl Shape {
+    /// Whether a volume of a kind may be published at a path.
+    pub fn allows(self, path: &RelativePath, kind: Kind) -> bool {
+        match (self, kind) {
+            (Self::Any, _) => true,
+            (Self::KubeletPods, Kind::Directory) | (Self::KubeletDevices, Kind::Block) => self.vol_data(path).is_some(),
+            (Self::KubeletPods, Kind::Block) | (Self::KubeletDevices, Kind::Directory) => false,
+        }
+    }
+
+    /// The same for looking at a volume only: a block volume also shows at the kubelet's global map path,
+    /// `volumeDevices/<pv>/dev/<pod uid>`.
+    pub fn allows_look(self, path: &RelativePath, kind: Kind) -> bool {
+        let is_global_map = || matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty());
+        self.allows(path, kind) || self == Self::KubeletDevices && kind == Kind::Block && is_global_map()
+    }
+
+    /// Where the kubelet keeps `vol_data.json` for a target of this shape; `None` for any other target.
+    fn vol_data(self, path: &RelativePath) -> Option<String> {
+        match (self, parts(path)) {
+            (Self::KubeletPods, [pod, "volumes", "kubernetes.io~csi", volume, "mount"]) => {
+                Some(format!("{pod}/volumes/kubernetes.io~csi/{volume}/vol_data.json"))
+            }
+            (Self::KubeletDevices, ["volumeDevices", "publish", volume, pod, ""]) if !pod.is_empty() => {
+                Some(format!("volumeDevices/{volume}/data/vol_data.json"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Five components, the last ones empty if there are fewer; all empty if there are more.
+fn parts(path: &RelativePath) -> [&str; 5] {
+    let mut components = path.components();
+    let parts = std::array::from_fn(|_| components.next().unwrap_or(""));
+    if components.next().is_some() { [""; 5] } else { parts }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "u/volumes/kubernetes.io~csi/pv/mount";
+    const DEVICE: &str = "volumeDevices/publish/pv/u";
+    const GLOBAL_MAP: &str = "volumeDevices/pv/dev/u";
+
+    fn path(text: &str) -> RelativePath {
+        text.parse().expect("a relative path")
+    }
+
+    #[test]
+    fn only_the_two_shapes_have_a_vol_data_file() {
+        let file = |shape: Shape, text: &str| shape.vol_data(&path(text));
+        assert_eq!(file(Shape::KubeletPods, POD).as_deref(), Some("u/volumes/kubernetes.io~csi/pv/vol_data.json"));
+        assert_eq!(file(Shape::KubeletDevices, DEVICE).as_deref(), Some("volumeDevices/pv/data/vol_data.json"));
+        for other in [
+            "u/volumes/kubernetes.io~csi/pv/mount/x", "u/volumes/kubernetes.io~csi/pv", "u/volumes/other/pv/mount",
+            "u/other/kubernetes.io~csi/pv/mount", "u/volumes/kubernetes.io~csi/pv/mounts", "mount", DEVICE,
+        ] {
+            assert_eq!(file(Shape::KubeletPods, other), None, "{other}");
+        }
+        for other in [
+            "volumeDevices/publish/pv", "volumeDevices/publish/pv/u/x", "volumeDevices/publish/pv/u/x/y",
+            "volumeDevices/staging/pv/u", "other/publish/pv/u", GLOBAL_MAP, POD,
+        ] {
+            assert_eq!(file(Shape::KubeletDevices, other), None, "{other}");
+        }
+        assert_eq!(file(Shape::Any, POD), None);
+    }
+
+    #[test]
+    fn each_kind_is_published_in_its_own_shape() {
+        for (shape, text, directory, block) in [
+            (Shape::KubeletPods, POD, true, false),
+            (Shape::KubeletPods, DEVICE, false, false),
+            (Shape::KubeletPods, "u/volumes", false, false),
+            (Shape::KubeletDevices, DEVICE, false, true),
+            (Shape::KubeletDevices, POD, false, false),
+            (Shape::KubeletDevices, GLOBAL_MAP, false, false),
+            (Shape::Any, "anything", true, true),
+            (Shape::Any, POD, true, true),
+        ] {
+            assert_eq!(shape.allows(&path(text), Kind::Directory), directory, "{shape:?} {text}");
+            assert_eq!(shape.allows(&path(text), Kind::Block), block, "{shape:?} {text}");
+            // What may be published may be looked at.
+            assert!(!directory || shape.allows_look(&path(text), Kind::Directory), "{shape:?} {text}");
+            assert!(!block || shape.allows_look(&path(text), Kind::Block), "{shape:?} {text}");
+        }
+    }
+
+    #[test]
+    fn the_global_map_path_is_for_looking_at_block_volumes_only() {
+        let look = |shape: Shape, text: &str, kind| shape.allows_look(&path(text), kind);
+        assert!(look(Shape::KubeletDevices, GLOBAL_MAP, Kind::Block));
+        assert!(!look(Shape::KubeletDevices, GLOBAL_MAP, Kind::Directory));
+        assert!(!look(Shape::KubeletPods, GLOBAL_MAP, Kind::Block));
+        for other in ["volumeDevices/pv/dev", "volumeDevices/pv/dev/u/x", "volumeDevices/pv/data/u", "other/pv/dev/u"] {
+            assert!(!look(Shape::KubeletDevices, other, Kind::Block), "{other}");
+        }
+    }
+}
