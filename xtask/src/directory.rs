@@ -1,4 +1,4 @@
-//! Directories that last as long as one run, and the lock of the cache that all runs share.
+//! Directories that last as long as one run, and the locks of the cache that all runs share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ pub struct RunDirectory {
 }
 
 impl RunDirectory {
-    /// Makes another directory of this process, in the cache.
-    pub fn new(cache: &Path) -> Result<Self> {
-        fs::create_dir_all(cache)?;
-        for entry in fs::read_dir(cache)? {
+    /// Makes another directory of this process, among those of all runs.
+    pub fn new(runs: &Path) -> Result<Self> {
+        fs::create_dir_all(runs)?;
+        for entry in fs::read_dir(runs)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
@@ -30,7 +30,7 @@ impl RunDirectory {
             }
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = cache.join(format!("{PREFIX}{}-{number}", process::id()));
+        let path = runs.join(format!("{PREFIX}{}-{number}", process::id()));
         fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(RunDirectory { path })
     }

@@ -30,7 +30,7 @@ pub fn run(
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
     let assets = kubernetes::cluster(workspace)?;
-    let archives = RunDirectory::new(&workspace.machine_cache())?;
+    let archives = RunDirectory::new(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.push(image::write_shell(Architecture::host(), archives.path())?);
     let node = Node { kubelet: assets.join("kubelet"), images, port: free_port()? };

@@ -27,7 +27,7 @@ impl Programs {
 
     /// Copies these.
     pub fn copy(workspace: &Workspace, built: &[PathBuf]) -> Result<Self> {
-        let directory = RunDirectory::new(&workspace.machine_cache())?;
+        let directory = RunDirectory::new(&workspace.runs())?;
         for program in built {
             let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
             let copy = directory.path().join(name);

@@ -8,6 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::cache;
 use crate::packages;
 use crate::process::{capture, capture_with_errors_shown, run};
 
@@ -213,8 +214,13 @@ impl Workspace {
         self.target.join(architecture.triple()).join(directory).join(name)
     }
 
-    /// Where the machine's parts are kept.
-    pub fn machine_cache(&self) -> PathBuf {
+    /// Where the machine's parts are kept, for all checkouts.
+    pub fn machine_cache(&self) -> Result<PathBuf> {
+        cache::directory("machine")
+    }
+
+    /// Where each run has its directories.
+    pub fn runs(&self) -> PathBuf {
         self.target.join("vm")
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
+use crate::kubernetes;
 use crate::policy;
 use crate::programs::Programs;
 use crate::progress::say;
@@ -98,6 +99,12 @@ fn run(
     }
     if steps.iter().any(|step| step.needs_machine()) {
         report.preparation("install packages for the machine", || require_packages(Architecture::host()));
+    }
+    if steps.contains(&Step::Kubernetes) || steps.contains(&Step::Node) {
+        report.preparation("provide the programs of Kubernetes", || match steps.contains(&Step::Node) {
+            true => kubernetes::cluster(workspace),
+            false => kubernetes::control_plane(workspace),
+        });
     }
     let sanity = match steps.contains(&Step::Sanity) {
         true => report.preparation("build csi-sanity", || sanity::build(workspace)),

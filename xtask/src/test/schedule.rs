@@ -18,11 +18,12 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order. The steps on this host share a lane: their leak checks look at all of its loop
-/// devices. A step that goes on in another's machine comes right after that.
+/// The steps of each lane, in their order, so that both end at about the same time. The steps on this host share a lane:
+/// their leak checks look at all of its loop devices. The control plane of the agents and that of the node are busy one
+/// after the other. A step that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
-    &[Step::Unit, Step::Host, Step::Kubernetes, Step::Ext4, Step::PowerCut],
-    &[Step::Node, Step::Systemd, Step::Xfs, Step::Sanity, Step::Reboot],
+    &[Step::Unit, Step::Host, Step::Kubernetes, Step::Systemd, Step::Ext4, Step::PowerCut],
+    &[Step::Xfs, Step::Sanity, Step::Reboot, Step::Node],
 ];
 
 /// The steps of a run and what they need.

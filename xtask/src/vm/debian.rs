@@ -43,7 +43,7 @@ const UNPACK_TIMEOUT: Duration = Duration::from_secs(900);
 
 /// The cached disk, made when it is not there yet.
 pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<PathBuf> {
-    let cache = workspace.machine_cache();
+    let cache = workspace.machine_cache()?;
     let image = cache.join(format!("{}.disk", system.name));
     let list = image.with_extension("parts");
     let parts = format!("{} {}\n", suite()?, system.packages.join(","));

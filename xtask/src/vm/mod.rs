@@ -95,7 +95,7 @@ pub struct Machine {
 impl Machine {
     /// Provides the parts, makes the disks and boots.
     pub fn boot(workspace: &Workspace, options: &Options) -> Result<Self> {
-        let cache = workspace.machine_cache();
+        let cache = workspace.machine_cache()?;
         let parts = Parts::provide(workspace, options)?;
         if Accelerator::kvm_may_work(options.architecture, &cache) {
             if let Ok(session) = parts.start(Accelerator::Kvm) {

@@ -51,14 +51,14 @@ impl Parts {
     /// Installs, downloads, formats and packs the parts.
     pub fn provide(workspace: &Workspace, options: &Options) -> Result<Self> {
         require_packages(options.architecture)?;
-        let cache = workspace.machine_cache();
+        let cache = workspace.machine_cache()?;
         let (kernel, tools) = {
             let _lock = directory::lock(&cache, "packages")?;
             let apt = Apt::new(&cache, options.architecture)?;
             let kernel = Kernel::provide(&cache, &apt, options.kernel.as_deref())?;
             (kernel, Tools::provide(&cache, options.architecture, &apt)?)
         };
-        let directory = RunDirectory::new(&cache)?;
+        let directory = RunDirectory::new(&workspace.runs())?;
         let mut disks = options.more_disks.clone();
         let mut own: Vec<&Disk> = Vec::new();
         let mut fstab = String::new();
@@ -124,7 +124,7 @@ fn copy_system(
     system: &debian::System,
     directory: &Path,
 ) -> Result<(String, PathBuf)> {
-    let _lock = directory::lock(&workspace.machine_cache(), "debian")?;
+    let _lock = directory::lock(&workspace.machine_cache()?, "debian")?;
     let agent = options.programs.iter().find(|path| path.ends_with(AGENT)).context("no agent is built")?;
     let cached = debian::provide(workspace, agent, system)?;
     let image = directory.join("debian.disk");
