@@ -144,64 +144,43 @@ pub enum Request {
 impl Request {
     /// The request's name, for messages and logs.
     pub const fn name(&self) -> &'static str {
-        self.name_and_version().0
+        self.facts().0
     }
 
     /// The protocol version that introduced the request. It is never sent where a lower one is in use.
     pub const fn since_version(&self) -> u16 {
-        self.name_and_version().1
+        self.facts().1
     }
 
     /// The volume that the request is about, if it is about one.
     pub const fn volume(&self) -> Option<&VolumeId> {
-        match self {
-            Self::Create { volume, .. }
-            | Self::SetQuota { volume, .. }
-            | Self::GrowImage { volume, .. }
-            | Self::BindMount { volume, .. }
-            | Self::Unmount { volume, .. }
-            | Self::LoopAttach { volume, .. }
-            | Self::LoopDetach { volume }
-            | Self::LoopResize { volume }
-            | Self::MakeDevice { volume, .. }
-            | Self::RemoveDevice { volume, .. }
-            | Self::Usage { volume, .. }
-            | Self::Delete { volume }
-            | Self::DeleteUnused { volume } => Some(volume),
-            Self::List { .. } | Self::PoolStatus { .. } | Self::Listen { .. } => None,
-        }
+        self.facts().2
     }
 
     /// The target that the request is about, if it is about one.
     pub const fn target(&self) -> Option<&TargetPath> {
-        match self {
-            Self::BindMount { target, .. }
-            | Self::Unmount { target, .. }
-            | Self::MakeDevice { target, .. }
-            | Self::RemoveDevice { target, .. } => Some(target),
-            Self::Usage { target, .. } => target.as_ref(),
-            _ => None,
-        }
+        self.facts().3
     }
 
-    const fn name_and_version(&self) -> (&'static str, u16) {
+    /// Name, version, volume and target.
+    const fn facts(&self) -> (&'static str, u16, Option<&VolumeId>, Option<&TargetPath>) {
         match self {
-            Self::Create { .. } => ("create", 1),
-            Self::SetQuota { .. } => ("set-quota", 1),
-            Self::GrowImage { .. } => ("grow-image", 1),
-            Self::BindMount { .. } => ("bind-mount", 1),
-            Self::Unmount { .. } => ("unmount", 1),
-            Self::LoopAttach { .. } => ("loop-attach", 1),
-            Self::LoopDetach { .. } => ("loop-detach", 1),
-            Self::LoopResize { .. } => ("loop-resize", 1),
-            Self::MakeDevice { .. } => ("make-device", 1),
-            Self::RemoveDevice { .. } => ("remove-device", 1),
-            Self::Usage { .. } => ("usage", 1),
-            Self::List { .. } => ("list", 1),
-            Self::Delete { .. } => ("delete", 1),
-            Self::PoolStatus { .. } => ("pool-status", 1),
-            Self::Listen { .. } => ("listen", 1),
-            Self::DeleteUnused { .. } => ("delete-unused", 2),
+            Self::Create { volume, .. } => ("create", 1, Some(volume), None),
+            Self::SetQuota { volume, .. } => ("set-quota", 1, Some(volume), None),
+            Self::GrowImage { volume, .. } => ("grow-image", 1, Some(volume), None),
+            Self::BindMount { volume, target, .. } => ("bind-mount", 1, Some(volume), Some(target)),
+            Self::Unmount { volume, target } => ("unmount", 1, Some(volume), Some(target)),
+            Self::LoopAttach { volume, .. } => ("loop-attach", 1, Some(volume), None),
+            Self::LoopDetach { volume } => ("loop-detach", 1, Some(volume), None),
+            Self::LoopResize { volume } => ("loop-resize", 1, Some(volume), None),
+            Self::MakeDevice { volume, target, .. } => ("make-device", 1, Some(volume), Some(target)),
+            Self::RemoveDevice { volume, target } => ("remove-device", 1, Some(volume), Some(target)),
+            Self::Usage { volume, target } => ("usage", 1, Some(volume), target.as_ref()),
+            Self::List { .. } => ("list", 1, None, None),
+            Self::Delete { volume } => ("delete", 1, Some(volume), None),
+            Self::PoolStatus { .. } => ("pool-status", 1, None, None),
+            Self::Listen { .. } => ("listen", 1, None, None),
+            Self::DeleteUnused { volume } => ("delete-unused", 2, Some(volume), None),
         }
     }
 }

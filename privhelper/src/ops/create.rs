@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::log;
 use crate::state::layout::{self, DATA, IMAGE};
-use crate::state::{Deletion, Record, Served, Share, State, Volume, failed};
+use crate::state::{Deletion, Record, Served, Share, State, Volume, failed, limits};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
@@ -60,7 +60,8 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
             let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
             // The limit comes last: the smallest sizes have no room for the directories.
             if let Some(project) = project {
-                pool.filesystem.limit(project, record.spec.size, inodes).map_err(cannot("set its quota"))?;
+                let limits = limits(record.spec.size, inodes);
+                pool.filesystem.set_quota(project, limits).map_err(cannot("set its quota"))?;
             }
             content
         }

@@ -51,7 +51,7 @@ pub fn release(state: &State, deletion: &Deletion) -> bool {
         if !quota.is_ok_and(|quota| quota.used_bytes == 0 && quota.used_inodes == 0) {
             return false;
         }
-        if let Err(errno) = pool.filesystem.unlimit(project) {
+        if let Err(errno) = pool.filesystem.set_quota(project, (0, 0)) {
             log::warning!(
                 "cannot release a deleted volume's quota; it is tried again project={} errno={errno}",
                 project.0

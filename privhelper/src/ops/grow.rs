@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{existing, existing_of, wrong_kind};
 use crate::log;
-use crate::state::{Kind, Record, Share, State, failed, layout};
+use crate::state::{Kind, Record, Share, State, failed, layout, limits};
 use crate::sys::{Result as SysResult, file};
 
 /// Raises a directory volume's quota.
@@ -24,7 +24,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
     let growth = Share::of(&new.spec, volume.project).growth_from(old.spec.size);
     let reservation = pool.filesystem.reserve_growth(&pool.config, growth)?;
     let limit = |size: Bytes, inodes: Inodes| match volume.project {
-        Some(project) => pool.filesystem.limit(project, size, inodes),
+        Some(project) => pool.filesystem.set_quota(project, limits(size, inodes)),
         None => Ok(()),
     };
     let cannot = |errno| failed("set the quota of volume", id, errno);

@@ -13,10 +13,10 @@ use crate::start::config::Config;
 use crate::start::host::{Host, HostPool, HostPublish};
 use crate::start::jail::Jail;
 use crate::start::mountinfo::Mount;
-use crate::state::layout::{self, Entry, MARKER, RecordError};
+use crate::state::layout::{self, Entry, MARKER};
 use crate::state::{
     Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pool, PoolConfig, PublishDirectory, Published, Record,
-    Served, Share, Sockets, State, Volume, Volumes,
+    Served, Share, Sockets, State, Volume, Volumes, limits,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::MAJOR;
@@ -177,8 +177,9 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
         directory => directory.map_err(say)?,
     };
     let mut record = match Record::read(&directory) {
-        Err(RecordError::Read(Errno::NODATA)) => return Ok(false),
-        record => record.map_err(|error| error.to_string())?,
+        Err(Errno::NODATA) => return Ok(false),
+        Err(Errno::BADMSG) => return Err("its record is damaged, or of a later release".to_owned()),
+        record => record.map_err(|errno| format!("its record cannot be read: {errno}"))?,
     };
     let project = project_of(pool, &directory).map_err(say)?;
     let content = match record.spec.kind {
@@ -186,9 +187,10 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
             let data = layout::open_content(&pool.directory, id, Kind::Directory, OFlags::PATH).map_err(say)?;
             if let Some(project) = project {
                 let size = record.spec.size;
-                if !pool.filesystem.is_limited(project, size, inodes).map_err(say)? {
+                let (quota, wanted) = (pool.filesystem.quota(project).map_err(say)?, limits(size, inodes));
+                if (quota.limit_bytes, quota.limit_inodes) != wanted {
                     log::warning!("a volume's quota is set back to what its record says volume={id}");
-                    pool.filesystem.limit(project, size, inodes).map_err(say)?;
+                    pool.filesystem.set_quota(project, wanted).map_err(say)?;
                 }
             }
             file::status(&data).map_err(say)?.id

@@ -49,7 +49,7 @@ impl Filesystem {
 
     /// How many bytes are promised to volumes.
     pub fn promised(&self) -> u64 {
-        lock(&self.ledger).promised()
+        lock(&self.ledger).promised
     }
 
     /// The room there is for a pool.
@@ -76,7 +76,9 @@ impl Filesystem {
             QuotaMode::None => None,
         };
         let project = project.transpose().map_err(|errno| failed("take a project id in pool", &pool.name, errno))?;
-        Ok(self.keep_in(&mut ledger, Share::of(spec, project)))
+        let share = Share::of(spec, project);
+        ledger.add(share);
+        Ok(Reservation { filesystem: Arc::clone(self), share: Some(share) })
     }
 
     /// Takes what a volume needs in addition to grow.
@@ -86,7 +88,8 @@ impl Filesystem {
     pub fn reserve_growth(self: &Arc<Self>, pool: &PoolConfig, growth: Share) -> Result<Reservation, Error> {
         let mut ledger = lock(&self.ledger);
         self.check_room(&ledger, pool, growth)?;
-        Ok(self.keep_in(&mut ledger, growth))
+        ledger.add(growth);
+        Ok(Reservation { filesystem: Arc::clone(self), share: Some(growth) })
     }
 
     fn check_room(&self, ledger: &Ledger, pool: &PoolConfig, share: Share) -> Result<(), Error> {
@@ -102,41 +105,23 @@ impl Filesystem {
         Err(Error::new(ErrorKind::NoSpace, message))
     }
 
-    fn keep_in(self: &Arc<Self>, ledger: &mut Ledger, share: Share) -> Reservation {
-        ledger.add(share);
-        Reservation { filesystem: Arc::clone(self), share: Some(share) }
-    }
-
     /// What a project uses and may use.
     pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         quota::get(&self.root, project)
     }
 
-    /// Whether a project has the limits of a directory volume of that size.
-    pub fn is_limited(&self, project: ProjectId, size: Bytes, inodes: Inodes) -> SysResult<bool> {
-        let found = self.quota(project)?;
-        Ok((found.limit_bytes, found.limit_inodes) == limits(size, inodes))
-    }
-
-    /// Gives a project the limits of a directory volume of that size.
-    pub fn limit(&self, project: ProjectId, size: Bytes, inodes: Inodes) -> SysResult<()> {
-        let (bytes, inodes) = limits(size, inodes);
+    /// Limits a project to so many bytes and inodes; 0 and 0 for no limits.
+    pub fn set_quota(&self, project: ProjectId, (bytes, inodes): (u64, u64)) -> SysResult<()> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         quota::set(&self.root, project, bytes, inodes)
-    }
-
-    /// Takes a project's limits off.
-    pub fn unlimit(&self, project: ProjectId) -> SysResult<()> {
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        quota::set(&self.root, project, 0, 0)
     }
 
     /// Bytes charged to projects that no volume has: the owner of a file can move it into any project, and so out of its
     /// quota. The first such project and the sum, if there is one. The kubelet's own projects are left out.
     pub fn strays(&self) -> SysResult<Option<(ProjectId, u64)>> {
         const LAST: u32 = KUBELET_PROJECTS - 1;
-        let ours = lock(&self.ledger).projects().clone();
+        let ours = lock(&self.ledger).projects.clone();
         let mut strays = None;
         self.walk((1, LAST), |project, found| {
             if found.used_bytes > 0 && !ours.contains(&project) {
@@ -151,7 +136,7 @@ impl Filesystem {
     /// Takes the limits off projects of our range that no volume has and nothing is charged to. A helper that was killed
     /// between removing a volume and releasing its quota leaves such projects.
     pub fn sweep(&self) -> SysResult<()> {
-        let ours = lock(&self.ledger).projects().clone();
+        let ours = lock(&self.ledger).projects.clone();
         self.walk(self.project_ids, |project, found| {
             let idle = found.used_bytes == 0 && found.used_inodes == 0;
             if idle && !found.is_unused() && !ours.contains(&project) {
@@ -181,7 +166,7 @@ impl Filesystem {
     fn room_in(&self, ledger: &Ledger, pool: &PoolConfig) -> SysResult<Room> {
         let mut counted = 0_u64;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        for project in ledger.projects() {
+        for project in &ledger.projects {
             counted = counted.saturating_add(quota::get(&self.root, *project)?.used_bytes);
         }
         Ok(ledger.room(self.space()?, counted, pool))
@@ -189,7 +174,7 @@ impl Filesystem {
 }
 
 /// The limits of a directory volume, in bytes and inodes. The volume's own directory counts as an inode.
-fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
+pub fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
     (size.get(), inodes.get().saturating_add(1))
 }
 

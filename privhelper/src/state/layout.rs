@@ -71,15 +71,6 @@ pub struct Record {
     pub unused: bool,
 }
 
-/// Why a volume's record cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordError {
-    /// It cannot be read.
-    Read(Errno),
-    /// It is of a later release, or damaged.
-    Unknown,
-}
-
 impl Entry {
     /// The entry of that name.
     pub fn of(name: &str) -> Self {
@@ -128,12 +119,14 @@ pub fn project_of(volume: impl AsFd) -> SysResult<Option<ProjectId>> {
 }
 
 impl Record {
-    /// Reads the record in a volume's directory.
-    pub fn read(volume: impl AsFd) -> Result<Self, RecordError> {
+    /// Reads the record in a volume's directory. At start only.
+    ///
+    /// # Errors
+    /// `NODATA` when there is none, `BADMSG` when it is damaged or of a later release.
+    pub fn read(volume: impl AsFd) -> SysResult<Self> {
         let mut buffer = [0_u8; 256];
-        let _raised = raise(Capability::CAP_SYS_ADMIN).map_err(RecordError::Read)?;
-        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..]).map_err(RecordError::Read)?;
-        buffer.get(..length).and_then(Self::decode).ok_or(RecordError::Unknown)
+        let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..])?;
+        buffer.get(..length).and_then(Self::decode).ok_or(Errno::BADMSG)
     }
 
     /// Writes the record to a volume's directory, which must be synced afterwards.
@@ -182,15 +175,6 @@ impl fmt::Display for Kind {
             Self::Directory => "directory volume",
             Self::Block => "block volume",
         })
-    }
-}
-
-impl fmt::Display for RecordError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(errno) => write!(out, "its record cannot be read: {errno}"),
-            Self::Unknown => out.write_str("its record is damaged, or of a later release"),
-        }
     }
 }
 

@@ -45,8 +45,10 @@ pub struct Room {
 #[derive(Debug)]
 pub struct Ledger {
     project_ids: (u32, u32),
-    projects: BTreeSet<ProjectId>,
-    promised: u64,
+    /// The projects of all volumes.
+    pub projects: BTreeSet<ProjectId>,
+    /// How many bytes are promised.
+    pub promised: u64,
     uncounted: u64,
     /// Where the search for a free project id continues.
     next: u32,
@@ -99,16 +101,6 @@ impl Ledger {
         if let Some(project) = share.project {
             self.projects.remove(&project);
         }
-    }
-
-    /// How many bytes are promised.
-    pub fn promised(&self) -> u64 {
-        self.promised
-    }
-
-    /// The projects of all volumes.
-    pub fn projects(&self) -> &BTreeSet<ProjectId> {
-        &self.projects
     }
 
     /// The room there is for a pool, when the volumes' projects use `counted` bytes of the filesystem.

@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
 pub use deletions::{Deletion, Deletions};
-pub use filesystem::{Filesystem, KUBELET_PROJECTS};
+pub use filesystem::{Filesystem, KUBELET_PROJECTS, limits};
 pub use layout::{Kind, Record};
 pub use ledger::Share;
 pub use locks::Locks;

@@ -122,9 +122,3 @@ fn a_kind_is_that_of_the_settings() {
         ("directory volume".into(), "block volume".into())
     );
 }
-
-#[test]
-fn a_record_that_cannot_be_used_says_why() {
-    assert!(RecordError::Read(Errno::IO).to_string().contains("cannot be read"));
-    assert!(RecordError::Unknown.to_string().contains("damaged"));
-}
