@@ -31,3 +31,69 @@ pub const fn of(request: &Request) -> &'static [Capability] {
         Request::List { .. } | Request::Listen { .. } => &[],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    /// The table of operations in SECURITY.md: what stands in the first column, and the capabilities in the second.
+    fn documented() -> BTreeMap<String, Vec<String>> {
+        let text = include_str!("../../SECURITY.md");
+        let table = text.split("| request | capabilities |").nth(1).expect("the table of operations");
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        rows.map(|row| {
+            let mut columns = row.trim_matches('|').split('|').map(str::trim);
+            let (name, listed) = (columns.next().expect("a name"), columns.next().expect("capabilities"));
+            let listed = listed.split(", ").filter(|capability| *capability != "none");
+            (name.replace('`', ""), listed.map(|capability| capability.replace('`', "")).collect())
+        })
+        .collect()
+    }
+
+    fn names(capabilities: &[Capability]) -> Vec<String> {
+        capabilities.iter().map(Capability::to_string).collect()
+    }
+
+    /// A request of each variant, from the golden vectors of the protocol.
+    fn requests() -> Vec<Request> {
+        let golden = include_str!("../../protocol/tests/golden.txt");
+        let unhex = |hex: &str| -> Vec<u8> {
+            let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
+            digits.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
+        };
+        let lines = golden.lines().filter_map(|line| line.split_once(' '));
+        lines
+            .filter_map(|(name, hex)| {
+                let request: Request = bulkhead_protocol::decode(&unhex(hex)).ok()?;
+                name.starts_with(request.name()).then_some(request)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn the_table_in_security_md_is_the_one_in_code() {
+        let mut documented = documented();
+        let background = |what: &str| format!("in the background: {what}");
+        assert_eq!(documented.remove(&background("empty a deleted volume")), Some(names(EMPTIER)));
+        assert_eq!(documented.remove(&background("release its quota")), Some(names(RELEASE)));
+        let mut seen = BTreeSet::new();
+        for request in requests() {
+            let variant = format!("{request:?}").split(' ').next().expect("a name").to_owned();
+            assert_eq!(documented.get(&variant), Some(&names(of(&request))), "{variant}");
+            seen.insert(variant);
+        }
+        assert_eq!(seen, documented.into_keys().collect(), "every request of the protocol, and nothing else");
+        assert_eq!(seen.len(), 16);
+    }
+
+    #[test]
+    fn no_request_may_raise_what_the_server_does_not_keep() {
+        for request in requests() {
+            assert!(of(&request).iter().all(|capability| SERVER.contains(capability)), "{}", request.name());
+        }
+        assert!(RELEASE.iter().all(|capability| SERVER.contains(capability)));
+        assert!(!EMPTIER.iter().any(|capability| SERVER.contains(capability)), "the two processes share nothing");
+    }
+}
