@@ -14,20 +14,21 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::access::Access;
-use super::backoff::{Attempts, Interruptions, random};
-use super::capacity::Publisher;
-use super::claims::{self, Concern};
-use super::contest::Contest;
+use super::api::access::{Access, AccessError};
+use super::api::backoff::{Attempts, Interruptions, random};
+use super::api::events::Events;
+use super::api::failure::Failure;
+use super::api::identity::NodeIdentity;
+use super::api::watch::{config, follow};
+use super::capacity::publisher::Publisher;
+use super::claims::immediate_binding::Contest;
+use super::claims::resizer::Hopeless;
+use super::claims::watch::{self, Concern};
 use super::context::{Context, Written};
-use super::events::Events;
-use super::failure::Failure;
-use super::identity::NodeIdentity;
-use super::names::BOUND;
+use super::objects::claim;
+use super::objects::names::BOUND;
 use super::reconcile::{self, Queue};
-use super::resizer::Hopeless;
-use super::watch::{config, follow};
-use super::{claim, settler};
+use super::volumes::orphans;
 use crate::server::Shutdown;
 use crate::volumes::{Place, Volumes};
 
@@ -66,7 +67,7 @@ impl Agent {
         );
         let background = async {
             if context.is_informed().await {
-                future::join(context.publisher.run(&context), settler::run(&context)).await;
+                future::join(context.publisher.run(&context), orphans::run(&context)).await;
             }
         };
         tokio::select! {
@@ -107,7 +108,7 @@ impl Agent {
             node: node.name.clone(),
             place: place.clone(),
         };
-        let claim_changes = follow("claims", claim_writer, claims::watch(concern));
+        let claim_changes = follow("claims", claim_writer, watch::watch(concern));
         let publisher = Publisher::new(node.uid.clone());
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
@@ -148,7 +149,7 @@ impl Agent {
 #[derive(Debug, thiserror::Error)]
 enum Introduction {
     #[error(transparent)]
-    Access(#[from] super::access::AccessError),
+    Access(#[from] AccessError),
     #[error(transparent)]
     Identity(#[from] Failure),
 }

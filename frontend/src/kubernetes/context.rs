@@ -10,12 +10,12 @@ use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 
-use super::backoff::Attempts;
-use super::capacity::Publisher;
-use super::contest::Contest;
-use super::events::Events;
-use super::identity::NodeIdentity;
-use super::resizer::Hopeless;
+use super::api::backoff::Attempts;
+use super::api::events::Events;
+use super::api::identity::NodeIdentity;
+use super::capacity::publisher::Publisher;
+use super::claims::immediate_binding::Contest;
+use super::claims::resizer::Hopeless;
 use crate::volumes::{Place, Volumes};
 
 /// The agent, as its controllers see it.

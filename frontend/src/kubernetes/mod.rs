@@ -3,32 +3,14 @@
 //! There is no leader and no sidecar. Each agent acts on what concerns its own node, found by labels, and talks to the
 //! API server alone. One file a controller; each turns objects into a use case of [`crate::volumes`].
 
-mod access;
 mod agent;
-mod backoff;
+mod api;
 mod capacity;
-mod capacity_object;
-mod claim;
 mod claims;
-mod contest;
 mod context;
-mod events;
-mod failure;
-mod identity;
-mod names;
-mod order;
-mod provisioner;
-mod quantity;
-mod reclaimer;
+mod objects;
 mod reconcile;
-mod resize_status;
-mod resizer;
-mod room;
-mod selection;
-mod settler;
-mod throttle;
-mod volume;
-mod watch;
+mod volumes;
 
-pub use access::{Access, AccessError};
 pub use agent::Agent;
+pub use api::access::{Access, AccessError};

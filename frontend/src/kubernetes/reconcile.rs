@@ -13,9 +13,11 @@ use kube::runtime::controller::{Action, Config, Error as ApplierError};
 use kube::runtime::reflector::ObjectRef;
 use tracing::warn;
 
+use super::api::failure::{Failure, ask};
+use super::claims::{provisioner, resizer};
 use super::context::Context;
-use super::failure::{Failure, ask};
-use super::{claim, provisioner, reclaimer, resizer};
+use super::objects::claim;
+use super::volumes::reclaimer;
 
 /// How many claims, and how many volumes, are worked on at a time. More would only wait for the helper.
 const CONCURRENCY: u16 = 16;

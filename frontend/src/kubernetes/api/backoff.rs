@@ -22,11 +22,11 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// The failures in a row of each object, by its uid.
 #[derive(Debug, Default)]
-pub(super) struct Attempts(Mutex<HashMap<String, u32>>);
+pub struct Attempts(Mutex<HashMap<String, u32>>);
 
 impl Attempts {
     /// How long to wait after `failure` of the object with that uid.
-    pub(super) fn after(&self, uid: &str, failure: &Failure) -> Duration {
+    pub fn after(&self, uid: &str, failure: &Failure) -> Duration {
         let failures = {
             let mut counts = self.counts();
             let failures = counts.entry(uid.to_owned()).or_default();
@@ -44,17 +44,17 @@ impl Attempts {
     }
 
     /// The object is well, or gone.
-    pub(super) fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &str) {
         self.counts().remove(uid);
     }
 
     /// Whether the last attempt has failed.
-    pub(super) fn has_failed(&self, uid: &str) -> bool {
+    pub fn has_failed(&self, uid: &str) -> bool {
         self.counts().contains_key(uid)
     }
 
     /// Forgets all but those objects.
-    pub(super) fn keep(&self, living: &HashSet<String>) {
+    pub fn keep(&self, living: &HashSet<String>) {
         self.counts().retain(|uid, _| living.contains(uid));
     }
 
@@ -67,7 +67,7 @@ impl Attempts {
 ///
 /// A watcher takes every attempt that it begins for a success; here only time without interruption is one.
 #[derive(Debug, Default)]
-pub(super) struct Interruptions {
+pub struct Interruptions {
     in_a_row: u32,
     last: Option<Instant>,
 }
@@ -95,7 +95,7 @@ fn doubled(first: Duration, times: u32) -> Duration {
 }
 
 /// A duration from nothing to `most`, another one each time. Good enough to part agents that would act at once.
-pub(super) fn random(most: Duration) -> Duration {
+pub fn random(most: Duration) -> Duration {
     // Each `RandomState` has keys of its own.
     let share = RandomState::new().hash_one(0) >> 32;
     most.mul_f64(share as f64 / f64::from(u32::MAX))

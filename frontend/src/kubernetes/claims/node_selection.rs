@@ -5,20 +5,16 @@ use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::claim;
-use super::context::Context;
-use super::failure::{Failure, ask};
-use super::names::SELECTED_NODE;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::objects::names::SELECTED_NODE;
 
 /// Selects `node` for `claim`, or none, so that the scheduler chooses again.
 ///
 /// # Errors
 /// A conflict when somebody has changed the claim since it was read.
-pub(super) async fn select(
-    context: &Context,
-    claim: &PersistentVolumeClaim,
-    node: Option<&str>,
-) -> Result<(), Failure> {
+pub async fn select(context: &Context, claim: &PersistentVolumeClaim, node: Option<&str>) -> Result<(), Failure> {
     let patch = Patch::Merge(json!({ "metadata": {
         "resourceVersion": claim.resource_version(), "annotations": { SELECTED_NODE: node } } }));
     let (claims, name) = (context.claims_beside(claim), claim.name_any());

@@ -7,7 +7,7 @@ use kube::client::DynBody;
 use serde_json::json;
 
 /// Puts the time after which to try again where failures are read from, the body, unless there is more in there.
-pub(super) fn told_in_the_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> {
+pub fn told_in_the_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> {
     let header = |name: HeaderName| response.headers().get(name)?.to_str().ok();
     let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
     let is_bare = !header(CONTENT_TYPE).unwrap_or_default().starts_with("application/json");

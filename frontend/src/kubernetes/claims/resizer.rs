@@ -13,13 +13,13 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::claim;
-use super::context::Context;
-use super::events::Reason;
-use super::failure::{Failure, ask};
-use super::quantity::{bytes, quantity};
 use super::resize_status::{self, Progress};
-use super::volume::own;
+use crate::kubernetes::api::events::Reason;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::objects::persistent_volume::own;
+use crate::kubernetes::objects::quantity::{bytes, quantity};
 use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
 
 /// How long a growth that cannot be done is left alone.
@@ -32,7 +32,7 @@ const UNKNOWN: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// When it cannot be done now; the claim says why.
-pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+pub async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
     if !is_wanted(claim) {
         return Ok(Action::await_change());
     }
@@ -70,7 +70,7 @@ pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> R
 /// Growths that have failed for good, by the claim's uid. Another size is tried at once; for the same one there may be
 /// room one day.
 #[derive(Debug, Default)]
-pub(super) struct Hopeless(Mutex<HashMap<String, (u64, Instant)>>);
+pub struct Hopeless(Mutex<HashMap<String, (u64, Instant)>>);
 
 impl Hopeless {
     /// How long a growth to `target` bytes is not to be tried again.
@@ -90,12 +90,12 @@ impl Hopeless {
     }
 
     /// Forgets all but those claims.
-    pub(super) fn keep(&self, living: &HashSet<String>) {
+    pub fn keep(&self, living: &HashSet<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living.contains(uid));
     }
 
     /// The claim has grown, or is gone.
-    pub(super) fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 }

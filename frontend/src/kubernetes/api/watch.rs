@@ -18,7 +18,7 @@ use super::failure::told;
 const OPEN: u32 = 120;
 
 /// How everything is watched.
-pub(super) fn config() -> Config {
+pub fn config() -> Config {
     Config::default().timeout(OPEN)
 }
 
@@ -27,7 +27,7 @@ pub(super) fn config() -> Config {
 ///
 /// A list, with which every watch begins and sometimes begins again, replaces the store when it is complete. What it
 /// holds and what it lacks is told then and not before: who looked sooner would find the old store.
-pub(super) fn follow<K>(
+pub fn follow<K>(
     what: &'static str,
     mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,

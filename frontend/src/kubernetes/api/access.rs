@@ -8,7 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::MapResponseLayer;
 
-use super::throttle;
+use super::retry_after;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -40,7 +40,7 @@ impl Access {
     ///
     /// # Errors
     /// See [`AccessError`].
-    pub(super) async fn client(&self) -> Result<(Client, String), AccessError> {
+    pub async fn client(&self) -> Result<(Client, String), AccessError> {
         let mut config = match self {
             Self::InCluster => Config::incluster()?,
             Self::Kubeconfig(path) => {
@@ -53,7 +53,8 @@ impl Access {
         // Each controller tries again in its own time, and with what is known by then.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        let builder = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(throttle::told_in_the_body));
+        let builder =
+            ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(retry_after::told_in_the_body));
         Ok((builder.build(), namespace))
     }
 }

@@ -8,14 +8,14 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta};
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
 
-use super::context::Context;
-use super::failure::{Failure, ask};
-use super::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
-use super::quantity::quantity;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use crate::kubernetes::objects::quantity::quantity;
 use crate::volumes::Capacity;
 
 /// The object for volumes of `class` on this node, whose uid is `owner`.
-pub(super) fn describe(context: &Context, owner: Option<&str>, class: &str, room: Capacity) -> CSIStorageCapacity {
+pub fn describe(context: &Context, owner: Option<&str>, class: &str, room: Capacity) -> CSIStorageCapacity {
     let mut labels = context.place.segments();
     labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
@@ -44,7 +44,7 @@ pub(super) fn describe(context: &Context, owner: Option<&str>, class: &str, room
 
 /// The same name each time, so that one request makes an object or changes it. It ends with the node's: no other node's
 /// agent may take it.
-pub(super) fn object_name(context: &Context, class: &str) -> String {
+pub fn object_name(context: &Context, class: &str) -> String {
     let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
     let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
     format!("bulkhead-{short}.{}", context.place.value())
@@ -54,7 +54,7 @@ pub(super) fn object_name(context: &Context, class: &str) -> String {
 ///
 /// # Errors
 /// When they cannot be listed, or one does not go.
-pub(super) async fn remove_stale(
+pub async fn remove_stale(
     context: &Context,
     objects: &Api<CSIStorageCapacity>,
     classes: &BTreeSet<String>,
@@ -78,7 +78,7 @@ pub(super) async fn remove_stale(
 ///
 /// # Errors
 /// When it does not go.
-pub(super) async fn remove(objects: &Api<CSIStorageCapacity>, name: &str) -> Result<(), Failure> {
+pub async fn remove(objects: &Api<CSIStorageCapacity>, name: &str) -> Result<(), Failure> {
     match ask("deleting a CSIStorageCapacity", objects.delete(name, &DeleteParams::default())).await {
         Ok(_) => Ok(()),
         Err(failure) if failure.is_not_found() => Ok(()),

@@ -20,11 +20,11 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::backoff::{Interruptions, random};
-use super::claim;
-use super::failure::{Failure, ask};
-use super::names::{BOUND, CLAIM_POLICY};
-use super::watch::config;
+use crate::kubernetes::api::backoff::{Interruptions, random};
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::watch::config;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::objects::names::{BOUND, CLAIM_POLICY};
 use crate::volumes::Place;
 
 /// How often the agent looks whether the policy is there.
@@ -57,7 +57,7 @@ enum Mode {
 
 /// Which claims concern an agent.
 #[derive(Clone)]
-pub(super) struct Concern {
+pub struct Concern {
     pub client: Client,
     pub driver: String,
     pub node: String,
@@ -66,9 +66,7 @@ pub(super) struct Concern {
 
 /// Claims that concern this node: those with it selected, and those of its driver with none. Where they come without
 /// contents, `spec` is none.
-pub(super) fn watch(
-    concern: Concern,
-) -> impl Stream<Item = Result<Event<PersistentVolumeClaim>, watcher::Error>> + Send {
+pub fn watch(concern: Concern) -> impl Stream<Item = Result<Event<PersistentVolumeClaim>, watcher::Error>> + Send {
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(feed(concern, sender));
     receiver

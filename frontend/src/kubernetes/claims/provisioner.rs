@@ -10,20 +10,20 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tracing::{info, warn};
 
-use super::claim;
-use super::context::Context;
-use super::events::Reason;
-use super::failure::{Failure, ask};
-use super::order::{Want, order, want};
-use super::selection::select;
-use super::volume::{describe, own};
+use super::node_selection::select;
+use super::request::{Want, order, want};
+use crate::kubernetes::api::events::Reason;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::objects::persistent_volume::{describe, own};
 use crate::volumes::Provisioned;
 
 /// Does what `claim`, which is not bound, wants of this node.
 ///
 /// # Errors
 /// When it cannot be done now; the claim's owner has been told where that helps.
-pub(super) async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+pub async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
     let known = ObjectRef::new(&claim::volume_name(claim));
     if claim::provisioner(claim) != Some(context.driver.as_str()) || context.objects.get(&known).is_some() {
         return Ok(Action::await_change());

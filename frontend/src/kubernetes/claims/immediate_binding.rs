@@ -15,11 +15,11 @@ use kube::runtime::controller::Action;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::backoff::random;
-use super::claim;
-use super::context::Context;
-use super::failure::Failure;
-use super::selection::select;
+use super::node_selection::select;
+use crate::kubernetes::api::backoff::random;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::claim;
 use crate::volumes::Capacity;
 
 /// How long a full node waits; an empty one does not.
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_secs(20);
 
 /// The claims that this node competes for, and when its turn comes.
 #[derive(Debug, Default)]
-pub(super) struct Contest {
+pub struct Contest {
     turns: Mutex<HashMap<String, Instant>>,
     /// Contests that were lost by a hair of late, less those that were won.
     lost: AtomicU32,
@@ -48,7 +48,7 @@ impl Contest {
     ///
     /// # Errors
     /// A conflict when another node was first.
-    pub(super) async fn enter(
+    pub async fn enter(
         &self,
         context: &Context,
         claim: &PersistentVolumeClaim,
@@ -84,12 +84,12 @@ impl Contest {
     }
 
     /// The claim is gone, or has a node.
-    pub(super) fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &str) {
         self.turns().remove(uid);
     }
 
     /// Forgets all but those claims.
-    pub(super) fn keep(&self, living: &HashSet<String>) {
+    pub fn keep(&self, living: &HashSet<String>) {
         self.turns().retain(|uid, _| living.contains(uid));
     }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::ErrorKind;
 
-use super::context::Context;
-use super::failure::Failure;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::context::Context;
 use crate::volumes::{Capacity, FaultKind, Parameters};
 
 /// How long a size that could not be had is not offered again.
@@ -15,19 +15,14 @@ const DISPROVED: Duration = Duration::from_secs(60);
 
 /// Sizes that could not be had though bytes were free: a filesystem may lack inodes, or project ids. By class.
 #[derive(Debug, Default)]
-pub(super) struct Rooms(Mutex<HashMap<String, (u64, Instant)>>);
+pub struct Rooms(Mutex<HashMap<String, (u64, Instant)>>);
 
 impl Rooms {
     /// Room for volumes of `class`, which has these parameters. Where none can be made there is no room for them.
     ///
     /// # Errors
     /// When the helper is away: then nobody knows.
-    pub(super) async fn measure(
-        &self,
-        context: &Context,
-        class: &str,
-        parameters: &Parameters,
-    ) -> Result<Capacity, Failure> {
+    pub async fn measure(&self, context: &Context, class: &str, parameters: &Parameters) -> Result<Capacity, Failure> {
         let room = match context.volumes.capacity(parameters).await {
             Ok(room) => room,
             // A pool that fails is no place for a volume, and no reason to say nothing of the others.
@@ -48,7 +43,7 @@ impl Rooms {
     }
 
     /// A volume of `size` bytes of `class` could not be made.
-    pub(super) fn disprove(&self, class: &str, size: u64) {
+    pub fn disprove(&self, class: &str, size: u64) {
         self.disproved()
             .entry(class.to_owned())
             .and_modify(|known| *known = (known.0.min(size), Instant::now()))

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// What stopped a controller.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub enum Failure {
     /// The object asks for something that cannot be had, however often it is tried.
     #[error("{0}")]
     Refused(String),
@@ -35,7 +35,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Whether to try again soon makes no sense: somebody has to change something first.
-    pub(super) fn is_final(&self) -> bool {
+    pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(_) => true,
             Self::Volume(fault) => matches!(
@@ -48,27 +48,27 @@ impl Failure {
     }
 
     /// Whether another node may have what this one has not: room, or the pool.
-    pub(super) fn is_of_this_node(&self) -> bool {
+    pub fn is_of_this_node(&self) -> bool {
         matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace) || fault.is(ErrorKind::PoolBroken))
     }
 
     /// Whether the object has changed since it was read, so that the next look at it decides.
-    pub(super) fn is_conflict(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
     /// Whether the object is gone.
-    pub(super) fn is_not_found(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
     /// Whether an object of that name is there already.
-    pub(super) fn is_already_exists(&self) -> bool {
+    pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
     /// How long the API server asks to be left alone.
-    pub(super) fn retry_after(&self) -> Option<Duration> {
+    pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
@@ -92,7 +92,7 @@ impl From<Fault> for Failure {
 }
 
 /// What an error of the client says, once and with its causes.
-pub(super) fn told(error: &kube::Error) -> String {
+pub fn told(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} ({} {})", status.message, status.code, status.reason);
     }
@@ -109,7 +109,7 @@ pub(super) fn told(error: &kube::Error) -> String {
 ///
 /// # Errors
 /// `Api` when it is a refusal, `Hung` when there is none.
-pub(super) async fn ask<T>(
+pub async fn ask<T>(
     operation: &'static str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Failure> {

@@ -3,13 +3,13 @@
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedObjectReference};
 use k8s_openapi::api::storage::v1::StorageClass;
 
-use super::claim;
-use super::failure::Failure;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::objects::claim;
 use crate::volumes::{Fault, Mode, NewVolume, Parameters, Place, SizeRange, mount_flags};
 
 /// What a claim that has no volume yet wants of this node.
 #[derive(Debug)]
-pub(super) enum Want {
+pub enum Want {
     /// Nothing, or not yet.
     Nothing,
     /// A volume.
@@ -21,7 +21,7 @@ pub(super) enum Want {
 }
 
 /// What `claim` of `class` wants of the node called `node`. That its provisioner is ours, its caller has seen.
-pub(super) fn want(claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, place: &Place) -> Want {
+pub fn want(claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, place: &Place) -> Want {
     // Nobody can use a claim that is being deleted.
     if claim.metadata.deletion_timestamp.is_some() || claim::volume(claim).is_some() {
         return Want::Nothing;
@@ -39,7 +39,7 @@ pub(super) fn want(claim: &PersistentVolumeClaim, class: &StorageClass, node: &s
 ///
 /// # Errors
 /// When it asks for something that cannot be had; the message is for the claim's owner.
-pub(super) fn order(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<NewVolume, Failure> {
+pub fn order(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<NewVolume, Failure> {
     let refused = |message: &str| Err(Failure::Refused(message.to_owned()));
     let Some(spec) = &claim.spec else { return refused("the claim is empty") };
     if spec.selector.is_some() {
@@ -68,13 +68,13 @@ pub(super) fn order(claim: &PersistentVolumeClaim, class: &StorageClass) -> Resu
 ///
 /// # Errors
 /// When they are none that are known.
-pub(super) fn parameters(class: &StorageClass) -> Result<Parameters, Failure> {
+pub fn parameters(class: &StorageClass) -> Result<Parameters, Failure> {
     let pairs = class.parameters.iter().flatten().map(|(key, value)| (key.as_str(), value.as_str()));
     Parameters::parse(pairs).map_err(|fault| in_class(class, &fault))
 }
 
 /// Whether claims of `class` get their volumes before their pods have a node.
-pub(super) fn binds_immediately(class: &StorageClass) -> bool {
+pub fn binds_immediately(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer")
 }
 

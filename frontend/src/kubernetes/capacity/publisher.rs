@@ -11,13 +11,13 @@ use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::backoff::{Interruptions, random};
-use super::capacity_object::{describe, object_name, remove, remove_stale};
-use super::context::Context;
-use super::failure::{Failure, ask};
-use super::identity::NodeIdentity;
-use super::order::parameters;
-use super::room::Rooms;
+use super::estimate::Rooms;
+use super::object::{describe, object_name, remove, remove_stale};
+use crate::kubernetes::api::backoff::{Interruptions, random};
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::identity::NodeIdentity;
+use crate::kubernetes::claims::request::parameters;
+use crate::kubernetes::context::Context;
 use crate::volumes::Capacity;
 
 /// How often the room is measured without a reason.
@@ -46,7 +46,7 @@ const AFTERWARDS: [Duration; 5] = [
 ];
 
 /// Publishes this node's room.
-pub(super) struct Publisher {
+pub struct Publisher {
     changed: Arc<Notify>,
     rooms: Rooms,
     /// What the objects say. Locked while they are written.
@@ -94,13 +94,13 @@ impl Published {
 
 impl Publisher {
     /// For the node with that uid, if it is known.
-    pub(super) fn new(node: Option<String>) -> Self {
+    pub fn new(node: Option<String>) -> Self {
         let published = Published { owner: node, ..Published::default() };
         Self { changed: Arc::default(), rooms: Rooms::default(), published: Mutex::new(published) }
     }
 
     /// Something has changed: a volume, or a class.
-    pub(super) fn nudge(&self) {
+    pub fn nudge(&self) {
         self.changed.notify_one();
     }
 
@@ -108,12 +108,12 @@ impl Publisher {
     ///
     /// # Errors
     /// When the class is none that can be served, or the helper is away.
-    pub(super) async fn room(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
+    pub async fn room(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
         self.rooms.measure(context, &class.name_any(), &parameters(class)?).await
     }
 
     /// Publishes for as long as it is polled.
-    pub(super) async fn run(&self, context: &Context) {
+    pub async fn run(&self, context: &Context) {
         let mut rewrite = Instant::now() + REWRITTEN + random(REWRITTEN);
         let mut review = Instant::now() + REVIEWED + random(REVIEWED / 2);
         let mut interruptions = Interruptions::default();
@@ -164,7 +164,7 @@ impl Publisher {
     ///
     /// # Errors
     /// When it has not.
-    pub(super) async fn disprove(&self, context: &Context, class: &StorageClass, size: u64) -> Result<(), Failure> {
+    pub async fn disprove(&self, context: &Context, class: &StorageClass, size: u64) -> Result<(), Failure> {
         if self.room(context, class).await?.largest_volume >= size {
             self.rooms.disprove(&class.name_any(), size);
         }

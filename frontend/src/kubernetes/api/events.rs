@@ -22,7 +22,7 @@ const REMEMBERED: usize = 1024;
 
 /// Why something is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Reason {
+pub enum Reason {
     /// A claim has a volume.
     ProvisioningSucceeded,
     /// A claim could not be given one.
@@ -61,11 +61,11 @@ struct Notice {
 
 /// Takes events, and never fails.
 #[derive(Clone)]
-pub(super) struct Events(mpsc::Sender<Notice>);
+pub struct Events(mpsc::Sender<Notice>);
 
 impl Events {
     /// Events in the name of `driver` on `node`; a task of the current runtime writes them.
-    pub(super) fn new(client: Client, driver: &DriverName, node: &str) -> Self {
+    pub fn new(client: Client, driver: &DriverName, node: &str) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let reporter = Reporter { controller: driver.to_string(), instance: Some(node.to_owned()) };
         tokio::spawn(write(client, reporter, receiver));
@@ -73,7 +73,7 @@ impl Events {
     }
 
     /// Tells `note` about `object`.
-    pub(super) fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: impl Into<String>) {
+    pub fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: impl Into<String>) {
         let about = object.object_ref(&());
         let mut note = note.into();
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));

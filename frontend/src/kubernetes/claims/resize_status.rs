@@ -5,13 +5,13 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::names::NO_NODE_EXPANSION;
-use super::quantity::{bytes, quantity};
+use crate::kubernetes::objects::names::NO_NODE_EXPANSION;
+use crate::kubernetes::objects::quantity::{bytes, quantity};
 use crate::volumes::Fault;
 
 /// How far an earlier attempt came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub enum Progress {
     /// There is none.
     None,
     /// It was begun, and may have grown the volume already.
@@ -21,7 +21,7 @@ pub(super) enum Progress {
 }
 
 /// How far an earlier attempt came.
-pub(super) fn progress(claim: &PersistentVolumeClaim) -> Progress {
+pub fn progress(claim: &PersistentVolumeClaim) -> Progress {
     let statuses = claim.status.as_ref().and_then(|status| status.allocated_resource_statuses.as_ref());
     match statuses.and_then(|statuses| statuses.get("storage")).map(String::as_str) {
         None => Progress::None,
@@ -31,12 +31,12 @@ pub(super) fn progress(claim: &PersistentVolumeClaim) -> Progress {
 }
 
 /// The size that the last attempt was for.
-pub(super) fn allocated(claim: &PersistentVolumeClaim) -> Option<u64> {
+pub fn allocated(claim: &PersistentVolumeClaim) -> Option<u64> {
     bytes(claim.status.as_ref()?.allocated_resources.as_ref()?.get("storage")?)
 }
 
 /// A patch that says: a growth to `target` bytes has begun.
-pub(super) fn begun(target: u64) -> Value {
+pub fn begun(target: u64) -> Value {
     json!({
         "metadata": { "annotations": { NO_NODE_EXPANSION: null } },
         "status": {
@@ -53,7 +53,7 @@ pub(super) fn begun(target: u64) -> Value {
 }
 
 /// A patch that says: the volume has `size` bytes, and nothing is left to do. What was allocated stays: quotas go by it.
-pub(super) fn finished(size: u64) -> Value {
+pub fn finished(size: u64) -> Value {
     json!({
         "metadata": { "annotations": { NO_NODE_EXPANSION: "true" } },
         "status": {
@@ -70,7 +70,7 @@ pub(super) fn finished(size: u64) -> Value {
 }
 
 /// A patch that says: a growth to `target` bytes cannot be done, because of `fault`. The owner may ask for less then.
-pub(super) fn infeasible(target: u64, fault: &Fault) -> Value {
+pub fn infeasible(target: u64, fault: &Fault) -> Value {
     json!({
         "status": {
             "allocatedResources": { "storage": quantity(target) },
@@ -81,7 +81,7 @@ pub(super) fn infeasible(target: u64, fault: &Fault) -> Value {
 }
 
 /// A patch that says: the growth that was begun has failed, because of `fault`.
-pub(super) fn failed(fault: &Fault) -> Value {
+pub fn failed(fault: &Fault) -> Value {
     json!({ "status": { "conditions": [condition("ControllerResizeError", &fault.to_string())] } })
 }
 

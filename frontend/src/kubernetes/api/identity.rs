@@ -5,11 +5,11 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::failure::{Failure, ask};
-use super::names::{TOKEN_NODE_NAME, TOKEN_NODE_UID};
+use crate::kubernetes::objects::names::{TOKEN_NODE_NAME, TOKEN_NODE_UID};
 
 /// The node that the agent works for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NodeIdentity {
+pub struct NodeIdentity {
     /// Its name.
     pub name: String,
     /// Its uid, if the token tells.
@@ -21,7 +21,7 @@ impl NodeIdentity {
     ///
     /// # Errors
     /// `Refused` when it is another one.
-    pub(super) async fn review(client: &Client, node: &str) -> Result<Self, Failure> {
+    pub async fn review(client: &Client, node: &str) -> Result<Self, Failure> {
         let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
         let review =
             ask("a review of the own token", reviews.create(&PostParams::default(), &SelfSubjectReview::default()))

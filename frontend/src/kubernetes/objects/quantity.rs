@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 ///
 /// Source: apimachinery, `resource.Quantity`: a decimal number with a binary suffix (Ki to Ei), a decimal one (n to
 /// E), or an exponent.
-pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
+pub fn bytes(quantity: &Quantity) -> Option<u64> {
     let text = quantity.0.strip_prefix('+').unwrap_or(&quantity.0);
     let number_end = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(number_end);
@@ -36,7 +36,7 @@ pub(super) fn bytes(quantity: &Quantity) -> Option<u64> {
 }
 
 /// `bytes` as a quantity, in the largest binary unit that leaves no remainder.
-pub(super) fn quantity(bytes: u64) -> Quantity {
+pub fn quantity(bytes: u64) -> Quantity {
     let units = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let mut number = bytes;
     let mut unit = 0;

@@ -15,11 +15,11 @@ use kube::api::ListParams;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::backoff::random;
-use super::claim;
-use super::context::Context;
-use super::failure::{Failure, ask};
-use super::volume::is_elsewhere;
+use crate::kubernetes::api::backoff::random;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::objects::persistent_volume::is_elsewhere;
 
 /// How often volumes are compared with what the API server knows.
 const PERIOD: Duration = Duration::from_secs(600);
@@ -37,7 +37,7 @@ const PAGE: u32 = 500;
 const VOLUMES: usize = 500;
 
 /// Settles for as long as it is polled.
-pub(super) async fn run(context: &Context) {
+pub async fn run(context: &Context) {
     // Volumes that are kept, of which the operator was told. To look for their owners again would be of no use.
     let mut kept = HashSet::new();
     loop {

@@ -7,17 +7,17 @@ use kube::runtime::controller::Action;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::context::Context;
-use super::events::Reason;
-use super::failure::{Failure, ask};
-use super::names::FINALIZER;
-use super::volume::{is_deleted_when_released, own, phase};
+use crate::kubernetes::api::events::Reason;
+use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::names::FINALIZER;
+use crate::kubernetes::objects::persistent_volume::{is_deleted_when_released, own, phase};
 
 /// Does what the state of `object` asks for.
 ///
 /// # Errors
 /// When it cannot be done now.
-pub(super) async fn serve(context: &Context, object: &PersistentVolume) -> Result<Action, Failure> {
+pub async fn serve(context: &Context, object: &PersistentVolume) -> Result<Action, Failure> {
     let uid = object.uid().unwrap_or_default();
     if context.written.overtook(&uid, object.metadata.resource_version.as_deref()) {
         return Ok(Action::await_change());

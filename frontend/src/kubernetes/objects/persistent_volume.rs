@@ -19,7 +19,7 @@ use crate::volumes::{Place, Provisioned};
 const FILESYSTEM_PARAMETER: &str = "csi.storage.k8s.io/fstype";
 
 /// The object for the volume that was `provisioned` here for `claim` of `class`.
-pub(super) fn describe(
+pub fn describe(
     driver: &DriverName,
     place: &Place,
     claim: &PersistentVolumeClaim,
@@ -68,7 +68,7 @@ pub(super) fn describe(
 }
 
 /// The id of the volume that `object` stands for, if that is one of `driver`'s at `place` and nowhere else.
-pub(super) fn own(object: &PersistentVolume, driver: &DriverName, place: &Place) -> Option<VolumeId> {
+pub fn own(object: &PersistentVolume, driver: &DriverName, place: &Place) -> Option<VolumeId> {
     let spec = object.spec.as_ref()?;
     let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver.as_str())?;
     let provisioner = object.annotations().get(PROVISIONED_BY).map_or(csi.driver.as_str(), String::as_str);
@@ -78,19 +78,19 @@ pub(super) fn own(object: &PersistentVolume, driver: &DriverName, place: &Place)
 }
 
 /// Whether `object` says that it is on another node than `place`.
-pub(super) fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
+pub fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
     let required = object.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
     let terms = required.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default();
     !terms.is_empty() && terms.iter().all(|term| names_others(term, place))
 }
 
 /// The phase of its life.
-pub(super) fn phase(object: &PersistentVolume) -> &str {
+pub fn phase(object: &PersistentVolume) -> &str {
     object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
 /// Whether releasing it deletes it.
-pub(super) fn is_deleted_when_released(object: &PersistentVolume) -> bool {
+pub fn is_deleted_when_released(object: &PersistentVolume) -> bool {
     object.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete")
 }
 
