@@ -82,7 +82,7 @@ async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = look() {
             return found;
         }
-        assert!(Instant::now() < end, "{what} does not happen");
+        assert!(Instant::now() < end, "{what} did not happen within 30 s");
         sleep(Duration::from_millis(20)).await;
     }
 }
@@ -93,7 +93,7 @@ fn status(code: u16, reason: &str, retry_after: u32) -> Value {
 }
 
 #[tokio::test]
-async fn a_claim_that_another_node_takes_is_let_go() {
+async fn a_claim_that_another_node_takes_is_given_up() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("Immediate")], |method, path| {
         let taking = *method == Method::PATCH && path.ends_with("/persistentvolumeclaims/data");
@@ -104,7 +104,7 @@ async fn a_claim_that_another_node_takes_is_let_go() {
     agent(&helper, &api);
     let taken = until("taking the claim", || api.seen(&Method::PATCH, "/persistentvolumeclaims/data").pop()).await;
     assert_eq!(taken.body["metadata"]["resourceVersion"], "10");
-    api.tell(&claim(11, Some("node-2")));
+    api.put_and_report(&claim(11, Some("node-2")));
     sleep(Duration::from_secs(1)).await;
     let so_far = api.seen(&Method::PATCH, "/persistentvolumeclaims/data").len();
     sleep(Duration::from_secs(2)).await;
@@ -133,7 +133,7 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test]
-async fn an_expired_watch_is_begun_again_with_a_list() {
+async fn an_expired_watch_starts_again_with_a_list() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
     agent(&helper, &api);
@@ -174,7 +174,7 @@ async fn a_claim_that_only_the_watch_has_lost_keeps_its_policy() {
 }
 
 #[tokio::test]
-async fn the_volume_of_a_claim_that_is_gone_is_to_go_too() {
+async fn the_volume_of_a_deleted_claim_is_deleted_too() {
     let made = made_after(MockApi::clear).await;
     assert_eq!(made[0].body["spec"]["persistentVolumeReclaimPolicy"], "Delete");
 }
@@ -208,7 +208,7 @@ async fn another_nodes_claim_costs_nothing() {
     agent(&helper, &api);
     until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
     for version in 11..20 {
-        api.tell(&claim(version, Some("node-2")));
+        api.put_and_report(&claim(version, Some("node-2")));
     }
     sleep(Duration::from_secs(1)).await;
     let writes = |method: Method| api.seen(&method, "").into_iter().filter(|seen| !seen.path.contains("review"));

@@ -1,4 +1,4 @@
-//! The agent's life: find the API server, learn who it is, then run the controllers side by side.
+//! The agent's life: it finds the API server, learns its identity, then runs the controllers side by side.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,37 +9,39 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::api::access::{Access, AccessError};
-use super::api::backoff::{Attempts, Interruptions, random};
+use super::api::backoff::{Interruptions, jitter};
 use super::api::events::Events;
 use super::api::failure::Failure;
-use super::api::identity::NodeIdentity;
+use super::api::node_identity::NodeIdentity;
 use super::api::watch::{config, follow};
-use super::capacity::publisher::Publisher;
-use super::claims::immediate_binding::Contest;
-use super::claims::resizer::Hopeless;
-use super::claims::watch::{self, Concern};
-use super::context::{Context, Written};
+use super::capacity::publisher::CapacityPublisher;
+use super::capacity::schedule;
+use super::claims::controller::ClaimController;
+use super::claims::scope::Scope;
+use super::claims::watch::watch;
+use super::context::{Context, Stores};
+use super::memory::Memory;
 use super::objects::claim;
-use super::objects::names::BOUND;
-use super::reconcile::{self, Queue};
+use super::reconcile::{self, Changes};
 use super::volumes::orphans;
+use super::volumes::reclaimer::Reclaimer;
 use crate::server::Shutdown;
 use crate::volumes::{Place, Volumes};
 
-/// How long to wait before the API server is asked again who this is.
+/// How long to wait before trying to reach the API server again.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// A node's storage agent.
 pub struct Agent {
-    /// The way to the API server.
+    /// The access to the API server.
     pub access: Access,
-    /// The namespace of what belongs to the agent itself; if not given, that of its service account or kubeconfig.
+    /// The namespace of the agent's own objects; if not given, that of its service account or kubeconfig.
     pub namespace: Option<String>,
     /// The driver whose claims it serves.
     pub driver: DriverName,
@@ -49,67 +51,76 @@ pub struct Agent {
     pub volumes: Volumes,
 }
 
+/// What an agent that has reached the API server runs on.
+struct Connected {
+    context: Arc<Context>,
+    claims: Changes<PersistentVolumeClaim>,
+    persistent_volumes: Changes<PersistentVolume>,
+}
+
+/// Why the agent does not work yet.
+#[derive(Debug, thiserror::Error)]
+enum ConnectError {
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    #[error(transparent)]
+    Identity(#[from] Failure),
+}
+
 impl Agent {
-    /// Works until `shutdown` begins, and ends what is under way then. An API server that is away is waited for.
+    /// Works until `shutdown` begins, and then finishes the work in progress. An API server that is away is waited for.
     pub async fn run(self, shutdown: Shutdown) {
-        let context = tokio::select! {
-            parts = self.join() => parts,
+        let connected = tokio::select! {
+            connected = self.connect() => connected,
             () = shutdown.begun() => return,
         };
-        let (context, claims, objects) = context;
+        let Connected { context, claims, persistent_volumes } = connected;
+        let capacity = Arc::new(CapacityPublisher::new(Arc::clone(&context)));
+        let claim_controller = Arc::new(ClaimController::new(Arc::clone(&context), Arc::clone(&capacity)));
+        let reclaimer = Arc::new(Reclaimer::new(Arc::clone(&context)));
         let stop = || {
             let shutdown = shutdown.clone();
-            async move { shutdown.begun().await }
+            Box::pin(async move { shutdown.begun().await })
         };
-        let reconciling = future::join(
-            reconcile::claims(Arc::clone(&context), claims.take_until(Box::pin(stop())).boxed()),
-            reconcile::objects(Arc::clone(&context), objects.take_until(Box::pin(stop())).boxed()),
+        let Stores { claims: claim_store, persistent_volumes: volume_store, .. } = &context.stores;
+        let controllers = future::join(
+            reconcile::run(claim_controller, claim_store.clone(), claims.take_until(stop()).boxed()),
+            reconcile::run(reclaimer, volume_store.clone(), persistent_volumes.take_until(stop()).boxed()),
         );
         let background = async {
-            if context.is_informed().await {
-                future::join(context.publisher.run(&context), orphans::run(&context)).await;
+            if context.stores.are_complete().await {
+                future::join(schedule::run(&capacity), orphans::run(&context)).await;
             }
         };
         tokio::select! {
-            _ = reconciling => {}
+            _ = controllers => {}
             () = background => {}
         }
     }
 
-    /// Finds the API server and begins to watch.
-    async fn join(self) -> (Arc<Context>, Queue<PersistentVolumeClaim>, Queue<PersistentVolume>) {
+    /// Reaches the API server and starts to watch.
+    async fn connect(self) -> Connected {
         let (client, node, namespace) = loop {
             match self.introduce().await {
                 Ok(introduced) => break introduced,
                 Err(why) => error!("not working for Kubernetes yet: {why}"),
             }
-            sleep(RETRY + random(RETRY)).await;
+            sleep(RETRY + jitter(RETRY)).await;
         };
         info!(node = %node.name, %namespace, "working for Kubernetes");
         let place = Place::new(&self.driver, &node.name);
+        let scope = Scope { driver: self.driver.to_string(), node: node.name.clone(), place: place.clone() };
         let (classes, class_writer) = store();
         let (claims, claim_writer) = store();
-        let (objects, object_writer) = store();
-        let class_changes = follow(
-            "storage classes",
-            class_writer,
-            watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default()),
-        );
-        let labels = format!("{}={}", place.key(), place.value());
-        let object_changes = follow(
-            "PersistentVolumes",
-            object_writer,
-            watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&labels))
-                .backoff(Interruptions::default()),
-        );
-        let concern = Concern {
-            client: client.clone(),
-            driver: self.driver.to_string(),
-            node: node.name.clone(),
-            place: place.clone(),
-        };
-        let claim_changes = follow("claims", claim_writer, watch::watch(concern));
-        let publisher = Publisher::new(node.uid.clone());
+        let (persistent_volumes, persistent_volume_writer) = store();
+        let class_events =
+            watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default());
+        let persistent_volume_events =
+            watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&place.to_string()))
+                .backoff(Interruptions::default());
+        let class_changes = follow("storage classes", class_writer, class_events);
+        let claim_changes = follow("claims", claim_writer, watch(client.clone(), scope));
+        let persistent_volume_changes = follow("PersistentVolumes", persistent_volume_writer, persistent_volume_events);
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
             client,
@@ -118,54 +129,43 @@ impl Agent {
             place,
             namespace,
             volumes: self.volumes,
-            classes,
-            claims,
-            objects,
-            attempts: Attempts::default(),
-            contest: Contest::default(),
-            hopeless: Hopeless::default(),
-            publisher,
-            written: Written::default(),
-            unsettled: Notify::new(),
+            stores: Stores { classes, claims, persistent_volumes },
+            memory: Memory::default(),
+            capacity_changed: Notify::new(),
+            orphan_suspected: Notify::new(),
         });
-        let of_class = waiting_for(Arc::clone(&context), class_changes);
-        let claims = stream::select(claim_changes, of_class).boxed();
-        (context, claims, object_changes.boxed())
+        let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
+        Connected {
+            context,
+            claims: stream::select(claim_changes, of_changed_classes).boxed(),
+            persistent_volumes: persistent_volume_changes.boxed(),
+        }
     }
 
-    async fn introduce(&self) -> Result<(Client, NodeIdentity, String), Introduction> {
+    async fn introduce(&self) -> Result<(Client, NodeIdentity, String), ConnectError> {
         let (client, namespace) = self.access.client().await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
         if node.uid.is_none() {
             warn!(
-                "the token is bound to no node: the cluster's policies refuse what it writes, and capacity objects outlive the node; use one that is bound to a pod or to the node"
+                "the token is not bound to a node: the cluster's policies refuse its writes, and capacity objects outlive the node; use a token that is bound to a pod or to the node"
             );
         }
         Ok((client, node, self.namespace.clone().unwrap_or(namespace)))
     }
 }
 
-/// Why the agent does not work yet.
-#[derive(Debug, thiserror::Error)]
-enum Introduction {
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    #[error(transparent)]
-    Identity(#[from] Failure),
-}
-
 /// The claims that a change of their class may help.
-fn waiting_for(
+fn waiting_claims(
     context: Arc<Context>,
     classes: impl Stream<Item = ObjectRef<StorageClass>> + Send + 'static,
-) -> Queue<PersistentVolumeClaim> {
+) -> Changes<PersistentVolumeClaim> {
     classes
         .flat_map(move |class| {
-            context.publisher.nudge();
-            // Of a claim that is watched without its contents nobody knows the class.
-            let waiting = context.claims.state_filter(|waiting| {
-                let concerned = waiting.spec.is_none() || claim::class(waiting) == Some(&class.name);
-                concerned && claim::volume(waiting).is_none() && !waiting.annotations().contains_key(BOUND)
+            context.capacity_changed.notify_one();
+            // The class of a claim that is watched without its contents is unknown.
+            let waiting = context.stores.claims.state_filter(|waiting| {
+                let is_concerned = waiting.spec.is_none() || claim::class(waiting) == Some(&class.name);
+                is_concerned && claim::persistent_volume(waiting).is_none() && !claim::is_bound(waiting)
             });
             stream::iter(waiting.into_iter().map(|waiting| ObjectRef::from_obj(&*waiting)))
         })

@@ -1,7 +1,6 @@
-//! What all controllers of an agent share.
+//! What every controller of an agent works with.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashSet;
 
 use bulkhead_protocol::DriverName;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -10,124 +9,72 @@ use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Notify;
 
-use super::api::backoff::Attempts;
 use super::api::events::Events;
-use super::api::identity::NodeIdentity;
-use super::capacity::publisher::Publisher;
-use super::claims::immediate_binding::Contest;
-use super::claims::resizer::Hopeless;
+use super::api::node_identity::NodeIdentity;
+use super::memory::Memory;
 use crate::volumes::{Place, Volumes};
 
-/// The agent, as its controllers see it.
-pub(super) struct Context {
+/// The base of all controllers. It knows none of them.
+pub struct Context {
+    /// The client for the API server.
     pub client: Client,
+    /// The driver that the agent serves.
     pub driver: DriverName,
+    /// The agent's node.
     pub node: NodeIdentity,
+    /// The same as a place for volumes.
     pub place: Place,
-    /// The namespace of what belongs to the agent itself.
+    /// The namespace of the objects that belong to the agent itself.
     pub namespace: String,
+    /// The node's volumes.
     pub volumes: Volumes,
+    /// What is watched.
+    pub stores: Stores,
+    /// Events, to be written.
+    pub events: Events,
+    /// What is remembered of each object.
+    pub memory: Memory,
+    /// Notified when the node's capacity may have changed.
+    pub capacity_changed: Notify,
+    /// Notified when a volume may have been left without a PersistentVolume.
+    pub orphan_suspected: Notify,
+}
+
+/// The objects that the agent watches.
+pub struct Stores {
+    /// All storage classes.
     pub classes: Store<StorageClass>,
-    /// The claims that concern this node, or none yet.
+    /// The claims that concern this node, and those that no node has yet.
     pub claims: Store<PersistentVolumeClaim>,
     /// The PersistentVolumes on this node.
-    pub objects: Store<PersistentVolume>,
-    pub events: Events,
-    pub attempts: Attempts,
-    pub contest: Contest,
-    pub hopeless: Hopeless,
-    pub publisher: Publisher,
-    /// What this agent has written, until the watches tell the same.
-    pub written: Written,
-    /// Rung when a volume may have been left without an object.
-    pub unsettled: Notify,
+    pub persistent_volumes: Store<PersistentVolume>,
+}
+
+impl Stores {
+    /// Waits until everything watched was listed once: before that, an unknown object must not be taken for a missing
+    /// one. Returns whether it was; if not, the agent is stopping.
+    pub async fn are_complete(&self) -> bool {
+        self.persistent_volumes.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
+    }
 }
 
 impl Context {
-    /// Waits until all that is watched was told once: what is not known before that must not be taken for missing.
-    /// Whether it ever will be.
-    pub(super) async fn is_informed(&self) -> bool {
-        self.objects.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
-    }
-
-    /// Claims in `claim`'s namespace.
-    pub(super) fn claims_beside(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+    /// The API's claims in the namespace of `claim`.
+    pub fn claims_beside(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
     }
 
-    /// Forgets what is remembered of claims and PersistentVolumes that are not there any more.
-    pub(super) fn forget_the_gone(&self) {
-        let mut living: HashSet<String> = self.claims.state().iter().filter_map(|claim| claim.uid()).collect();
-        living.extend(self.objects.state().iter().filter_map(|object| object.uid()));
-        self.attempts.keep(&living);
-        self.contest.keep(&living);
-        self.hopeless.keep(&living);
-        self.written.keep(&living);
-    }
-
-    /// All PersistentVolumes.
-    pub(super) fn all_objects(&self) -> Api<PersistentVolume> {
+    /// The API's PersistentVolumes.
+    pub fn persistent_volumes(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
     }
-}
 
-/// The resource versions at which objects were written, by uid: what a watch has told from before is out of date.
-///
-/// Resource versions of one resource are numbers that grow (Kubernetes 1.35, KEP-5504; in practice always).
-#[derive(Debug, Default)]
-pub(super) struct Written(Mutex<HashMap<String, u64>>);
-
-impl Written {
-    /// The object with that uid was written, and has that version now.
-    pub(super) fn note(&self, uid: &str, version: Option<&str>) {
-        if let Some(version) = version.and_then(|version| version.parse().ok()) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), version);
-        }
-    }
-
-    /// Nothing is left to do for the object, whatever is told of it until it is gone.
-    pub(super) fn finish(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), u64::MAX);
-    }
-
-    /// Whether that version of the object has been overtaken. One that has not is no longer remembered.
-    pub(super) fn overtook(&self, uid: &str, version: Option<&str>) -> bool {
-        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(ours) = written.get(uid).copied() else { return false };
-        let overtaken = version.and_then(|version| version.parse::<u64>().ok()).is_some_and(|told| told < ours);
-        if !overtaken {
-            written.remove(uid);
-        }
-        overtaken
-    }
-
-    /// Forgets all but those objects.
-    fn keep(&self, living: &HashSet<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| living.contains(uid));
-    }
-
-    /// The object is gone.
-    pub(super) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn older_versions_are_overtaken() {
-        let written = Written::default();
-        assert!(!written.overtook("a", Some("7")));
-        written.note("a", Some("10"));
-        assert!(written.overtook("a", Some("9")));
-        assert!(!written.overtook("b", Some("9")));
-        assert!(!written.overtook("a", Some("10")));
-        assert!(!written.overtook("a", Some("9")), "it is not remembered for ever");
-        written.finish("a");
-        assert!(written.overtook("a", Some("11")) && written.overtook("a", Some("12")));
-        written.forget("a");
-        assert!(!written.overtook("a", Some("13")));
+    /// Forgets what is remembered of claims and PersistentVolumes that are gone, or no longer concern this node.
+    pub fn forget_unknown_objects(&self) {
+        let claims = self.stores.claims.state();
+        let persistent_volumes = self.stores.persistent_volumes.state();
+        let mut existing: HashSet<String> = claims.iter().filter_map(|claim| claim.uid()).collect();
+        existing.extend(persistent_volumes.iter().filter_map(|object| object.uid()));
+        self.memory.forget_all_but(&existing);
     }
 }

@@ -1,13 +1,27 @@
-//! A node's storage agent: claims become volumes, volumes grow and go, and the scheduler learns what room there is.
+//! A node's storage agent: it turns claims into volumes, expands and deletes them, and tells the scheduler how much
+//! capacity is left.
 //!
 //! There is no leader and no sidecar. Each agent acts on what concerns its own node, found by labels, and talks to the
-//! API server alone. One file a controller; each turns objects into a use case of [`crate::volumes`].
+//! API server alone. A controller turns objects into a use case of [`crate::volumes`].
+//!
+//! From top to bottom, each importing only from those below it:
+//!
+//! - `agent`: the agent's life
+//! - `claims`: the controller of claims, and their watch
+//! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
+//! - `capacity`: what the scheduler is told
+//! - `reconcile`: the loop that controllers run in
+//! - `context`: the base that all of the above share
+//! - `memory`: what is remembered of objects
+//! - `api`: talking to the API server, whatever it is about
+//! - `objects`: the API's objects as values
 
 mod agent;
 mod api;
 mod capacity;
 mod claims;
 mod context;
+mod memory;
 mod objects;
 mod reconcile;
 mod volumes;

@@ -54,7 +54,7 @@ struct Shared {
 }
 
 impl MockApi {
-    /// A mock with these classes, which fails by `rule`. Its kubeconfig goes into `directory`.
+    /// Starts a mock with these classes, which fails as `rule` says. Its kubeconfig is written to `directory`.
     pub async fn start(
         directory: &Path,
         classes: Vec<Value>,
@@ -95,7 +95,7 @@ impl MockApi {
     }
 
     /// Stores `claim` and tells the watches.
-    pub fn tell(&self, claim: &Value) {
+    pub fn put_and_report(&self, claim: &Value) {
         self.put(claim);
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
@@ -179,7 +179,7 @@ fn list(version: &str, kind: &str, items: &[Value]) -> Value {
             "metadata": { "resourceVersion": "1" }, "items": items })
 }
 
-/// Lines that never end, unless with an error.
+/// A stream of lines that ends only with an error.
 fn watch(events: Option<broadcast::Receiver<Value>>) -> Response {
     let stream = futures::stream::unfold(events, |events| async move {
         let Some(mut receiver) = events else { return std::future::pending().await };

@@ -1,4 +1,4 @@
-//! The way to the API server.
+//! Access to the API server: where it is, and as whom.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use super::retry_after;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the API server is and who asks it.
+/// Where the API server is, and the credentials to use with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// As the pod's service account says.
+    /// Those of the pod's service account.
     InCluster,
-    /// As a kubeconfig says; a token file that it names is read again when it changes.
+    /// Those in a kubeconfig; a token file that it names is read again when it changes.
     Kubeconfig(PathBuf),
 }
 
-/// Why there is no way to the API server.
+/// Why there is no client for the API server.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The pod has no service account.
+    /// The pod has no usable service account.
     #[error("the pod's service account cannot be used: {0}")]
     InCluster(#[from] kube::config::InClusterError),
-    /// The kubeconfig is none.
-    #[error("kubeconfig {0}: {1}")]
+    /// The kubeconfig is missing or invalid.
+    #[error("kubeconfig {0} cannot be used: {1}")]
     Kubeconfig(PathBuf, kube::config::KubeconfigError),
-    /// They do not make a client.
-    #[error("no client can be made for the API server: {0}")]
+    /// The configuration does not make a client.
+    #[error("creating a client for the API server failed: {0}")]
     Client(#[from] kube::Error),
 }
 
 impl Access {
-    /// A client, and the namespace that goes with it. Nothing is sent yet.
+    /// Creates a client, and returns it with its default namespace. Nothing is sent yet.
     ///
     /// # Errors
     /// See [`AccessError`].
-    pub async fn client(&self) -> Result<(Client, String), AccessError> {
+    pub(in crate::kubernetes) async fn client(&self) -> Result<(Client, String), AccessError> {
         let mut config = match self {
             Self::InCluster => Config::incluster()?,
             Self::Kubeconfig(path) => {
@@ -50,11 +50,10 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // Each controller tries again in its own time, and with what is known by then.
+        // Each controller tries again in its own time, and with the state of that moment.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        let builder =
-            ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(retry_after::told_in_the_body));
+        let builder = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(retry_after::copy_to_body));
         Ok((builder.build(), namespace))
     }
 }

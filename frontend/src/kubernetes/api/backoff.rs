@@ -1,8 +1,6 @@
-//! When what has failed is tried again: later each time, and never all at once.
+//! When something that failed is tried again: later each time, and never everywhere at once.
 
-use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::runtime::utils::Backoff;
@@ -12,60 +10,30 @@ use super::failure::Failure;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The longest that a watch stays interrupted by itself.
-const LONGEST_INTERRUPTION: Duration = Duration::from_secs(30);
-
-/// After so long without an interruption the next one is the first.
-const CALM: Duration = Duration::from_secs(120);
-
+/// The first delay after a conflict.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
-/// The failures in a row of each object, by its uid.
-#[derive(Debug, Default)]
-pub struct Attempts(Mutex<HashMap<String, u32>>);
+/// The longest that a watch stays interrupted of its own accord.
+const LONGEST_INTERRUPTION: Duration = Duration::from_secs(30);
 
-impl Attempts {
-    /// How long to wait after `failure` of the object with that uid.
-    pub fn after(&self, uid: &str, failure: &Failure) -> Duration {
-        let failures = {
-            let mut counts = self.counts();
-            let failures = counts.entry(uid.to_owned()).or_default();
-            *failures = failures.saturating_add(1);
-            *failures
-        };
-        let delay = if failure.is_final() {
-            LONGEST
-        } else {
-            // After a conflict the object's new state is on its way, unless the watch that brings it is interrupted.
-            let first = if failure.is_conflict() { AFTER_CONFLICT } else { FIRST };
-            doubled(first, failures - 1).min(LONGEST)
-        };
-        delay.max(failure.retry_after().unwrap_or_default()) + random(delay / 4)
-    }
+/// After this long without an interruption the next one counts as the first.
+const CALM: Duration = Duration::from_secs(120);
 
-    /// The object is well, or gone.
-    pub fn forget(&self, uid: &str) {
-        self.counts().remove(uid);
-    }
-
-    /// Whether the last attempt has failed.
-    pub fn has_failed(&self, uid: &str) -> bool {
-        self.counts().contains_key(uid)
-    }
-
-    /// Forgets all but those objects.
-    pub fn keep(&self, living: &HashSet<String>) {
-        self.counts().retain(|uid, _| living.contains(uid));
-    }
-
-    fn counts(&self) -> MutexGuard<'_, HashMap<String, u32>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// How long to wait after `failure`, the latest of so many in a row.
+pub fn retry_delay(failures: u32, failure: &Failure) -> Duration {
+    let delay = if failure.is_final() {
+        LONGEST
+    } else {
+        // After a conflict the object's new state is on its way, unless the watch that brings it is interrupted.
+        let first = if failure.is_conflict() { AFTER_CONFLICT } else { FIRST };
+        doubled(first, failures.saturating_sub(1)).min(LONGEST)
+    };
+    delay.max(failure.retry_after().unwrap_or_default()) + jitter(delay / 4)
 }
 
-/// When what goes on for ever, a watch for instance, is begun again after an interruption: later each time.
+/// When something continuous, such as a watch, is started again after an interruption.
 ///
-/// A watcher takes every attempt that it begins for a success; here only time without interruption is one.
+/// A watcher takes every attempt that it starts for a success; here only time without an interruption is one.
 #[derive(Debug, Default)]
 pub struct Interruptions {
     in_a_row: u32,
@@ -82,7 +50,7 @@ impl Iterator for Interruptions {
         self.last = Some(Instant::now());
         let delay = doubled(FIRST, self.in_a_row).min(LONGEST_INTERRUPTION);
         self.in_a_row = self.in_a_row.saturating_add(1);
-        Some(delay + random(delay))
+        Some(delay + jitter(delay))
     }
 }
 
@@ -90,15 +58,15 @@ impl Backoff for Interruptions {
     fn reset(&mut self) {}
 }
 
-fn doubled(first: Duration, times: u32) -> Duration {
-    first.saturating_mul(2_u32.saturating_pow(times))
-}
-
-/// A duration from nothing to `most`, another one each time. Good enough to part agents that would act at once.
-pub fn random(most: Duration) -> Duration {
+/// A random duration of at most `most`. Good enough to keep agents from acting all at once.
+pub fn jitter(most: Duration) -> Duration {
     // Each `RandomState` has keys of its own.
     let share = RandomState::new().hash_one(0) >> 32;
     most.mul_f64(share as f64 / f64::from(u32::MAX))
+}
+
+fn doubled(first: Duration, times: u32) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(times))
 }
 
 #[cfg(test)]
@@ -108,22 +76,17 @@ mod tests {
 
     #[test]
     fn longer_each_time_up_to_five_minutes() {
-        let attempts = Attempts::default();
-        let away = Failure::Hung("creating a volume");
-        for expected in [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300] {
-            let delay = attempts.after("a", &away).as_secs_f64();
+        let failure = Failure::NoAnswer { operation: "testing", waited: Duration::ZERO };
+        for (failures, expected) in (1..).zip([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]) {
+            let delay = retry_delay(failures, &failure).as_secs_f64();
             assert!((f64::from(expected)..=1.25 * f64::from(expected)).contains(&delay), "{expected}: {delay}");
         }
-        assert!(attempts.after("b", &away) < Duration::from_secs(2));
-        attempts.forget("a");
-        assert!(attempts.after("a", &away) < Duration::from_secs(2));
     }
 
     #[test]
-    fn what_cannot_be_had_is_not_tried_soon() {
-        let attempts = Attempts::default();
-        assert!(attempts.after("a", &Failure::Volume(Fault::invalid("no"))) >= LONGEST);
-        assert!(attempts.after("a", &Failure::Refused("no".to_owned())) >= LONGEST);
+    fn final_failures_are_not_tried_again_soon() {
+        assert!(retry_delay(1, &Failure::Volume(Fault::invalid("no"))) >= LONGEST);
+        assert!(retry_delay(1, &Failure::Refused("no".to_owned())) >= LONGEST);
     }
 
     #[test]
@@ -134,13 +97,10 @@ mod tests {
             let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
             Failure::Api { operation: "testing", error }
         };
-        let attempts = Attempts::default();
-        assert!(attempts.after("a", &status(429, "TooManyRequests", 17)) >= Duration::from_secs(17));
-        assert!(attempts.after("b", &status(409, "Conflict", 0)) < Duration::from_secs(1));
-        for _ in 0..8 {
-            attempts.after("b", &status(409, "Conflict", 0));
-        }
-        assert!(attempts.after("b", &status(409, "Conflict", 0)) > Duration::from_secs(30), "one that does not end");
+        assert!(retry_delay(1, &status(429, "TooManyRequests", 17)) >= Duration::from_secs(17));
+        let conflict = status(409, "Conflict", 0);
+        assert!(retry_delay(1, &conflict) < Duration::from_secs(1));
+        assert!(retry_delay(10, &conflict) > Duration::from_secs(30), "one that does not end");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What users read about their claims and volumes: events, with the reasons that operators alert on.
+//! Events about claims and PersistentVolumes, with the reasons that operators alert on.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use kube::{Client, Resource};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::failure::ask;
+use super::request::request;
 
 /// How many events may wait to be written. One more is lost: no work ever waits for an event.
 const QUEUE: usize = 1024;
@@ -17,31 +17,36 @@ const QUEUE: usize = 1024;
 /// The longest note that the API accepts, in bytes (events.k8s.io/v1).
 const LONGEST_NOTE: usize = 1024;
 
-/// How many notes are remembered to tell a repetition from news.
+/// How many notes are remembered, to tell a repetition from something new.
 const REMEMBERED: usize = 1024;
 
-/// Why something is told.
+/// The reason of an event. Operators alert on these, so they never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// A claim has a volume.
+    /// A volume was made for a claim.
     ProvisioningSucceeded,
-    /// A claim could not be given one.
+    /// No volume could be made for a claim.
     ProvisioningFailed,
-    /// A claim is somebody else's to fill.
+    /// A claim is left to a volume populator.
     Provisioning,
-    /// A volume begins to grow.
+    /// The expansion of a volume has started.
     Resizing,
-    /// It has grown.
+    /// A volume was expanded.
     VolumeResizeSuccessful,
-    /// It could not.
+    /// A volume could not be expanded.
     VolumeResizeFailed,
     /// A released volume could not be deleted.
     VolumeFailedDelete,
 }
 
 impl Reason {
-    fn is_bad(self) -> bool {
-        matches!(self, Self::ProvisioningFailed | Self::VolumeResizeFailed | Self::VolumeFailedDelete)
+    fn event_type(self) -> EventType {
+        match self {
+            Self::ProvisioningFailed | Self::VolumeResizeFailed | Self::VolumeFailedDelete => EventType::Warning,
+            Self::ProvisioningSucceeded | Self::Provisioning | Self::Resizing | Self::VolumeResizeSuccessful => {
+                EventType::Normal
+            }
+        }
     }
 
     fn action(self) -> &'static str {
@@ -53,15 +58,15 @@ impl Reason {
     }
 }
 
-struct Notice {
+struct PendingEvent {
     reason: Reason,
     note: String,
     about: ObjectReference,
 }
 
-/// Takes events, and never fails.
+/// Accepts events, and never fails.
 #[derive(Clone)]
-pub struct Events(mpsc::Sender<Notice>);
+pub struct Events(mpsc::Sender<PendingEvent>);
 
 impl Events {
     /// Events in the name of `driver` on `node`; a task of the current runtime writes them.
@@ -72,36 +77,36 @@ impl Events {
         Self(sender)
     }
 
-    /// Tells `note` about `object`.
-    pub fn tell<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: impl Into<String>) {
+    /// Publishes an event about `object`.
+    pub fn publish<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: impl Into<String>) {
         let about = object.object_ref(&());
         let mut note = note.into();
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-        if self.0.try_send(Notice { reason, note, about }).is_err() {
-            debug!(?reason, "an event is lost: too many are waiting");
+        if self.0.try_send(PendingEvent { reason, note, about }).is_err() {
+            debug!(?reason, "an event is lost: too many are waiting to be written");
         }
     }
 }
 
-async fn write(client: Client, reporter: Reporter, mut notices: mpsc::Receiver<Notice>) {
+async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<PendingEvent>) {
     let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut notes: HashMap<(String, Reason), String> = HashMap::new();
-    while let Some(Notice { reason, note, about }) = notices.recv().await {
+    while let Some(PendingEvent { reason, note, about }) = pending.recv().await {
         let key = (about.uid.clone().unwrap_or_default(), reason);
         if notes.get(&key).is_some_and(|before| *before != note) {
-            // A recorder counts repetitions and keeps the first note: what has another one is no repetition.
+            // A recorder counts repetitions and keeps the first note: an event with another note is not a repetition.
             recorder = Recorder::new(client.clone(), reporter.clone());
         }
         let event = Event {
-            type_: if reason.is_bad() { EventType::Warning } else { EventType::Normal },
+            type_: reason.event_type(),
             reason: format!("{reason:?}"),
             note: Some(note.clone()),
             action: reason.action().to_owned(),
             secondary: None,
         };
-        // A namespace that is being deleted takes no events, and that is as it should be.
-        if let Err(error) = ask("writing an event", recorder.publish(&event, &about)).await {
-            debug!(?reason, "{error}");
+        // A namespace that is being deleted accepts no events, and that is as it should be.
+        if let Err(failure) = request("writing an event", recorder.publish(&event, &about)).await {
+            debug!(?reason, "{failure}");
         }
         if notes.len() >= REMEMBERED {
             notes.clear();

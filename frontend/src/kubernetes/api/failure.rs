@@ -1,40 +1,41 @@
-//! Why a controller could not do its work, and when it tries again.
+//! Why a controller could not do its work.
 
 use std::error::Error;
-use std::future::Future;
 use std::time::Duration;
 
 use bulkhead_protocol::ErrorKind;
 
 use crate::volumes::{Fault, FaultKind};
 
-/// How long the API server may take to answer a request other than a watch.
-const PATIENCE: Duration = Duration::from_secs(15);
-
-/// What stopped a controller.
+/// The reason that stopped a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The object asks for something that cannot be had, however often it is tried.
+    /// The object asks for something that can never be had as it stands.
     #[error("{0}")]
     Refused(String),
     /// The volume could not be made, changed or deleted.
     #[error("{0}")]
     Volume(Fault),
-    /// The API server has refused a request, or could not be reached.
-    #[error("{operation} at the API server failed: {}", told(error))]
+    /// The API server refused a request or could not be reached.
+    #[error("{operation} failed: the API server: {}", error_text(error))]
     Api {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// How it ended.
+        /// The client's error.
         error: Box<kube::Error>,
     },
-    /// The API server has not answered.
-    #[error("{0} at the API server failed: no answer for {seconds} seconds", seconds = PATIENCE.as_secs())]
-    Hung(&'static str),
+    /// The API server did not answer.
+    #[error("{operation} failed: the API server did not answer within {} seconds", waited.as_secs())]
+    NoAnswer {
+        /// The operation that failed.
+        operation: &'static str,
+        /// How long it was waited for.
+        waited: Duration,
+    },
 }
 
 impl Failure {
-    /// Whether to try again soon makes no sense: somebody has to change something first.
+    /// Whether trying again soon is pointless, because somebody has to change something first.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(_) => true,
@@ -43,31 +44,36 @@ impl Failure {
                 FaultKind::Typed(ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::WrongKind)
                     | FaultKind::OutOfRange
             ),
-            Self::Api { .. } | Self::Hung(_) => false,
+            Self::Api { .. } | Self::NoAnswer { .. } => false,
         }
     }
 
-    /// Whether another node may have what this one has not: room, or the pool.
+    /// Whether another node may have what this one lacks: space, or the pool.
     pub fn is_of_this_node(&self) -> bool {
         matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace) || fault.is(ErrorKind::PoolBroken))
     }
 
-    /// Whether the object has changed since it was read, so that the next look at it decides.
+    /// Whether it concerns the volume, so that the object's owner should know, rather than the API server.
+    pub fn is_for_owner(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Volume(_))
+    }
+
+    /// Whether the object has changed since it was read, so that its new state decides.
     pub fn is_conflict(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_conflict)
     }
 
-    /// Whether the object is gone.
+    /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
-    /// Whether an object of that name is there already.
+    /// Whether an object of that name exists already.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
-    /// How long the API server asks to be left alone.
+    /// How long the API server asks not to be contacted.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
         (seconds > 0).then(|| Duration::from_secs(seconds.into()))
@@ -84,15 +90,15 @@ impl Failure {
     }
 }
 
-// Not as the error's source: its message is this one's already.
+// Not as the error's source: this error's message is that one's already.
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
         Self::Volume(fault)
     }
 }
 
-/// What an error of the client says, once and with its causes.
-pub fn told(error: &kube::Error) -> String {
+/// The message of a client's error with all its causes, each once.
+pub fn error_text(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return format!("{} ({} {})", status.message, status.code, status.reason);
     }
@@ -105,31 +111,16 @@ pub fn told(error: &kube::Error) -> String {
     text
 }
 
-/// Waits for the API server's answer to `request`, but not for ever.
-///
-/// # Errors
-/// `Api` when it is a refusal, `Hung` when there is none.
-pub async fn ask<T>(
-    operation: &'static str,
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(PATIENCE, request).await {
-        Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(Failure::Api { operation, error: Box::new(error) }),
-        Err(_) => Err(Failure::Hung(operation)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_in_the_servers_words() {
+    fn a_refusal_is_in_the_servers_words() {
         let status = serde_json::json!({ "code": 403, "reason": "Forbidden", "message": "not yours" });
         let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
         let failure = Failure::Api { operation: "writing a claim's status", error };
-        let told = "writing a claim's status at the API server failed: not yours (403 Forbidden)";
-        assert_eq!(failure.to_string(), told);
+        let text = "writing a claim's status failed: the API server: not yours (403 Forbidden)";
+        assert_eq!(failure.to_string(), text);
     }
 }

@@ -1,9 +1,14 @@
-//! Talking to the API server, whatever it is about.
+//! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
+//!
+//! From top to bottom, each importing only from those below it: [`access`] ([`retry_after`]), [`events`],
+//! [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
 pub mod events;
 pub mod failure;
-pub mod identity;
-pub mod retry_after;
+pub mod node_identity;
+pub mod pages;
+pub mod request;
+mod retry_after;
 pub mod watch;

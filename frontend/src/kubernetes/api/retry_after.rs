@@ -1,4 +1,4 @@
-//! An API server that has too much to do says so in a header (RFC 9110, 10.2.3), which the client does not look at.
+//! The `Retry-After` header of an overloaded API server (RFC 9110, 10.2.3), which the client does not look at.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
@@ -6,8 +6,8 @@ use http_body_util::{BodyExt, Full};
 use kube::client::DynBody;
 use serde_json::json;
 
-/// Puts the time after which to try again where failures are read from, the body, unless there is more in there.
-pub fn told_in_the_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> {
+/// Copies the header's delay into the body, where failures are read from, unless the body says more.
+pub fn copy_to_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> {
     let header = |name: HeaderName| response.headers().get(name)?.to_str().ok();
     let seconds = header(RETRY_AFTER).and_then(|seconds| seconds.parse::<u32>().ok());
     let is_bare = !header(CONTENT_TYPE).unwrap_or_default().starts_with("application/json");
@@ -19,7 +19,7 @@ pub fn told_in_the_body(response: Response<Box<DynBody>>) -> Response<Box<DynBod
                 "status": "Failure",
                 "code": 429,
                 "reason": "TooManyRequests",
-                "message": format!("it has too much to do, and asks for {seconds} s of patience"),
+                "message": format!("overloaded; it asks for a pause of {seconds} s"),
                 "details": { "retryAfterSeconds": seconds },
             });
             let body = Full::from(status.to_string()).map_err(|never| match never {});

@@ -11,22 +11,22 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
-use super::failure::told;
+use super::failure::error_text;
 
-/// How long the API server keeps a watch open, in seconds. It need not say anything meanwhile, not even by bookmarks, so
-/// a connection that is dead is noticed only when this is over.
+/// How long the API server keeps a watch open, in seconds. It may stay silent all that time, so a dead connection is
+/// noticed only at the end of it.
 const OPEN: u32 = 120;
 
-/// How everything is watched.
+/// The settings of every watch.
 pub fn config() -> Config {
     Config::default().timeout(OPEN)
 }
 
-/// Keeps `writer`'s store like `events`, and tells which objects have changed or gone. What fails is logged, and
-/// tried again by the watcher itself.
+/// Applies `events` to `writer`'s store, and returns the objects that have changed or gone. Failures are logged, and
+/// the watcher itself tries again.
 ///
-/// A list, with which every watch begins and sometimes begins again, replaces the store when it is complete. What it
-/// holds and what it lacks is told then and not before: who looked sooner would find the old store.
+/// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
+/// complete, so what it adds and what it lacks is reported only then: earlier, a reader would find the old store.
 pub fn follow<K>(
     what: &'static str,
     mut writer: Writer<K>,
@@ -45,7 +45,7 @@ where
                     Event::Init => listed = known.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
                     Event::InitApply(object) => {
                         object.meta_mut().managed_fields = None;
-                        // Its uid may be another one than before.
+                        // It may be another object of the same name, with another uid.
                         listed.replace(ObjectRef::from_obj(object));
                     }
                     Event::InitDone => changed.extend(listed.drain()),
@@ -58,17 +58,17 @@ where
                 }
                 writer.apply_watcher_event(&event);
             }
-            Err(error) => warn!("watching {what} is interrupted: {}", reason(&error)),
+            Err(error) => warn!("watching {what} is interrupted: {}", interruption(&error)),
         }
         stream::iter(changed)
     })
 }
 
-fn reason(error: &watcher::Error) -> String {
+fn interruption(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => told(error),
+        | watcher::Error::WatchFailed(error) => error_text(error),
         watcher::Error::WatchError(status) => status.message.clone(),
         watcher::Error::NoResourceVersion => error.to_string(),
     }
@@ -86,14 +86,14 @@ mod tests {
             .unwrap()
     }
 
-    async fn told_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
+    async fn reported_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
         let (known, writer) = store();
         let changed = follow("maps", writer, stream::iter(events.into_iter().map(Ok)));
-        // Whether an object is in the store is asked as soon as it is told of.
-        let mut told: Vec<_> =
+        // Each object is looked up in the store as soon as it is reported.
+        let mut reported: Vec<_> =
             changed.map(|object| (object.name.clone(), known.get(&object).is_some())).collect().await;
-        told.sort();
-        told
+        reported.sort();
+        reported
     }
 
     fn pairs(expected: &[(&str, bool)]) -> Vec<(String, bool)> {
@@ -101,15 +101,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_is_told_when_it_is_complete() {
+    async fn a_list_is_reported_when_it_is_complete() {
         let begun = vec![Event::Init, Event::InitApply(object("a", "1")), Event::InitApply(object("b", "2"))];
-        assert_eq!(told_after(begun.clone()).await, pairs(&[]));
+        assert_eq!(reported_after(begun.clone()).await, pairs(&[]));
         let complete = [begun, vec![Event::InitDone]].concat();
-        assert_eq!(told_after(complete.clone()).await, pairs(&[("a", true), ("b", true)]));
+        assert_eq!(reported_after(complete.clone()).await, pairs(&[("a", true), ("b", true)]));
     }
 
     #[tokio::test]
-    async fn a_later_list_tells_of_what_came_and_of_what_went() {
+    async fn a_later_list_reports_what_came_and_what_went() {
         let events = vec![
             Event::Init,
             Event::InitApply(object("gone", "1")),
@@ -118,16 +118,16 @@ mod tests {
             Event::InitApply(object("new", "2")),
             Event::InitDone,
         ];
-        assert_eq!(told_after(events).await, pairs(&[("gone", false), ("gone", true), ("new", true)]));
+        assert_eq!(reported_after(events).await, pairs(&[("gone", false), ("gone", true), ("new", true)]));
     }
 
     #[tokio::test]
-    async fn what_was_never_known_is_not_missed() {
+    async fn an_unknown_object_is_not_missed() {
         let events = vec![
             Event::Apply(object("a", "1")),
             Event::Delete(object("a", "1")),
             Event::Delete(object("foreign", "2")),
         ];
-        assert_eq!(told_after(events).await, pairs(&[("a", false), ("a", true)]));
+        assert_eq!(reported_after(events).await, pairs(&[("a", false), ("a", true)]));
     }
 }

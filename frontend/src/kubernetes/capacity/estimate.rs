@@ -1,56 +1,63 @@
-//! Room for new volumes: what the privileged helper measures, less what has proved not to be there.
+//! Estimates of the capacity for new volumes: what the privileged helper measures, less sizes that proved impossible.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::ErrorKind;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
-use crate::volumes::{Capacity, FaultKind, Parameters};
+use crate::kubernetes::objects::storage_class;
+use crate::volumes::{Capacity, FaultKind};
 
-/// How long a size that could not be had is not offered again.
-const DISPROVED: Duration = Duration::from_secs(60);
+/// How long a size that proved impossible is not offered again.
+const RULED_OUT: Duration = Duration::from_secs(60);
 
-/// Sizes that could not be had though bytes were free: a filesystem may lack inodes, or project ids. By class.
+/// The estimates, by class.
 #[derive(Debug, Default)]
-pub struct Rooms(Mutex<HashMap<String, (u64, Instant)>>);
+pub struct Estimates {
+    /// Sizes for which no volume could be made although bytes were free: the filesystem may lack inodes or project ids.
+    impossible: Mutex<HashMap<String, (u64, Instant)>>,
+}
 
-impl Rooms {
-    /// Room for volumes of `class`, which has these parameters. Where none can be made there is no room for them.
+impl Estimates {
+    /// The capacity for volumes of `class`. A pool that fails has none.
     ///
     /// # Errors
-    /// When the helper is away: then nobody knows.
-    pub async fn measure(&self, context: &Context, class: &str, parameters: &Parameters) -> Result<Capacity, Failure> {
-        let room = match context.volumes.capacity(parameters).await {
-            Ok(room) => room,
-            // A pool that fails is no place for a volume, and no reason to say nothing of the others.
+    /// When the class cannot be served at all, or the helper is unavailable, so that nobody knows.
+    pub async fn of(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
+        let measured = match context.volumes.capacity(&storage_class::parameters(class)?).await {
+            Ok(capacity) => capacity,
+            // Other pools are still to be reported, so this is not an error.
             Err(fault) if matches!(fault.kind, FaultKind::Typed(kind) if kind != ErrorKind::Busy) => {
                 Capacity::default()
             }
             Err(fault) => return Err(fault.into()),
         };
-        let mut disproved = self.disproved();
-        let Some((size, since)) = disproved.get(class).copied() else { return Ok(room) };
-        if since.elapsed() < DISPROVED {
-            return Ok(Capacity { largest_volume: room.largest_volume.min(size.saturating_sub(1)), ..room });
+        let class = class.name_any();
+        let mut impossible = self.impossible();
+        let Some((size, since)) = impossible.get(&class).copied() else { return Ok(measured) };
+        if since.elapsed() < RULED_OUT {
+            return Ok(Capacity { largest_volume: measured.largest_volume.min(size.saturating_sub(1)), ..measured });
         }
-        disproved.remove(class);
-        // However little the difference is, who waits for it is to be told.
-        context.publisher.nudge();
-        Ok(room)
+        impossible.remove(&class);
+        // However small the difference is, a claim may be waiting for it.
+        context.capacity_changed.notify_one();
+        Ok(measured)
     }
 
-    /// A volume of `size` bytes of `class` could not be made.
-    pub fn disprove(&self, class: &str, size: u64) {
-        self.disproved()
+    /// A volume of `size` bytes of the class called `class` could not be made.
+    pub fn rule_out(&self, class: &str, size: u64) {
+        self.impossible()
             .entry(class.to_owned())
             .and_modify(|known| *known = (known.0.min(size), Instant::now()))
             .or_insert((size, Instant::now()));
     }
 
-    fn disproved(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
+        self.impossible.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

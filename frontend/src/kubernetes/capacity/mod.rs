@@ -1,5 +1,10 @@
-//! Telling the scheduler how much room there is.
+//! Telling the scheduler how much capacity the node has: one CSIStorageCapacity object for each storage class of ours.
+//!
+//! From top to bottom, each importing only from those below it: [`schedule`] decides when to publish, [`publisher`] what,
+//! [`published`] knows what the API has, [`object`] writes it; [`estimate`] tells how much there is.
 
-pub mod estimate;
-pub mod object;
+mod estimate;
+mod object;
+mod published;
 pub mod publisher;
+pub mod schedule;

@@ -1,25 +1,77 @@
-//! The CSIStorageCapacity objects of this node.
+//! The CSIStorageCapacity objects of this node, in the API.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 
+use futures::TryStreamExt;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
-use kube::api::{DeleteParams, ListParams, ObjectMeta};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
 
-use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::pages::list;
+use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
-use crate::kubernetes::objects::quantity::quantity;
+use crate::kubernetes::objects::storage;
 use crate::volumes::Capacity;
 
-/// The object for volumes of `class` on this node, whose uid is `owner`.
-pub fn describe(context: &Context, owner: Option<&str>, class: &str, room: Capacity) -> CSIStorageCapacity {
+/// Creates or replaces the object for `class`. It belongs to the node whose uid is `owner`.
+///
+/// # Errors
+/// When the API server does not accept it.
+pub async fn write(context: &Context, owner: Option<&str>, class: &str, capacity: Capacity) -> Result<(), Failure> {
+    let object = describe(context, owner, class, capacity);
+    let parameters = PatchParams::apply(context.driver.as_str()).force();
+    let patch = Patch::Apply(&object);
+    request("writing a CSIStorageCapacity", api(context).patch(&object.name_any(), &parameters, &patch)).await?;
+    Ok(())
+}
+
+/// Deletes the object for `class`, if it exists.
+///
+/// # Errors
+/// When it cannot be deleted.
+pub async fn delete(context: &Context, class: &str) -> Result<(), Failure> {
+    delete_named(context, &object_name(context, class)).await
+}
+
+/// Deletes the objects of this node that are for none of `classes`.
+///
+/// # Errors
+/// When they cannot be listed, or one cannot be deleted.
+pub async fn delete_stale(context: &Context, classes: &BTreeSet<String>) -> Result<(), Failure> {
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{}", context.place);
+    let here = Some(context.place.segments());
+    let mut objects = pin!(list("listing CSIStorageCapacity objects", api(context), Some(&labels)));
+    while let Some(object) = objects.try_next().await? {
+        // Anybody can write a label; the topology is what counts.
+        let is_own = object.node_topology.as_ref().is_some_and(|topology| topology.match_labels == here);
+        let is_current = object_name(context, &object.storage_class_name) == object.name_any()
+            && classes.contains(&object.storage_class_name);
+        if is_own && !is_current {
+            delete_named(context, &object.name_any()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn delete_named(context: &Context, name: &str) -> Result<(), Failure> {
+    let parameters = DeleteParams::default();
+    unless_gone(request("deleting a CSIStorageCapacity", api(context).delete(name, &parameters)).await)
+}
+
+fn api(context: &Context) -> Api<CSIStorageCapacity> {
+    Api::namespaced(context.client.clone(), &context.namespace)
+}
+
+fn describe(context: &Context, owner: Option<&str>, class: &str, capacity: Capacity) -> CSIStorageCapacity {
     let mut labels = context.place.segments();
     labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
-    // An agent that restarts must not hide its node; one whose node is gone must not go on showing it.
+    // The object must outlive the agent, which may restart without hiding its node, but not the node.
     let owner = owner.map(|uid| OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
@@ -37,51 +89,15 @@ pub fn describe(context: &Context, owner: Option<&str>, class: &str, room: Capac
         },
         storage_class_name: class.to_owned(),
         node_topology: Some(LabelSelector { match_labels: Some(context.place.segments()), match_expressions: None }),
-        capacity: Some(quantity(room.available)),
-        maximum_volume_size: Some(quantity(room.largest_volume)),
+        capacity: Some(storage::quantity(capacity.available)),
+        maximum_volume_size: Some(storage::quantity(capacity.largest_volume)),
     }
 }
 
-/// The same name each time, so that one request makes an object or changes it. It ends with the node's: no other node's
-/// agent may take it.
-pub fn object_name(context: &Context, class: &str) -> String {
+/// The same name each time, so that one request creates an object or changes it. It ends with the node's: no other
+/// node's agent may take it.
+fn object_name(context: &Context, class: &str) -> String {
     let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
     let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();
     format!("bulkhead-{short}.{}", context.place.value())
-}
-
-/// Removes objects of this node that belong to no class any more.
-///
-/// # Errors
-/// When they cannot be listed, or one does not go.
-pub async fn remove_stale(
-    context: &Context,
-    objects: &Api<CSIStorageCapacity>,
-    classes: &BTreeSet<String>,
-) -> Result<(), Failure> {
-    let place = format!("{}={}", context.place.key(), context.place.value());
-    let own = ListParams::default().labels(&format!("{MANAGED_BY_LABEL}={MANAGED_BY},{place}"));
-    let here = Some(context.place.segments());
-    for object in ask("listing CSIStorageCapacity objects", objects.list(&own)).await? {
-        // Anybody can write a label; the topology is what counts.
-        let is_own = object.node_topology.as_ref().is_some_and(|topology| topology.match_labels == here);
-        let is_current = object_name(context, &object.storage_class_name) == object.name_any()
-            && classes.contains(&object.storage_class_name);
-        if is_own && !is_current {
-            remove(objects, &object.name_any()).await?;
-        }
-    }
-    Ok(())
-}
-
-/// Removes an object, if it is there.
-///
-/// # Errors
-/// When it does not go.
-pub async fn remove(objects: &Api<CSIStorageCapacity>, name: &str) -> Result<(), Failure> {
-    match ask("deleting a CSIStorageCapacity", objects.delete(name, &DeleteParams::default())).await {
-        Ok(_) => Ok(()),
-        Err(failure) if failure.is_not_found() => Ok(()),
-        Err(failure) => Err(failure),
-    }
 }

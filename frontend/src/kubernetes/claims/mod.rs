@@ -1,9 +1,26 @@
-//! From claims to volumes: watching claims, making volumes for them, and growing these.
+//! From claims to volumes: watching claims, making volumes for them, and expanding these.
+//!
+//! From top to bottom, each importing only from those below it:
+//!
+//! - [`controller`]: what a claim needs, whatever state it is in
+//! - [`provisioner`]: makes its volume; [`immediate_binding`] if any node may; [`decision`] and [`request`] are the
+//!   pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
+//! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
+//! - [`watch`]: the claims that concern this node, which [`scope`] defines; with the label of an admission
+//!   [`policy`], or without it, and those that are [`unlabelled`]
 
-pub mod immediate_binding;
-pub mod node_selection;
-pub mod provisioner;
-pub mod request;
-pub mod resize_status;
-pub mod resizer;
+pub mod controller;
+mod decision;
+#[cfg(test)]
+mod fixtures;
+mod immediate_binding;
+mod node_selection;
+mod policy;
+mod provisioner;
+mod request;
+mod resize_status;
+mod resize_target;
+mod resizer;
+pub mod scope;
+mod unlabelled;
 pub mod watch;

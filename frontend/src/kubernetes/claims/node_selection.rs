@@ -1,25 +1,24 @@
-//! Writing which node a claim's volume is to be on.
+//! Selecting the node of a claim, as the scheduler does.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::claim;
 use crate::kubernetes::objects::names::SELECTED_NODE;
 
-/// Selects `node` for `claim`, or none, so that the scheduler chooses again.
+/// Selects `node` for `claim`, or no node, so that the scheduler chooses again.
 ///
 /// # Errors
-/// A conflict when somebody has changed the claim since it was read.
+/// A conflict when the claim has changed since it was read.
 pub async fn select(context: &Context, claim: &PersistentVolumeClaim, node: Option<&str>) -> Result<(), Failure> {
-    let patch = Patch::Merge(json!({ "metadata": {
-        "resourceVersion": claim.resource_version(), "annotations": { SELECTED_NODE: node } } }));
-    let (claims, name) = (context.claims_beside(claim), claim.name_any());
-    let patched =
-        ask("selecting a claim's node", claims.patch_metadata(&name, &PatchParams::default(), &patch)).await?;
-    context.written.note(claim::uid(claim), patched.metadata.resource_version.as_deref());
+    let patch = Patch::Merge(if_unchanged(claim, json!({ "metadata": { "annotations": { SELECTED_NODE: node } } })));
+    let (claims, name, parameters) = (context.claims_beside(claim), claim.name_any(), PatchParams::default());
+    let patched = request("selecting a claim's node", claims.patch_metadata(&name, &parameters, &patch)).await?;
+    context.memory.note_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
     Ok(())
 }

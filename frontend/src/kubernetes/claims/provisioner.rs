@@ -10,162 +10,174 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use tracing::{info, warn};
 
+use super::decision::{Decision, decide};
+use super::immediate_binding::ImmediateBinding;
 use super::node_selection::select;
-use super::request::{Want, order, want};
+use super::request::requested_volume;
 use crate::kubernetes::api::events::Reason;
-use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::request::request;
+use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::claim;
-use crate::kubernetes::objects::persistent_volume::{describe, own};
+use crate::kubernetes::objects::{claim, persistent_volume};
+use crate::quantity::Quantity;
 use crate::volumes::Provisioned;
 
-/// Does what `claim`, which is not bound, wants of this node.
-///
-/// # Errors
-/// When it cannot be done now; the claim's owner has been told where that helps.
-pub async fn serve(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
-    let known = ObjectRef::new(&claim::volume_name(claim));
-    if claim::provisioner(claim) != Some(context.driver.as_str()) || context.objects.get(&known).is_some() {
-        return Ok(Action::await_change());
-    }
-    let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };
-    let Some(class) = context.classes.get(&ObjectRef::new(name)) else {
-        // Every node sees a claim that has none; only the selected one is to tell.
-        if claim::selected_node(claim) != Some(&context.node.name) {
-            return Ok(Action::await_change());
-        }
-        return Err(told(context, claim, Failure::Refused(format!("storage class {name} does not exist"))));
-    };
-    if class.provisioner != context.driver.as_str() {
-        return Ok(Action::await_change());
-    }
-    match want(claim, &class, &context.node.name, &context.place) {
-        Want::Nothing => Ok(Action::await_change()),
-        Want::AnyNode => context.contest.enter(context, claim, &class).await,
-        Want::Populator => {
-            let note = "the claim names a data source of another kind: a populator for it has to make the volume";
-            context.events.tell(claim, Reason::Provisioning, note);
-            Ok(Action::await_change())
-        }
-        Want::Volume => match provision(context, claim, &class).await {
-            Ok(()) => Ok(Action::await_change()),
-            Err(failure) if failure.is_of_this_node() => {
-                let failure = told(context, claim, failure);
-                give_back(context, claim, &class).await?;
-                info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
-                Ok(Action::await_change())
-            }
-            Err(failure) => Err(told(context, claim, failure)),
-        },
-    }
+/// Makes volumes for claims.
+pub struct Provisioner {
+    context: Arc<Context>,
+    capacity: Arc<CapacityPublisher>,
+    immediate_binding: ImmediateBinding,
 }
 
-async fn provision(context: &Context, claim: &PersistentVolumeClaim, class: &Arc<StorageClass>) -> Result<(), Failure> {
-    let new = order(claim, class)?;
-    let provisioned = context.volumes.provision(new).await?;
-    context.publisher.nudge();
-    let mut object = describe(&context.driver, &context.place, claim, class, &provisioned);
-    match fate(context, claim).await? {
-        Fate::Wanted => {}
-        Fate::Elsewhere => {
-            context.unsettled.notify_one();
-            return Ok(());
-        }
-        // Nobody will ever claim it: the object is there only so that the volume leaves in the ordinary way.
-        Fate::Gone => {
-            if let Some(spec) = &mut object.spec {
-                spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
-            }
-        }
-    }
-    match ask("creating a PersistentVolume", context.all_objects().create(&PostParams::default(), &object)).await {
-        Ok(_) => {}
-        // An earlier answer was lost, or the watch is late.
-        Err(failure) if failure.is_already_exists() => verify(context, &object).await?,
-        Err(failure) => {
-            context.unsettled.notify_one();
-            return Err(failure);
-        }
-    }
-    let Provisioned { volume, size } = provisioned;
-    info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
-    context.events.tell(
-        claim,
-        Reason::ProvisioningSucceeded,
-        format!("volume {volume} of {size} bytes is provisioned"),
-    );
-    Ok(())
-}
-
-/// What became of a claim while its volume was made.
-enum Fate {
+/// Where a claim stands once its volume is made.
+enum Standing {
     /// It waits for its volume.
-    Wanted,
-    /// It is gone, or about to go.
+    Waiting,
+    /// It is gone, or being deleted.
     Gone,
-    /// It waits for one on another node.
+    /// It waits for a volume on another node.
     Elsewhere,
 }
 
-/// The watch knows of claims that are as they were; of all others the API server is asked, since a watch may lack what
-/// is there.
-async fn fate(context: &Context, claim: &PersistentVolumeClaim) -> Result<Fate, Failure> {
-    let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
-    let is_going = |now: &PersistentVolumeClaim| now.metadata.deletion_timestamp.is_some();
-    let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&context.node.name);
-    let watched = context.claims.get(&ObjectRef::from_obj(claim));
-    if watched.is_some_and(|now| is_same(&now) && is_here(&now) && !is_going(&now)) {
-        return Ok(Fate::Wanted);
+impl Provisioner {
+    /// For the claims that concern `context`'s node, whose capacity `capacity` publishes.
+    pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
+        let immediate_binding = ImmediateBinding::new(Arc::clone(&context), Arc::clone(&capacity));
+        Self { context, capacity, immediate_binding }
     }
-    let claims = context.claims_beside(claim);
-    Ok(match ask("reading a claim", claims.get_opt(&claim.name_any())).await? {
-        Some(now) if is_same(&now) && !is_going(&now) => {
-            if is_here(&now) {
-                Fate::Wanted
-            } else {
-                Fate::Elsewhere
+
+    /// Does what `claim`, which is not bound, needs from this node.
+    ///
+    /// # Errors
+    /// When it cannot be done now; the claim's owner has been informed where that helps.
+    pub async fn serve(&self, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+        let Context { driver, node, stores, place, events, .. } = &*self.context;
+        let object = ObjectRef::new(&claim::volume_name(claim));
+        if claim::provisioner(claim) != Some(driver.as_str()) || stores.persistent_volumes.get(&object).is_some() {
+            return Ok(Action::await_change());
+        }
+        let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };
+        let Some(class) = stores.classes.get(&ObjectRef::new(name)) else {
+            // Every node sees a claim that no node has yet; only the selected one reports.
+            if claim::selected_node(claim) != Some(&node.name) {
+                return Ok(Action::await_change());
+            }
+            return Err(self.report(claim, Failure::Refused(format!("storage class {name} does not exist"))));
+        };
+        if class.provisioner != driver.as_str() {
+            return Ok(Action::await_change());
+        }
+        match decide(claim, &class, &node.name, place) {
+            Decision::Ignore => Ok(Action::await_change()),
+            Decision::Compete => self.immediate_binding.compete(claim, &class).await,
+            Decision::LeaveToPopulator => {
+                let note = "the claim's data source is served by a volume populator, which has to make the volume";
+                events.publish(claim, Reason::Provisioning, note);
+                Ok(Action::await_change())
+            }
+            Decision::Provision => match self.provision(claim, &class).await {
+                Ok(()) => Ok(Action::await_change()),
+                Err(failure) if failure.is_of_this_node() => {
+                    let failure = self.report(claim, failure);
+                    self.reschedule(claim, &class).await?;
+                    info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
+                    Ok(Action::await_change())
+                }
+                Err(failure) => Err(self.report(claim, failure)),
+            },
+        }
+    }
+
+    async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
+        let context = &*self.context;
+        let provisioned = context.volumes.provision(requested_volume(claim, class)?).await?;
+        context.capacity_changed.notify_one();
+        let mut object = persistent_volume::describe(&context.driver, &context.place, claim, class, &provisioned);
+        match self.standing(claim).await? {
+            Standing::Waiting => {}
+            Standing::Elsewhere => {
+                context.orphan_suspected.notify_one();
+                return Ok(());
+            }
+            // Nobody will ever claim it: the object exists only so that the volume is deleted in the ordinary way.
+            Standing::Gone => {
+                if let Some(spec) = &mut object.spec {
+                    spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
+                }
             }
         }
-        _ => Fate::Gone,
-    })
-}
+        self.create(&object).await?;
+        let Provisioned { volume, size } = provisioned;
+        info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
+        let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
+        context.events.publish(claim, Reason::ProvisioningSucceeded, note);
+        Ok(())
+    }
 
-/// Makes sure that the object that is there already is for this very volume.
-async fn verify(context: &Context, object: &PersistentVolume) -> Result<(), Failure> {
-    let there = ask("reading a PersistentVolume", context.all_objects().get(&object.name_any())).await?;
-    let key = |object: &PersistentVolume| {
-        let spec = object.spec.as_ref()?;
-        let csi = spec.csi.as_ref()?;
-        Some((csi.driver.clone(), csi.volume_handle.clone(), spec.claim_ref.as_ref()?.uid.clone()))
-    };
-    if key(&there) == key(object) {
-        if own(&there, &context.driver, &context.place).is_some() {
-            return Ok(());
+    /// Where `claim` stands now. What the watch shows unchanged is taken from there. For anything else the API server
+    /// is asked, since a watch may lack what exists.
+    async fn standing(&self, claim: &PersistentVolumeClaim) -> Result<Standing, Failure> {
+        let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
+        let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&self.context.node.name);
+        let watched = self.context.stores.claims.get(&ObjectRef::from_obj(claim));
+        if watched.is_some_and(|now| is_same(&now) && is_here(&now) && !claim::is_being_deleted(&now)) {
+            return Ok(Standing::Waiting);
         }
-        context.unsettled.notify_one();
-        return Err(Failure::Refused(format!(
-            "PersistentVolume {} of this claim is on another node: the volume that was made here goes",
-            object.name_any()
-        )));
+        let claims = self.context.claims_beside(claim);
+        Ok(match request("reading a claim", claims.get_opt(&claim.name_any())).await? {
+            Some(now) if !is_same(&now) || claim::is_being_deleted(&now) => Standing::Gone,
+            Some(now) if is_here(&now) => Standing::Waiting,
+            Some(_) => Standing::Elsewhere,
+            None => Standing::Gone,
+        })
     }
-    Err(Failure::Refused(format!(
-        "PersistentVolume {} exists and is for something else: delete it, if nobody uses it",
-        object.name_any()
-    )))
-}
 
-/// Lets the scheduler choose another node. What this node has room for is published first: the scheduler would choose
-/// it again at once.
-async fn give_back(context: &Context, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
-    context.publisher.disprove(context, class, claim::requested(claim).unwrap_or_default()).await?;
-    select(context, claim, None).await
-}
-
-/// Tells the claim's owner of what concerns volumes; the API server's own troubles are the operator's.
-fn told(context: &Context, claim: &PersistentVolumeClaim, failure: Failure) -> Failure {
-    if matches!(failure, Failure::Refused(_) | Failure::Volume(_)) {
-        warn!(claim = %claim.name_any(), namespace = claim.namespace(), "not provisioned: {failure}");
-        context.events.tell(claim, Reason::ProvisioningFailed, failure.to_string());
+    async fn create(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        let objects = self.context.persistent_volumes();
+        match request("creating a PersistentVolume", objects.create(&PostParams::default(), object)).await {
+            Ok(_) => Ok(()),
+            // An earlier answer was lost, or the watch is late.
+            Err(failure) if failure.is_already_exists() => self.verify(object).await,
+            Err(failure) => {
+                self.context.orphan_suspected.notify_one();
+                Err(failure)
+            }
+        }
     }
-    failure
+
+    /// Makes sure that the PersistentVolume that exists already is for this very volume.
+    async fn verify(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        let (objects, name) = (self.context.persistent_volumes(), object.name_any());
+        let existing = request("reading a PersistentVolume", objects.get(&name)).await?;
+        if persistent_volume::binding(&existing) != persistent_volume::binding(object) {
+            return Err(Failure::Refused(format!(
+                "PersistentVolume {name} already exists and is for something else: delete it if nobody uses it"
+            )));
+        }
+        if persistent_volume::own_volume(&existing, &self.context.driver, &self.context.place).is_none() {
+            self.context.orphan_suspected.notify_one();
+            return Err(Failure::Refused(format!(
+                "PersistentVolume {name} of this claim is on another node: the volume made here is not used and will be deleted"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Lets the scheduler choose another node. The remaining capacity of this one is published first: otherwise the
+    /// scheduler would choose it again at once.
+    async fn reschedule(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
+        self.capacity.rule_out(class, claim::requested_bytes(claim).unwrap_or_default()).await?;
+        select(&self.context, claim, None).await
+    }
+
+    /// Reports a failure to the claim's owner if it is about the volume; failures of the API server are for the
+    /// operator alone.
+    fn report(&self, claim: &PersistentVolumeClaim, failure: Failure) -> Failure {
+        if failure.is_for_owner() {
+            warn!(claim = %claim.name_any(), namespace = claim.namespace(), "not provisioned: {failure}");
+            self.context.events.publish(claim, Reason::ProvisioningFailed, failure.to_string());
+        }
+        failure
+    }
 }

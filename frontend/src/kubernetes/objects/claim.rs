@@ -1,40 +1,50 @@
-//! What a claim says, wherever it says it.
+//! Reading a PersistentVolumeClaim: each fact from wherever the claim states it.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::names::{CLASS_BETA, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
-use super::quantity::bytes;
+use super::names::{BOUND, CLASS_BETA, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+use super::storage;
 
-/// Who is to provision the claim, once the control plane has said so.
+/// The provisioner that the control plane has assigned to the claim.
 pub fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
     let annotations = claim.annotations();
     annotations.get(PROVISIONER).or_else(|| annotations.get(PROVISIONER_BETA)).map(String::as_str)
 }
 
-/// The node that was selected for it.
+/// The node that is selected for it.
 pub fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotations().get(SELECTED_NODE).map(String::as_str).filter(|node| !node.is_empty())
 }
 
-/// Its storage class.
+/// The name of its storage class.
 pub fn class(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let before_the_field = claim.annotations().get(CLASS_BETA).map(String::as_str);
+    let annotation = claim.annotations().get(CLASS_BETA).map(String::as_str);
     let field = || claim.spec.as_ref()?.storage_class_name.as_deref();
-    before_the_field.or_else(field).filter(|class| !class.is_empty())
+    annotation.or_else(field).filter(|class| !class.is_empty())
 }
 
-/// The volume it is bound to, or is to be bound to.
-pub fn volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+/// The name of the PersistentVolume that it is bound to, or is about to be bound to.
+pub fn persistent_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|volume| !volume.is_empty())
 }
 
-/// How many bytes it asks for.
-pub fn requested(claim: &PersistentVolumeClaim) -> Option<u64> {
-    bytes(claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage")?)
+/// Whether the control plane has bound it for good.
+pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.annotations().contains_key(BOUND)
 }
 
-/// Whether it is for a block device.
+/// Whether somebody has deleted it, although it may still be in use.
+pub fn is_being_deleted(claim: &PersistentVolumeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_some()
+}
+
+/// The size that it requests, in bytes.
+pub fn requested_bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
+    storage::bytes(claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref())
+}
+
+/// Whether it requests a block device.
 pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
     claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
 }
@@ -44,7 +54,7 @@ pub fn uid(claim: &PersistentVolumeClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The name of the volume that is made for it, in the API and in the pool.
+/// The name of the volume that is made for it, both in the API and in the pool.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", uid(claim))
 }

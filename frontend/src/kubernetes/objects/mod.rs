@@ -1,6 +1,8 @@
-//! The API's objects: what they say, and what ours look like.
+//! The API's objects as values: what they say, and what ours look like. Nothing here talks to anyone.
 
 pub mod claim;
 pub mod names;
+pub mod node_affinity;
 pub mod persistent_volume;
-pub mod quantity;
+pub mod storage;
+pub mod storage_class;

@@ -1,24 +1,22 @@
-//! PersistentVolumes: what ours look like, and which are ours.
+//! PersistentVolumes: how ours are described, and which of those in the API are ours.
 
 use std::collections::BTreeMap;
 
 use bulkhead_protocol::{DriverName, VolumeId};
 use k8s_openapi::api::core::v1::{
-    CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
-    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+    CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::ObjectMeta;
 use kube::{Resource, ResourceExt};
 
-use super::claim;
 use super::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FINALIZER, PROVISIONED_BY, PROVISIONER_IDENTITY};
-use super::quantity::quantity;
+use super::{claim, node_affinity, storage};
 use crate::volumes::{Place, Provisioned};
 
 const FILESYSTEM_PARAMETER: &str = "csi.storage.k8s.io/fstype";
 
-/// The object for the volume that was `provisioned` here for `claim` of `class`.
+/// The object for the volume that was `provisioned` at `place` for `claim` of `class`.
 pub fn describe(
     driver: &DriverName,
     place: &Place,
@@ -44,7 +42,7 @@ pub fn describe(
         },
         spec: Some(PersistentVolumeSpec {
             access_modes: spec.and_then(|spec| spec.access_modes.clone()),
-            capacity: Some(BTreeMap::from([(text("storage"), quantity(provisioned.size.get()))])),
+            capacity: Some(BTreeMap::from([(text("storage"), storage::quantity(provisioned.size.get()))])),
             claim_ref: Some(ObjectReference { resource_version: claim.resource_version(), ..claim.object_ref(&()) }),
             csi: Some(CSIPersistentVolumeSource {
                 driver: driver.to_string(),
@@ -57,7 +55,7 @@ pub fn describe(
                 ..CSIPersistentVolumeSource::default()
             }),
             mount_options: class.mount_options.clone().filter(|_| !block),
-            node_affinity: Some(affinity(place)),
+            node_affinity: Some(node_affinity::require(place)),
             persistent_volume_reclaim_policy: Some(class.reclaim_policy.clone().unwrap_or_else(|| text("Delete"))),
             storage_class_name: class.metadata.name.clone(),
             volume_mode: Some(text(if block { "Block" } else { "Filesystem" })),
@@ -67,21 +65,40 @@ pub fn describe(
     }
 }
 
-/// The id of the volume that `object` stands for, if that is one of `driver`'s at `place` and nowhere else.
-pub fn own(object: &PersistentVolume, driver: &DriverName, place: &Place) -> Option<VolumeId> {
-    let spec = object.spec.as_ref()?;
-    let csi = spec.csi.as_ref().filter(|csi| csi.driver == driver.as_str())?;
+/// The id of its volume, if that is a volume of `driver` at `place` and nowhere else.
+pub fn own_volume(object: &PersistentVolume, driver: &DriverName, place: &Place) -> Option<VolumeId> {
+    let csi = object.spec.as_ref()?.csi.as_ref().filter(|csi| csi.driver == driver.as_str())?;
     let provisioner = object.annotations().get(PROVISIONED_BY).map_or(csi.driver.as_str(), String::as_str);
-    let terms = &spec.node_affinity.as_ref()?.required.as_ref()?.node_selector_terms;
-    let here = !terms.is_empty() && terms.iter().all(|term| is_only(term, place));
-    if provisioner == driver.as_str() && here { csi.volume_handle.parse().ok() } else { None }
+    let is_own = provisioner == driver.as_str() && node_affinity::is_only(object, place);
+    if is_own { csi.volume_handle.parse().ok() } else { None }
 }
 
-/// Whether `object` says that it is on another node than `place`.
-pub fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
-    let required = object.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-    let terms = required.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default();
-    !terms.is_empty() && terms.iter().all(|term| names_others(term, place))
+/// Whether its volume is one of `driver`.
+pub fn is_of_driver(object: &PersistentVolume, driver: &DriverName) -> bool {
+    let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    csi.is_some_and(|csi| csi.driver == driver.as_str())
+}
+
+/// The id that its driver knows its volume by, whatever driver that is.
+pub fn volume_handle(object: &PersistentVolume) -> Option<&str> {
+    Some(&object.spec.as_ref()?.csi.as_ref()?.volume_handle)
+}
+
+/// The uid of the claim that it is reserved for or bound to.
+pub fn claim_uid(object: &PersistentVolume) -> Option<&str> {
+    object.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+}
+
+/// The driver, volume and claim that it brings together. Two objects that agree in these are interchangeable.
+pub fn binding(object: &PersistentVolume) -> Option<(&str, &str, Option<&str>)> {
+    let spec = object.spec.as_ref()?;
+    let csi = spec.csi.as_ref()?;
+    Some((&csi.driver, &csi.volume_handle, spec.claim_ref.as_ref()?.uid.as_deref()))
+}
+
+/// The size that it states, in bytes.
+pub fn capacity_bytes(object: &PersistentVolume) -> Option<u64> {
+    storage::bytes(object.spec.as_ref()?.capacity.as_ref())
 }
 
 /// The phase of its life.
@@ -89,33 +106,24 @@ pub fn phase(object: &PersistentVolume) -> &str {
     object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether releasing it deletes it.
+/// Whether its volume is deleted once it is released.
 pub fn is_deleted_when_released(object: &PersistentVolume) -> bool {
     object.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete")
 }
 
-fn affinity(place: &Place) -> VolumeNodeAffinity {
-    let here = NodeSelectorRequirement {
-        key: place.key().to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![place.value().to_owned()]),
-    };
-    let term = NodeSelectorTerm { match_expressions: Some(vec![here]), match_fields: None };
-    VolumeNodeAffinity { required: Some(NodeSelector { node_selector_terms: vec![term] }) }
+/// Whether our finalizer keeps it.
+pub fn has_finalizer(object: &PersistentVolume) -> bool {
+    object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-fn names_others(term: &NodeSelectorTerm, place: &Place) -> bool {
-    term.match_expressions.iter().flatten().any(|expression| {
-        let mut values = expression.values.iter().flatten();
-        expression.key == place.key() && expression.operator == "In" && !values.any(|value| value == place.value())
-    })
+/// Whether somebody has deleted it, although a finalizer still keeps it.
+pub fn is_being_deleted(object: &PersistentVolume) -> bool {
+    object.metadata.deletion_timestamp.is_some()
 }
 
-fn is_only(term: &NodeSelectorTerm, place: &Place) -> bool {
-    term.match_expressions.iter().flatten().any(|expression| {
-        let values = expression.values.as_deref().unwrap_or_default();
-        expression.key == place.key() && expression.operator == "In" && values == [place.value()]
-    })
+/// Its uid. The API server gives every object one.
+pub fn uid(object: &PersistentVolume) -> &str {
+    object.metadata.uid.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -190,11 +198,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_is_ours_and_nothing_else() {
+    fn only_what_is_described_this_way_is_ours() {
         let ours = |change: &dyn Fn(&mut serde_json::Value)| {
             let mut object = described("Filesystem");
             change(&mut object);
-            own(&serde_json::from_value(object).unwrap(), &driver(), &place()).is_some()
+            own_volume(&serde_json::from_value(object).unwrap(), &driver(), &place()).is_some()
         };
         let terms = "/spec/nodeAffinity/required/nodeSelectorTerms";
         assert!(ours(&|_| {}));
@@ -209,21 +217,5 @@ mod tests {
         assert!(!ours(&|object| {
             object["spec"].as_object_mut().unwrap().remove("nodeAffinity");
         }));
-    }
-
-    #[test]
-    fn elsewhere_is_where_another_node_is_named() {
-        let elsewhere = |terms: serde_json::Value| {
-            let mut object = described("Filesystem");
-            object["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"] = terms;
-            is_elsewhere(&serde_json::from_value(object).unwrap(), &place())
-        };
-        let term = |key: &str, value: &str| json!({ "matchExpressions": [{ "key": key, "operator": "In", "values": [value] }] });
-        let (here, there) = (term("bulkhead.csi.local/node", "here"), term("bulkhead.csi.local/node", "there"));
-        assert!(elsewhere(json!([there])));
-        assert!(!elsewhere(json!([here])));
-        assert!(!elsewhere(json!([there, here])));
-        assert!(!elsewhere(json!([])));
-        assert!(!elsewhere(json!([term("kubernetes.io/hostname", "there")])), "by a key that says nothing to us");
     }
 }

@@ -1,4 +1,4 @@
-//! The end of volumes: deleting what was released, and what was forgotten.
+//! The end of volumes: deleting those that were released, and those that nobody knows any more.
 
 pub mod orphans;
 pub mod reclaimer;

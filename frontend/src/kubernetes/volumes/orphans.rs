@@ -1,122 +1,147 @@
-//! Volumes that were made and then forgotten: by an agent that died, or an API server that failed, at the wrong time.
+//! Orphaned volumes: made for a claim, and then forgotten because the agent died or the API server failed at the wrong
+//! time.
 //!
-//! A volume goes only when it is certain that nobody wants it: there is no claim that it was made for, no
-//! PersistentVolume that names it, and it has never been published, so that nothing was ever written to it. The last
-//! is for the privileged helper to judge.
+//! A volume is deleted only when it is certain that nobody wants it: the claim that it was made for is gone, no
+//! PersistentVolume names it, and it has never been published, so that nothing was ever written to it. The privileged
+//! helper judges the last of these.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_protocol::{ErrorKind, VolumeId};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::Api;
-use kube::api::ListParams;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::kubernetes::api::backoff::random;
-use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::pages::{list, list_metadata};
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::claim;
-use crate::kubernetes::objects::persistent_volume::is_elsewhere;
+use crate::kubernetes::objects::{claim, node_affinity, persistent_volume};
 
 /// How often volumes are compared with what the API server knows.
 const PERIOD: Duration = Duration::from_secs(600);
 
-/// How long after a failure it is tried again.
-const RETRIED: Duration = Duration::from_secs(15);
+/// How long after a failure the comparison is tried again.
+const AFTER_FAILURE: Duration = Duration::from_secs(15);
 
-/// How long what is under way may take before a comparison that something has asked for.
+/// How long work in progress may take before a comparison that was asked for.
 const SETTLING: Duration = Duration::from_secs(5);
-
-/// How many objects the API server sends at a time.
-const PAGE: u32 = 500;
 
 /// How many volumes the helper is asked for at a time.
 const VOLUMES: usize = 500;
 
-/// Settles for as long as it is polled.
+/// Looks for orphaned volumes for as long as it is polled.
 pub async fn run(context: &Context) {
-    // Volumes that are kept, of which the operator was told. To look for their owners again would be of no use.
+    // Volumes that are kept, and were reported to the operator. Looking for their owners again would be of no use.
     let mut kept = HashSet::new();
     loop {
         sleep(SETTLING).await;
-        context.forget_the_gone();
-        let pause = match settle(context, &mut kept).await {
+        context.forget_unknown_objects();
+        let pause = match collect(context, &mut kept).await {
             Ok(()) => PERIOD,
             Err(failure) => {
-                warn!("forgotten volumes are not looked for: {failure}");
-                failure.retry_after().unwrap_or(RETRIED)
+                warn!("looking for orphaned volumes failed: {failure}");
+                failure.retry_after().unwrap_or(AFTER_FAILURE)
             }
         };
         tokio::select! {
-            () = sleep(pause + random(pause / 2)) => {}
-            () = context.unsettled.notified() => {}
+            () = sleep(pause + jitter(pause / 2)) => {}
+            () = context.orphan_suspected.notified() => {}
         }
     }
 }
 
-async fn settle(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
-    // The volumes first, then claims, then objects: what is made meanwhile is made in this order too.
-    let mut forgotten = unknown(context).await?;
-    forgotten.retain(|volume| !kept.contains(volume));
-    if forgotten.is_empty() {
-        return Ok(());
-    }
-    // Those that are only just being made are known a little later, and cost the API server nothing.
-    sleep(SETTLING).await;
-    let still = unknown(context).await?;
-    forgotten.retain(|volume| still.contains(volume));
-    if forgotten.is_empty() {
-        return Ok(());
-    }
-    each_claim(context, |uid| {
-        forgotten.retain(|volume| claim_uid(volume) != Some(uid));
-    })
-    .await?;
-    if forgotten.is_empty() {
-        return Ok(());
-    }
-    each_handle(context, |handle| {
-        forgotten.retain(|volume| volume.as_str() != handle);
-    })
-    .await?;
-    for volume in forgotten {
+async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
+    for volume in orphans(context, kept).await? {
         match context.volumes.discard(volume.clone()).await {
             Ok(()) => {
-                info!(%volume, "deleted: it was never used, and its claim is gone");
-                context.publisher.nudge();
+                info!(%volume, "orphaned volume deleted: it was never used, and its claim is gone");
+                context.capacity_changed.notify_one();
             }
             Err(fault) if fault.is(ErrorKind::Refused) => {
-                warn!(%volume, "kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
+                warn!(%volume, "orphaned volume kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
                 kept.insert(volume);
             }
-            Err(fault) => warn!(%volume, "not deleted, though nobody knows it: {fault}"),
+            Err(fault) => warn!(%volume, "orphaned volume not deleted: {fault}"),
         }
     }
     Ok(())
 }
 
-/// Volumes that were made for claims, and neither a PersistentVolume nor a claim of this node's is for.
-async fn unknown(context: &Context) -> Result<Vec<VolumeId>, Failure> {
-    let handle = |object: &Arc<PersistentVolume>| Some(object.spec.as_ref()?.csi.as_ref()?.volume_handle.clone());
-    let mut known: HashSet<String> = context.objects.state().iter().filter_map(handle).collect();
-    known.extend(context.claims.state().iter().map(|claim| claim::volume_name(claim)));
-    let mut unknown = Vec::new();
+/// The volumes that nobody in the API knows, except those in `kept`.
+///
+/// First the volumes are listed, then claims, then PersistentVolumes: whatever is made meanwhile is made in this order.
+async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<VolumeId>, Failure> {
+    let mut suspects = unwatched(context).await?;
+    suspects.retain(|volume| !kept.contains(volume));
+    if suspects.is_empty() {
+        return Ok(suspects);
+    }
+    // Volumes that are just being made are known a little later, without any request to the API server.
+    sleep(SETTLING).await;
+    let still_unwatched = unwatched(context).await?;
+    suspects.retain(|volume| still_unwatched.contains(volume));
+    if !suspects.is_empty() {
+        remove_claimed(context, &mut suspects).await?;
+    }
+    if !suspects.is_empty() {
+        remove_named(context, &mut suspects).await?;
+    }
+    Ok(suspects)
+}
+
+/// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.
+async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
+    let mut watched: HashSet<String> = HashSet::new();
+    for object in context.stores.persistent_volumes.state() {
+        watched.extend(persistent_volume::volume_handle(&object).map(str::to_owned));
+    }
+    watched.extend(context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)));
+    let mut unwatched = Vec::new();
     let mut token = String::new();
     loop {
         let page = context.volumes.list(VOLUMES, &token).await?;
         let volumes = page.volumes.into_iter().map(|listed| listed.volume);
-        unknown.extend(volumes.filter(|volume| claim_uid(volume).is_some() && !known.contains(volume.as_str())));
+        unwatched.extend(volumes.filter(|volume| claim_uid(volume).is_some() && !watched.contains(volume.as_str())));
         match page.next {
             Some(next) => token = next,
-            None => return Ok(unknown),
+            None => return Ok(unwatched),
         }
     }
 }
 
-/// The uid of the claim that a volume of that id was made for, if it was made for one.
+/// Removes the volumes whose claims exist.
+async fn remove_claimed(context: &Context, suspects: &mut Vec<VolumeId>) -> Result<(), Failure> {
+    let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());
+    let mut claims = pin!(list_metadata("listing all claims", claims, None));
+    while let Some(partial) = claims.try_next().await? {
+        let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
+        // A claim that waits for another node has no use for a volume on this one.
+        if claim::selected_node(&claim).is_none_or(|node| node == context.node.name) {
+            suspects.retain(|volume| claim_uid(volume) != Some(claim::uid(&claim)));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the volumes that a PersistentVolume names.
+async fn remove_named(context: &Context, suspects: &mut Vec<VolumeId>) -> Result<(), Failure> {
+    let mut objects = pin!(list("listing all PersistentVolumes", context.persistent_volumes(), None));
+    while let Some(object) = objects.try_next().await? {
+        // One that is bound to another node is another volume, whatever its name.
+        let is_elsewhere = node_affinity::is_elsewhere(&object, &context.place);
+        if persistent_volume::is_of_driver(&object, &context.driver) && !is_elsewhere {
+            suspects.retain(|volume| persistent_volume::volume_handle(&object) != Some(volume.as_str()));
+        }
+    }
+    Ok(())
+}
+
+/// The uid of the claim that the volume with that id was made for, if it was made for one.
 fn claim_uid(volume: &VolumeId) -> Option<&str> {
     let uid = volume.as_str().strip_prefix("pvc-")?;
     let shape = |(at, byte): (usize, u8)| match at {
@@ -124,44 +149,6 @@ fn claim_uid(volume: &VolumeId) -> Option<&str> {
         _ => byte.is_ascii_hexdigit(),
     };
     (uid.len() == 36 && uid.bytes().enumerate().all(shape)).then_some(uid)
-}
-
-async fn each_claim(context: &Context, mut see: impl FnMut(&str)) -> Result<(), Failure> {
-    let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());
-    let mut parameters = ListParams::default().limit(PAGE);
-    loop {
-        let page = ask("listing all claims", claims.list_metadata(&parameters)).await?;
-        for partial in page.items {
-            let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
-            // One that waits for another node has no use for a volume on this one.
-            if claim::selected_node(&claim).is_none_or(|node| node == context.node.name) {
-                see(claim::uid(&claim));
-            }
-        }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
-}
-
-async fn each_handle(context: &Context, mut see: impl FnMut(&str)) -> Result<(), Failure> {
-    let objects: Api<PersistentVolume> = Api::all(context.client.clone());
-    let mut parameters = ListParams::default().limit(PAGE);
-    loop {
-        let page = ask("listing all PersistentVolumes", objects.list(&parameters)).await?;
-        let handles = page.items.iter().filter_map(|object| {
-            let csi = object.spec.as_ref()?.csi.as_ref()?;
-            // One that is bound to another node is another volume, whatever its name.
-            let may_be_here = csi.driver == context.driver.as_str() && !is_elsewhere(object, &context.place);
-            may_be_here.then_some(csi.volume_handle.as_str())
-        });
-        handles.for_each(&mut see);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
-//! Deleting volumes that were released, and keeping those that are to be kept.
+//! The controller of PersistentVolumes: deletes volumes that were released, and keeps those that are to be kept.
 
+use std::sync::Arc;
+
+use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -8,83 +11,107 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::kubernetes::api::events::Reason;
-use crate::kubernetes::api::failure::{Failure, ask};
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
+use crate::kubernetes::memory::Memory;
 use crate::kubernetes::objects::names::FINALIZER;
-use crate::kubernetes::objects::persistent_volume::{is_deleted_when_released, own, phase};
+use crate::kubernetes::objects::persistent_volume;
+use crate::kubernetes::reconcile::Controller;
 
-/// Does what the state of `object` asks for.
-///
-/// # Errors
-/// When it cannot be done now.
-pub async fn serve(context: &Context, object: &PersistentVolume) -> Result<Action, Failure> {
-    let uid = object.uid().unwrap_or_default();
-    if context.written.overtook(&uid, object.metadata.resource_version.as_deref()) {
-        return Ok(Action::await_change());
-    }
-    // A volume that was to be deleted a while ago may be to be kept by now, and its watch may be late.
-    let now = if context.attempts.has_failed(&uid) {
-        let found = ask("reading a PersistentVolume", context.all_objects().get_opt(&object.name_any())).await?;
-        match found.filter(|now| now.uid() == object.uid()) {
-            Some(now) => Some(now),
-            None => return Ok(Action::await_change()),
-        }
-    } else {
-        None
-    };
-    let object = now.as_ref().unwrap_or(object);
-    let Some(volume) = own(object, &context.driver, &context.place) else { return Ok(Action::await_change()) };
-    let held = object.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
-    let going = object.metadata.deletion_timestamp.is_some();
-    match (is_deleted_when_released(object), phase(object)) {
-        // An object without our finalizer that is being deleted was taken out of our hands: its volume stays.
-        (true, "Released") if held || !going => {
-            if let Err(fault) = context.volumes.reclaim(volume.clone()).await {
-                warn!(object = %object.name_any(), "not deleted: {fault}");
-                context.events.tell(object, Reason::VolumeFailedDelete, fault.to_string());
-                return Err(fault.into());
-            }
-            context.publisher.nudge();
-            if !going {
-                delete(context, object).await?;
-            }
-            if held {
-                release(context, object).await?;
-            }
-            context.written.finish(&uid);
-            info!(object = %object.name_any(), %volume, "deleted");
-        }
-        (true, "Bound") if !held && !going => {
-            patch(context, object, json!({ "metadata": { "finalizers": [FINALIZER] } })).await?;
-        }
-        (false, _) if held => release(context, object).await?,
-        _ => {}
-    }
-    Ok(Action::await_change())
+/// The controller.
+pub struct Reclaimer {
+    context: Arc<Context>,
 }
 
-async fn delete(context: &Context, object: &PersistentVolume) -> Result<(), Failure> {
-    // Another object of that name is none of ours.
-    let same = Preconditions { uid: object.uid(), resource_version: None };
-    let parameters = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
-    match ask("deleting a PersistentVolume", context.all_objects().delete(&object.name_any(), &parameters)).await {
-        Ok(_) => Ok(()),
-        Err(failure) if failure.is_not_found() => Ok(()),
-        Err(failure) => Err(failure),
+impl Controller for Reclaimer {
+    type Object = PersistentVolume;
+
+    fn memory(&self) -> &Memory {
+        &self.context.memory
+    }
+
+    async fn reconcile(&self, object: Arc<PersistentVolume>) -> Result<Action, Failure> {
+        if let Some(object) = self.current(object).await? {
+            self.serve(&object).await?;
+        }
+        Ok(Action::await_change())
     }
 }
 
-/// Takes our finalizer off. Others may come and go meanwhile.
-async fn release(context: &Context, object: &PersistentVolume) -> Result<(), Failure> {
-    patch(context, object, json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })).await
-}
+impl Reclaimer {
+    /// For the PersistentVolumes of `context`'s node.
+    pub fn new(context: Arc<Context>) -> Self {
+        Self { context }
+    }
 
-async fn patch(context: &Context, object: &PersistentVolume, patch: Value) -> Result<(), Failure> {
-    let (name, parameters) = (object.name_any(), PatchParams::default());
-    let (objects, patch) = (context.all_objects(), Patch::Strategic(patch));
-    match ask("writing a PersistentVolume's finalizers", objects.patch_metadata(&name, &parameters, &patch)).await {
-        Ok(_) => Ok(()),
-        Err(failure) if failure.is_not_found() => Ok(()),
-        Err(failure) => Err(failure),
+    /// The object as it is now. A volume that was to be deleted a while ago may be one to keep by now, and the watch
+    /// may not have reported that yet.
+    async fn current(&self, object: Arc<PersistentVolume>) -> Result<Option<Arc<PersistentVolume>>, Failure> {
+        if !self.context.memory.has_failed(persistent_volume::uid(&object)) {
+            return Ok(Some(object));
+        }
+        let objects = self.context.persistent_volumes();
+        let now = request("reading a PersistentVolume", objects.get_opt(&object.name_any())).await?;
+        Ok(now.filter(|now| now.uid() == object.uid()).map(Arc::new))
+    }
+
+    async fn serve(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        let Context { driver, place, .. } = &*self.context;
+        let Some(volume) = persistent_volume::own_volume(object, driver, place) else { return Ok(()) };
+        let has_finalizer = persistent_volume::has_finalizer(object);
+        let is_being_deleted = persistent_volume::is_being_deleted(object);
+        match (persistent_volume::is_deleted_when_released(object), persistent_volume::phase(object)) {
+            // Somebody who deletes the object and removes our finalizer wants the volume to stay.
+            (true, "Released") if has_finalizer || !is_being_deleted => {
+                self.reclaim(object, &volume).await?;
+                if !is_being_deleted {
+                    self.delete(object).await?;
+                }
+                if has_finalizer {
+                    self.remove_finalizer(object).await?;
+                }
+                self.context.memory.finish(persistent_volume::uid(object));
+                info!(object = %object.name_any(), %volume, "deleted");
+                Ok(())
+            }
+            (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
+            (false, _) if has_finalizer => self.remove_finalizer(object).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
+        if let Err(fault) = self.context.volumes.reclaim(volume.clone()).await {
+            warn!(object = %object.name_any(), "the released volume is not deleted: {fault}");
+            self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());
+            return Err(fault.into());
+        }
+        self.context.capacity_changed.notify_one();
+        Ok(())
+    }
+
+    async fn delete(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        // Another object of the same name is not ours.
+        let same = Preconditions { uid: object.uid(), resource_version: None };
+        let parameters = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
+        let objects = self.context.persistent_volumes();
+        unless_gone(request("deleting a PersistentVolume", objects.delete(&object.name_any(), &parameters)).await)
+    }
+
+    async fn add_finalizer(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        self.patch(object, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
+    }
+
+    /// Removes our finalizer. Others may be added and removed meanwhile.
+    async fn remove_finalizer(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        self.patch(object, json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })).await
+    }
+
+    async fn patch(&self, object: &PersistentVolume, patch: Value) -> Result<(), Failure> {
+        let (objects, name) = (self.context.persistent_volumes(), object.name_any());
+        let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        let patched = objects.patch_metadata(&name, &parameters, &patch);
+        unless_gone(request("changing a PersistentVolume's finalizers", patched).await)
     }
 }

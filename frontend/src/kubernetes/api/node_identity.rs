@@ -1,18 +1,24 @@
-//! Which node this is, as the API server sees it.
+//! Which node the agent works for, as the API server sees it.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
-use super::failure::{Failure, ask};
-use crate::kubernetes::objects::names::{TOKEN_NODE_NAME, TOKEN_NODE_UID};
+use super::failure::Failure;
+use super::request::request;
+
+/// In a token's extra fields: the node it is bound to, directly or through its pod (Kubernetes 1.32).
+const TOKEN_NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+/// The uid of that node.
+const TOKEN_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 
 /// The node that the agent works for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
     /// Its name.
     pub name: String,
-    /// Its uid, if the token tells.
+    /// Its uid, if the token states it.
     pub uid: Option<String>,
 }
 
@@ -23,17 +29,16 @@ impl NodeIdentity {
     /// `Refused` when it is another one.
     pub async fn review(client: &Client, node: &str) -> Result<Self, Failure> {
         let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
-        let review =
-            ask("a review of the own token", reviews.create(&PostParams::default(), &SelfSubjectReview::default()))
-                .await?;
-        let mut extra =
-            review.status.and_then(|status| status.user_info).and_then(|user| user.extra).unwrap_or_default();
+        let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
+        let review = request("reviewing the agent's own token", reviews.create(&parameters, &review)).await?;
+        let user = review.status.and_then(|status| status.user_info);
+        let mut extra = user.and_then(|user| user.extra).unwrap_or_default();
         let mut first = |key| extra.remove(key).and_then(|values| values.into_iter().next());
         let (name, uid) = (first(TOKEN_NODE_NAME), first(TOKEN_NODE_UID));
         match name {
             Some(name) if name == node => Ok(Self { name, uid }),
             Some(other) => Err(Failure::Refused(format!(
-                "the token is bound to node {other:?}, and --node-id says {node:?}: give this node's agent a token of its own"
+                "the token is bound to node {other:?}, but --node-id is {node:?}: give this node's agent a token of its own"
             ))),
             None => Ok(Self { name: node.to_owned(), uid: None }),
         }

@@ -1,0 +1,76 @@
+//! When capacity is published: after every change, and from time to time without one.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+use tracing::warn;
+
+use super::published::{COALESCED, Urgency};
+use super::publisher::CapacityPublisher;
+use crate::kubernetes::api::backoff::{Interruptions, jitter};
+
+/// How often capacity is measured without a reason.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// How often all objects are written whether or not they have changed: somebody else may have changed them.
+const REWRITTEN: Duration = Duration::from_secs(900);
+
+/// How often the API server is asked whether the node is still the same object. When a node is deleted and registered
+/// again, the capacity objects of the deleted one are deleted with it.
+const REVIEWED: Duration = Duration::from_secs(180);
+
+/// When to measure again after a change: a deleted volume frees its space only as it is emptied.
+const AFTER_CHANGE: [Duration; 5] = [
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(16),
+];
+
+/// Publishes for as long as it is polled.
+pub async fn run(publisher: &CapacityPublisher) {
+    let mut rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
+    let mut review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
+    let mut interruptions = Interruptions::default();
+    let mut after_change = AFTER_CHANGE.iter();
+    let mut urgency = Urgency::Changed;
+    loop {
+        if Instant::now() > review {
+            review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
+            publisher.review_node().await;
+        }
+        let mut next = Instant::now() + PERIOD + jitter(PERIOD / 4);
+        let outcome = publisher.publish(urgency).await;
+        urgency = Urgency::Periodic;
+        if outcome.is_postponed {
+            next = Instant::now() + COALESCED;
+            urgency = Urgency::Changed;
+        }
+        if let Some((class, failure)) = outcome.failures.first() {
+            warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
+            let pause = interruptions.next().unwrap_or(PERIOD);
+            next = Instant::now() + failure.retry_after().unwrap_or_default().max(pause);
+            // The token may be of a node that is gone.
+            review = Instant::now();
+        }
+        if let Some(soon) = after_change.as_slice().first() {
+            next = next.min(Instant::now() + *soon);
+        }
+        tokio::select! {
+            () = publisher.change() => {
+                after_change = AFTER_CHANGE.iter();
+                urgency = Urgency::Changed;
+            }
+            () = sleep_until(next) => {
+                if after_change.next().is_some() {
+                    urgency = Urgency::Changed;
+                }
+            }
+        }
+        if Instant::now() > rewrite {
+            rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
+            publisher.invalidate().await;
+        }
+    }
+}

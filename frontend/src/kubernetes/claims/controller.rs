@@ -1,0 +1,71 @@
+//! The controller of claims: provisions those that need a volume, and expands those that ask for more.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+
+use super::provisioner::Provisioner;
+use super::resizer::Resizer;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::request::request;
+use crate::kubernetes::capacity::publisher::CapacityPublisher;
+use crate::kubernetes::context::Context;
+use crate::kubernetes::memory::Memory;
+use crate::kubernetes::objects::claim;
+use crate::kubernetes::reconcile::Controller;
+
+/// The controller.
+pub struct ClaimController {
+    context: Arc<Context>,
+    provisioner: Provisioner,
+    resizer: Resizer,
+}
+
+impl Controller for ClaimController {
+    type Object = PersistentVolumeClaim;
+
+    fn memory(&self) -> &Memory {
+        &self.context.memory
+    }
+
+    async fn reconcile(&self, claim: Arc<PersistentVolumeClaim>) -> Result<Action, Failure> {
+        if !self.context.stores.are_complete().await {
+            return Ok(Action::await_change());
+        }
+        let Some(claim) = self.with_contents(claim).await? else { return Ok(Action::await_change()) };
+        let has_volume = claim::persistent_volume(&claim).is_some();
+        if has_volume || claim::selected_node(&claim).is_some() {
+            self.context.memory.with(claim::uid(&claim), |entry| entry.bid_at = None);
+        }
+        if has_volume { self.resizer.serve(&claim).await } else { self.provisioner.serve(&claim).await }
+    }
+
+    fn gone(&self) {
+        // Perhaps while its volume was being made.
+        self.context.orphan_suspected.notify_one();
+    }
+}
+
+impl ClaimController {
+    /// For the claims that concern `context`'s node, whose capacity `capacity` publishes.
+    pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
+        let provisioner = Provisioner::new(Arc::clone(&context), capacity);
+        let resizer = Resizer::new(Arc::clone(&context));
+        Self { context, provisioner, resizer }
+    }
+
+    /// The claim with its contents, which are not watched where the admission policy is missing.
+    async fn with_contents(
+        &self,
+        claim: Arc<PersistentVolumeClaim>,
+    ) -> Result<Option<Arc<PersistentVolumeClaim>>, Failure> {
+        if claim.spec.is_some() {
+            return Ok(Some(claim));
+        }
+        let claims = self.context.claims_beside(&claim);
+        let found = request("reading a claim", claims.get_opt(&claim.name_any())).await?;
+        Ok(found.filter(|found| found.metadata.uid == claim.metadata.uid).map(Arc::new))
+    }
+}

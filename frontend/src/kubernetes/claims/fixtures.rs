@@ -1,0 +1,37 @@
+//! Claims and classes for unit tests.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+fn merged(base: Value, changes: Value) -> Value {
+    match (base, changes) {
+        (Value::Object(mut base), Value::Object(changes)) => {
+            for (key, change) in changes {
+                let before = base.remove(&key).unwrap_or(Value::Null);
+                base.insert(key, merged(before, change));
+            }
+            Value::Object(base)
+        }
+        (_, changes) => changes,
+    }
+}
+
+/// A claim that this node, `here`, has to serve, but for `changes`.
+pub fn claim(changes: Value) -> PersistentVolumeClaim {
+    let base = json!({
+        "metadata": { "uid": "1", "annotations": { "volume.kubernetes.io/selected-node": "here" } },
+        "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+    });
+    serde_json::from_value(merged(base, changes)).unwrap()
+}
+
+/// A class of ours, but for `changes`.
+pub fn class(changes: Value) -> StorageClass {
+    let base = json!({
+        "metadata": { "name": "local" },
+        "provisioner": "bulkhead.csi.local",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    serde_json::from_value(merged(base, changes)).unwrap()
+}

@@ -1,0 +1,75 @@
+//! Whether claims carry the label that an admission policy of ours copies the selected node into.
+
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+
+use super::scope::Scope;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::request::request;
+use crate::kubernetes::objects::names::CLAIM_POLICY;
+
+/// How soon to look at the policy again.
+pub const REVIEWED: Duration = Duration::from_secs(300);
+
+/// How old the policy's binding must be: every API server has it in force by then, so that no claim lacks the label.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// How claims are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchMode {
+    /// By the label that the policy sets.
+    Labelled,
+    /// All of them, without their contents.
+    Everything,
+}
+
+/// How claims can be watched now, and how soon to look again.
+///
+/// # Errors
+/// When the API server does not tell.
+pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
+    // The kind is younger than the oldest supported version of the API, so the client has no type for it.
+    let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
+    let kind = ApiResource {
+        kind: "MutatingAdmissionPolicyBinding".to_owned(),
+        plural: "mutatingadmissionpolicybindings".to_owned(),
+        ..kind
+    };
+    let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
+    let binding = request("looking for the claims' admission policy", bindings.get_metadata_opt(CLAIM_POLICY)).await?;
+    Ok(match binding {
+        // The policy leaves out names that are too long for a label.
+        Some(binding) if scope.place.value() == scope.node => {
+            mode_at_age(binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)))
+        }
+        _ => (WatchMode::Everything, REVIEWED),
+    })
+}
+
+/// How claims can be watched when the policy has been bound for `age`, and how soon to look again.
+fn mode_at_age(age: Option<SignedDuration>) -> (WatchMode, Duration) {
+    let age = age.map(|age| Duration::try_from(age).unwrap_or_default());
+    match age.and_then(|age| SETTLED.checked_sub(age)) {
+        Some(left) if !left.is_zero() => (WatchMode::Everything, left),
+        _ => (WatchMode::Labelled, REVIEWED),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_policy_is_not_relied_on() {
+        let at = |seconds| mode_at_age(Some(SignedDuration::from_secs(seconds)));
+        assert_eq!(at(3), (WatchMode::Everything, Duration::from_secs(7)));
+        assert_eq!(at(-5), (WatchMode::Everything, SETTLED), "clocks differ");
+        assert_eq!(at(10), (WatchMode::Labelled, REVIEWED));
+        assert_eq!(at(1000), (WatchMode::Labelled, REVIEWED));
+        assert_eq!(mode_at_age(None), (WatchMode::Labelled, REVIEWED));
+    }
+}

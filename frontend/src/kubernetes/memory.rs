@@ -1,0 +1,172 @@
+//! What the agent remembers of objects from one look at them to the next: one entry for each, by uid, which is
+//! forgotten as a whole when the object is gone.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::time::Instant;
+
+/// The memory.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<HashMap<String, Entry>>);
+
+/// What is remembered of one object.
+#[derive(Debug, Default, PartialEq)]
+pub struct Entry {
+    /// How many attempts in a row have failed.
+    failures: u32,
+    /// The state in which this agent left the object.
+    written: Option<Written>,
+    /// Of a claim that any node may take: when this node bids for it.
+    pub bid_at: Option<Instant>,
+    /// Of a claim: its last expansion, if that failed for good.
+    pub failed_expansion: Option<FailedExpansion>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Written {
+    /// With this resource version.
+    ///
+    /// Those of one resource are numbers that grow (Kubernetes 1.35, KEP-5504; in practice always).
+    Version(u64),
+    /// With nothing left to do, whatever is reported of it until it is gone.
+    Finished,
+}
+
+/// An expansion that failed for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedExpansion {
+    /// The size that was tried, in bytes.
+    pub target: u64,
+    /// When it was tried.
+    pub at: Instant,
+}
+
+impl Memory {
+    /// Reads or changes what is remembered of the object with that uid.
+    pub fn with<T>(&self, uid: &str, access: impl FnOnce(&mut Entry) -> T) -> T {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.entry(uid.to_owned()).or_default();
+        let result = access(entry);
+        if *entry == Entry::default() {
+            entries.remove(uid);
+        }
+        result
+    }
+
+    /// Counts a failed attempt, and returns how many have failed in a row.
+    pub fn count_failure(&self, uid: &str) -> u32 {
+        self.with(uid, |entry| {
+            entry.failures = entry.failures.saturating_add(1);
+            entry.failures
+        })
+    }
+
+    /// The latest attempt has succeeded.
+    pub fn clear_failures(&self, uid: &str) {
+        self.with(uid, |entry| entry.failures = 0);
+    }
+
+    /// Whether the latest attempt has failed.
+    pub fn has_failed(&self, uid: &str) -> bool {
+        self.with(uid, |entry| entry.failures > 0)
+    }
+
+    /// The agent has written the object, which now has that resource version.
+    pub fn note_written(&self, uid: &str, version: Option<&str>) {
+        if let Some(version) = version.and_then(|version| version.parse().ok()) {
+            self.with(uid, |entry| entry.written = Some(Written::Version(version)));
+        }
+    }
+
+    /// Nothing is left to do for the object, whatever is reported of it until it is gone.
+    pub fn finish(&self, uid: &str) {
+        self.with(uid, |entry| entry.written = Some(Written::Finished));
+    }
+
+    /// Whether the agent has written the object since it had that resource version. Once it is seen with a newer one,
+    /// what was written is no longer remembered.
+    pub fn is_outdated(&self, uid: &str, version: Option<&str>) -> bool {
+        self.with(uid, |entry| {
+            let outdated = match entry.written {
+                None => false,
+                Some(Written::Finished) => true,
+                Some(Written::Version(ours)) => {
+                    version.and_then(|version| version.parse::<u64>().ok()).is_some_and(|seen| seen < ours)
+                }
+            };
+            if !outdated {
+                entry.written = None;
+            }
+            outdated
+        })
+    }
+
+    /// The object is gone.
+    pub fn forget(&self, uid: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// Forgets all objects but those with these uids.
+    pub fn forget_all_but(&self, existing: &HashSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| existing.contains(uid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remembered(memory: &Memory) -> usize {
+        memory.0.lock().unwrap().len()
+    }
+
+    #[test]
+    fn older_versions_are_outdated() {
+        let memory = Memory::default();
+        assert!(!memory.is_outdated("a", Some("7")));
+        memory.note_written("a", Some("10"));
+        assert!(memory.is_outdated("a", Some("9")));
+        assert!(!memory.is_outdated("b", Some("9")));
+        assert!(!memory.is_outdated("a", Some("10")));
+        assert!(!memory.is_outdated("a", Some("9")), "it is not remembered for ever");
+        memory.finish("a");
+        assert!(memory.is_outdated("a", Some("11")) && memory.is_outdated("a", Some("12")));
+        memory.forget("a");
+        assert!(!memory.is_outdated("a", Some("13")));
+    }
+
+    #[test]
+    fn failures_are_counted_for_each_object() {
+        let memory = Memory::default();
+        assert!(!memory.has_failed("a"));
+        assert_eq!([memory.count_failure("a"), memory.count_failure("a"), memory.count_failure("b")], [1, 2, 1]);
+        memory.clear_failures("a");
+        assert!(!memory.has_failed("a") && memory.has_failed("b"));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_objects_of_which_nothing_is_known() {
+        let memory = Memory::default();
+        assert!(!memory.has_failed("a"));
+        memory.count_failure("a");
+        memory.clear_failures("a");
+        assert_eq!(remembered(&memory), 0);
+    }
+
+    #[test]
+    fn an_object_is_forgotten_as_a_whole() {
+        let memory = Memory::default();
+        for uid in ["a", "b"] {
+            memory.count_failure(uid);
+            memory.finish(uid);
+            memory.with(uid, |entry| entry.bid_at = Some(Instant::now()));
+            memory.with(uid, |entry| entry.failed_expansion = Some(FailedExpansion { target: 1, at: Instant::now() }));
+        }
+        memory.forget_all_but(&HashSet::from(["b".to_owned()]));
+        assert_eq!(remembered(&memory), 1);
+        assert!(!memory.has_failed("a") && memory.has_failed("b"));
+        memory.forget("b");
+        assert_eq!(remembered(&memory), 0);
+    }
+}
