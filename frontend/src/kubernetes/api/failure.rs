@@ -17,7 +17,7 @@ pub enum Failure {
     #[error("{0}")]
     Volume(Fault),
     /// The API server refused a request or could not be reached.
-    #[error("{operation} failed: the API server: {}", error_text(error))]
+    #[error("{operation} failed at the API server: {}", error_text(error))]
     Api {
         /// The operation that failed.
         operation: &'static str,
@@ -120,7 +120,7 @@ mod tests {
         let status = serde_json::json!({ "code": 403, "reason": "Forbidden", "message": "not yours" });
         let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
         let failure = Failure::Api { operation: "writing a claim's status", error };
-        let text = "writing a claim's status failed: the API server: not yours (403 Forbidden)";
+        let text = "writing a claim's status failed at the API server: not yours (403 Forbidden)";
         assert_eq!(failure.to_string(), text);
     }
 }

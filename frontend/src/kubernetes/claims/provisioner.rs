@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::decision::{Decision, decide};
 use super::immediate_binding::ImmediateBinding;
 use super::node_selection::select;
-use super::request::requested_volume;
+use super::requested_volume::requested_volume;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
