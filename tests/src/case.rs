@@ -40,6 +40,8 @@ pub enum Need {
     Kernel,
     /// Much time.
     Long,
+    /// No other test beside it, for this reason. It matters only where tests run side by side.
+    Alone(&'static str),
     /// A machine that is rebooted between this half and the other.
     Reboot(Phase),
 }
@@ -85,6 +87,11 @@ impl<S: Scene> Case<S> {
         !self.needs(Need::Bare) && !self.needs.iter().any(|need| matches!(need, Need::Reboot(_)))
     }
 
+    /// Whether no other test may run meanwhile.
+    pub fn is_alone(&self) -> bool {
+        self.needs.iter().any(|need| matches!(need, Need::Alone(_)))
+    }
+
     /// How long it may take.
     pub fn limit(&self, setting: &Setting) -> Duration {
         let on_host = if self.needs(Need::Long) { Duration::from_secs(600) } else { S::LIMIT };
@@ -92,23 +99,26 @@ impl<S: Scene> Case<S> {
     }
 }
 
-/// The tests of a module: `cases! { name, name: Quota, name: Bare + Kernel, … }` makes the function `cases`, and
+/// The tests of a module: `cases! { name, name: Quota, name: Bare + Alone("reason"), … }` makes the function `cases`, and
 /// `cases! { on Scene; name, … }` makes it for another scene than a stand.
 #[macro_export]
 macro_rules! cases {
-    (on $scene:ty; $($name:ident $(: $need:ident $(($of:ident))? $(+ $more:ident)*)?),+ $(,)?) => {
+    (on $scene:ty; $($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {
         /// The tests of this module.
         pub fn cases() -> Vec<$crate::case::Case<$scene>> {
             #[allow(unused_imports, reason = "a module may have ordinary tests only")]
             use $crate::case::Need::*;
             vec![$($crate::case::Case {
                 name: concat!(module_path!(), "::", stringify!($name)),
-                needs: &[$($need $(($of))?, $($more),*)?],
+                needs: &[$($need $(($of))?, $($more $(($more_of))?),*)?],
                 body: $name,
             }),+]
         }
     };
-    ($($name:ident $(: $need:ident $(($of:ident))? $(+ $more:ident)*)?),+ $(,)?) => {
-        $crate::cases! { on $crate::stand::Stand; $($name $(: $need $(($of))? $(+ $more)*)?),+ }
+    ($($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {
+        $crate::cases! {
+            on $crate::stand::Stand;
+            $($name $(: $need $(($of))? $(+ $more $(($more_of))?)*)?),+
+        }
     };
 }

@@ -133,7 +133,8 @@ fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
     if template.exists() {
         return Ok(template);
     }
-    let unfinished = directory.join(format!("{filesystem}.unfinished"));
+    // Tests that run side by side may each make it; the last rename wins, and any of them will do.
+    let unfinished = directory.join(format!("{filesystem}.{}.unfinished", std::process::id()));
     File::create(&unfinished)?.set_len(IMAGE_MEBIBYTES << 20)?;
     let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
     mkfs.arg("-q");

@@ -4,20 +4,21 @@ use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use libtest_mimic::{Arguments, Failed, Trial};
 use tempfile::TempDir;
 
 use crate::case::{Case, Elsewhere};
-use crate::keeper;
+use crate::observe::{loops, mounts};
 use crate::scene::Scene;
 use crate::setting::Setting;
 use crate::times::Times;
+use crate::{keeper, wait};
 
 /// Runs the suites against the programs beside this one, or in $BULKHEAD_BIN_DIR.
 #[derive(Parser, Debug)]
@@ -113,8 +114,10 @@ fn counts(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
+fn run_all<S: Scene>(mut cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
     let scratch = setting.place.make_scratch()?;
+    // Those that must be alone come last, so that none of the others waits for them.
+    cases.sort_by_key(Case::is_alone);
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
     let times = Arc::new(Times::default());
@@ -124,16 +127,31 @@ fn run_all<S: Scene>(cases: Vec<Case<S>>, setting: Setting, mut arguments: Argum
             None => trials.push(trial(case, setting.clone(), scratch.path(), Arc::clone(&times))),
         }
     }
-    // Loop devices are the whole machine's, and the leak check looks at all of them.
-    arguments.test_threads.get_or_insert(1);
+    arguments.test_threads.get_or_insert(S::SIDE_BY_SIDE);
     tell_elsewhere(&elsewhere);
     let conclusion = libtest_mimic::run(&arguments, trials);
+    if setting.phase.is_none() && !arguments.list {
+        check_nothing_left(&setting, scratch.path())?;
+    }
     close(scratch)?;
     if !arguments.list {
         times.print_slowest();
         println!("{} passed, {} failed", conclusion.num_passed, conclusion.num_failed);
     }
     Ok(conclusion.exit_code())
+}
+
+/// Complains of mounts and loop devices that any of the tests has left. Each was checked for its own before.
+fn check_nothing_left(setting: &Setting, scratch: &Path) -> Result<()> {
+    // A pool's loop device is released a moment after its mount.
+    wait::until(setting.place.patience(Duration::from_secs(5)), || {
+        let left = mounts::below(scratch)?;
+        ensure!(left.is_empty(), "mounts are left over after the run: {left:?}");
+        let mut left = loops::all()?;
+        left.retain(|device| Path::new(&device.backing_file).starts_with(scratch));
+        ensure!(left.is_empty(), "loop devices are left over after the run: {left:?}");
+        Ok(())
+    })
 }
 
 /// A case that is not registered says so, by number and reason.
@@ -164,11 +182,31 @@ fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<T
     let scratch = scratch.to_owned();
     let name = case.name;
     Trial::test(short(name), move || {
+        let _company = Company::enter(case.is_alone());
         let start = Instant::now();
         let outcome = run_one(&case, &setting, &scratch, number);
         times.add(short(name), start.elapsed());
         outcome.map(drop).map_err(|error| Failed::from(format!("{error:#}")))
     })
+}
+
+/// Keeps the tests that must be alone apart from all others.
+enum Company {
+    Shared { _guard: RwLockReadGuard<'static, ()> },
+    Alone { _guard: RwLockWriteGuard<'static, ()> },
+}
+
+impl Company {
+    /// Waits until a test may run, which it may until this value is dropped.
+    fn enter(alone: bool) -> Self {
+        static RUNNING: RwLock<()> = RwLock::new(());
+        // Nothing is behind the lock that a panic could leave half done.
+        if alone {
+            Self::Alone { _guard: RUNNING.write().unwrap_or_else(PoisonError::into_inner) }
+        } else {
+            Self::Shared { _guard: RUNNING.read().unwrap_or_else(PoisonError::into_inner) }
+        }
+    }
 }
 
 /// Runs a case below a keeper and gives what it wrote.

@@ -18,6 +18,9 @@ pub trait Scene: Debug + Sized + 'static {
     /// How long an ordinary test may take on the build machine, all it waits for included.
     const LIMIT: Duration;
 
+    /// How many tests run at the same time, unless `--test-threads` says otherwise.
+    const SIDE_BY_SIDE: usize = 1;
+
     /// Whether its tests run on the host, too: then a machine runs only those that may end otherwise there.
     const RUNS_ON_HOST: bool = false;
 
