@@ -1,5 +1,6 @@
-//! What a storage agent costs: the time from a claim to its volume, alone and in a storm, its memory beside the claims
-//! of others, and what many agents ask of an API server. Nothing here is a test; the figures depend on the machine.
+//! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory beside the claims
+//! of other nodes, and the requests of many agents to an API server. Nothing here is a test, and the figures depend on
+//! the machine.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::cluster::audit::{Requests, requests, since};
 use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
-use bulkhead_tests::cluster::{Cluster, POLICIES, manifests, storm};
+use bulkhead_tests::cluster::{Cluster, manifests, storm};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::setting::PoolFilesystem;
@@ -21,10 +22,10 @@ use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Measures agents on a control plane of this host's.
+/// Measures agents on a control plane on this host.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Claims one after the other
+    /// Claims one after another
     #[arg(long, default_value_t = 100)]
     alone: usize,
     /// Claims at once
@@ -40,14 +41,13 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // No filesystem is made: the pools are directories of this host's.
+    // No filesystem is made: the pools are directories on this host.
     bench::run(PoolFilesystem::Ext4, |setting, work, templates| {
         let start = Instant::now();
         let control_plane = ControlPlane::start()?;
         println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
         setting.control_plane = Some(control_plane.directory().to_owned());
         manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
-        std::thread::sleep(POLICIES);
         let mut cluster = Cluster::enter(setting, work, templates)?;
         let measured = measure(&mut cluster, &options);
         for agent in &mut cluster.agents {
@@ -61,10 +61,10 @@ fn measure(cluster: &mut Cluster, options: &Options) -> Result<()> {
     cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "sparse": "true" }))?;
     add_agent(cluster)?;
     std::thread::sleep(Duration::from_secs(5));
-    tell_memory(cluster, "when started")?;
+    print_memory(cluster, "when started")?;
     alone(cluster, options.alone)?;
     in_a_storm(cluster, options.storm, "one agent")?;
-    tell_memory(cluster, "after the storm")?;
+    print_memory(cluster, "after the storm")?;
     beside_foreign_claims(cluster, options.foreign)?;
     many_agents(cluster, options.agents)
 }
@@ -77,13 +77,13 @@ fn add_agent(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-fn tell_memory(cluster: &mut Cluster, when: &str) -> Result<()> {
+fn print_memory(cluster: &mut Cluster, when: &str) -> Result<()> {
     let frontend = processes::resident(cluster.agent().stand.running_frontend()?.pid())?;
     println!("memory of the frontend {when}: {:.1} MiB", frontend as f64 / 1_048_576.0);
     Ok(())
 }
 
-fn tell_times(what: &str, times: &[Duration]) {
+fn print_times(what: &str, times: &[Duration]) {
     let at = |percent| percentile(times, percent).as_secs_f64() * 1000.0;
     println!("{what}: claim to bound: p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms", at(50), at(99), at(100));
 }
@@ -98,8 +98,8 @@ fn alone(cluster: &Cluster, number: usize) -> Result<()> {
     }
     times.sort();
     if !times.is_empty() {
-        tell_times(&format!("{number} claims alone, each deleted"), &times);
-        tell_requests("requests", number, &since(&before, &requests(&cluster.access, Some(node))?));
+        print_times(&format!("{number} claims alone, each deleted"), &times);
+        print_requests("requests", number, &since(&before, &requests(&cluster.access, Some(node))?));
     }
     Ok(())
 }
@@ -113,19 +113,19 @@ fn in_a_storm(cluster: &Cluster, number: usize, who: &str) -> Result<()> {
     let times = cluster.access.run(storm::bind_all(cluster, number, LIMIT))?;
     let what = format!("{number} claims at once, {who}");
     println!("{what}: all bound in {:.1} s", start.elapsed().as_secs_f64());
-    tell_times(&what, &times);
+    print_times(&what, &times);
     std::thread::sleep(Duration::from_secs(3));
     let bound = requests(&cluster.access, None)?;
-    tell_requests("requests to provision", number, &since(&before, &bound));
+    print_requests("requests to provision", number, &since(&before, &bound));
     let start = Instant::now();
     delete_all(cluster)?;
     println!("{what}: deleted in {:.1} s", start.elapsed().as_secs_f64());
     std::thread::sleep(Duration::from_secs(3));
-    tell_requests("requests to delete", number, &since(&bound, &requests(&cluster.access, None)?));
+    print_requests("requests to delete", number, &since(&bound, &requests(&cluster.access, None)?));
     Ok(())
 }
 
-fn tell_requests(what: &str, number: usize, made: &Requests) {
+fn print_requests(what: &str, number: usize, made: &Requests) {
     let all: usize = made.values().sum();
     println!("{what}: {all}, {:.2} a claim: {made:?}", all as f64 / number as f64);
 }
@@ -133,7 +133,7 @@ fn tell_requests(what: &str, number: usize, made: &Requests) {
 fn delete_all(cluster: &Cluster) -> Result<()> {
     let claims = cluster.claims();
     cluster.access.run(claims.delete_collection(&DeleteParams::default(), &ListParams::default()))?;
-    cluster.access.wait(LIMIT, "the volumes to go", || {
+    cluster.access.wait(LIMIT, "the volumes to be deleted", || {
         for agent in &cluster.agents {
             let left = agent.volumes()?.len();
             anyhow::ensure!(left == 0, "{left} are left on {}", agent.node);
@@ -146,28 +146,28 @@ fn beside_foreign_claims(cluster: &mut Cluster, number: usize) -> Result<()> {
     if number == 0 {
         return Ok(());
     }
-    // The controller manager would only find that these are nobody's business.
+    // The controller manager would only spend time on them.
     let manager = cluster.access.component("kube-controller-manager");
     manager.hold()?;
     let start = Instant::now();
     cluster.access.run(make_foreign(cluster, number))?;
-    println!("{number} foreign claims made in {:.1} s", start.elapsed().as_secs_f64());
+    println!("{number} foreign claims created in {:.1} s", start.elapsed().as_secs_f64());
     std::thread::sleep(Duration::from_secs(5));
-    tell_memory(cluster, &format!("as {number} foreign claims were made"))?;
+    print_memory(cluster, &format!("as {number} foreign claims were made"))?;
     cluster.agent().stand.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(15));
-    tell_memory(cluster, &format!("started beside {number} foreign claims"))?;
+    print_memory(cluster, &format!("started beside {number} foreign claims"))?;
     manifests::remove(&cluster.access.kubeconfig(), "mutatingadmissionpolicybinding", "bulkhead-claims")?;
     cluster.agent().stand.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(20));
-    tell_memory(cluster, &format!("started beside {number} foreign claims without the policy"))?;
+    print_memory(cluster, &format!("started beside {number} foreign claims without the policy"))?;
     manifests::apply(&cluster.access.kubeconfig(), "base")?;
-    std::thread::sleep(POLICIES);
+    cluster.wait_until_policies_are_relied_on()?;
     cluster.agent().stand.restart_frontend()?;
     let claims = cluster.claims();
     cluster.access.run(claims.delete_collection(&DeleteParams::default(), &ListParams::default()))?;
     manager.release();
-    cluster.access.wait(LIMIT, "the foreign claims to go", || {
+    cluster.access.wait(LIMIT, "the foreign claims to be deleted", || {
         let left = cluster.access.run(claims.list_metadata(&ListParams::default().limit(1)))?.items.len();
         anyhow::ensure!(left == 0, "some are left");
         Ok(())
@@ -205,10 +205,10 @@ fn many_agents(cluster: &mut Cluster, number: usize) -> Result<()> {
     println!("{number} agents started in {:.1} s", start.elapsed().as_secs_f64());
     std::thread::sleep(Duration::from_secs(30));
     let started = requests(&cluster.access, None)?;
-    tell_requests("requests as they started", number, &since(&before, &started));
+    print_requests("requests as they started", number, &since(&before, &started));
     std::thread::sleep(Duration::from_secs(120));
     let idle = requests(&cluster.access, None)?;
-    tell_requests("requests of two idle minutes", number, &since(&started, &idle));
+    print_requests("requests of two idle minutes", number, &since(&started, &idle));
     let mut resident = 0;
     for agent in &mut cluster.agents {
         resident += processes::resident(agent.stand.running_frontend()?.pid())?;

@@ -1,4 +1,4 @@
-//! Access to a control plane: a client whose calls wait, and the ways to break what it talks to.
+//! Access to a control plane: a client with blocking calls, and its components, which tests stop and start.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use tonic::codegen::http::Request;
 
 use super::component::Traces;
 
-/// What a case reaches a control plane with, as its administrator.
+/// A test's access to a control plane, as its administrator.
 #[derive(Debug)]
 pub struct Access {
     directory: PathBuf,
@@ -22,7 +22,7 @@ pub struct Access {
     client: ClientHandle,
 }
 
-/// kube's client, which does not tell its inside.
+/// kube's client, which has no `Debug` of its own.
 struct ClientHandle(Client);
 
 impl std::fmt::Debug for ClientHandle {
@@ -57,7 +57,7 @@ impl Access {
         self.client.0.clone()
     }
 
-    /// Waits for calls that a test puts together itself.
+    /// Waits for asynchronous calls.
     pub fn run<F: Future>(&self, calls: F) -> F::Output {
         self.runtime.block_on(calls)
     }
@@ -70,7 +70,7 @@ impl Access {
     /// Waits until the API server says that it is ready.
     ///
     /// # Errors
-    /// What it says instead when `limit` is over.
+    /// What it says instead after `limit`.
     pub fn wait_until_ready(&self, limit: Duration) -> Result<()> {
         self.wait(limit, "the API server to be ready", || {
             let request = Request::get("/readyz").body(Vec::new())?;
@@ -92,19 +92,19 @@ impl Access {
         })
     }
 
-    /// Waits until `check` finds nothing to complain of.
+    /// Waits until `check` succeeds.
     ///
     /// # Errors
-    /// What was waited for, and the last complaint.
+    /// What was waited for, and why the last check failed.
     pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
         let end = Instant::now() + limit;
         let mut pause = Duration::from_millis(5);
         loop {
             match check() {
                 Ok(value) => return Ok(value),
-                Err(complaint) if Instant::now() >= end => {
+                Err(error) if Instant::now() >= end => {
                     let seconds = limit.as_secs_f64();
-                    return Err(complaint.context(format!("waited {seconds:.1} s for {what}")));
+                    return Err(error.context(format!("waited {seconds:.1} s for {what}")));
                 }
                 Err(_) => std::thread::sleep(pause),
             }
@@ -115,7 +115,7 @@ impl Access {
     /// Waits until an object satisfies `check`, and gives it.
     ///
     /// # Errors
-    /// What was waited for, and the last complaint.
+    /// What was waited for, and why the last check failed.
     pub fn wait_for<K>(
         &self,
         api: &Api<K>,
@@ -150,7 +150,7 @@ impl Access {
     }
 }
 
-/// A client as the kubeconfig says, which reports every failure at once.
+/// A client for this kubeconfig, which reports every failure at once.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used.

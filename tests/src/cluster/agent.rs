@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::access::Access;
 use super::{manifests, node};
@@ -25,7 +25,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Makes a node, and lays out what its agent needs; nothing is started.
+    /// Makes a node and the files that its agent needs. Nothing is started.
     ///
     /// # Errors
     /// When something cannot be made.
@@ -40,7 +40,7 @@ impl Agent {
         Ok(Self { node: name.to_owned(), uid, stand })
     }
 
-    /// Gives it another token.
+    /// Replaces its token by a new one.
     ///
     /// # Errors
     /// When the API server refuses one.
@@ -49,7 +49,7 @@ impl Agent {
         node::write_token(&self.stand.work().join("run"), &token)
     }
 
-    /// Names in its pools.
+    /// The names of the volumes in its pools.
     ///
     /// # Errors
     /// When a pool cannot be read.
@@ -67,5 +67,14 @@ impl Agent {
     /// When the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.stand.logs().join("frontend.log"))?)
+    }
+
+    /// Checks that the frontend has logged this.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn has_logged(&self, part: &str) -> Result<()> {
+        ensure!(self.log()?.contains(part), "the log of the frontend on {} does not say {part:?}", self.node);
+        Ok(())
     }
 }

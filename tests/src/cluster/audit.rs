@@ -1,41 +1,100 @@
-//! The agents' requests, as the API server's audit log has them.
+//! The agents' requests, as the API server's audit log records them.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::access::Access;
+use super::scene::PATIENCE;
 
-/// Requests of agents, by verb and resource: `patch persistentvolumeclaims/status`.
+/// The extra field of a user that names the node a token is bound to.
+const NODE: &str = "authentication.kubernetes.io/node-name";
+
+/// The extra field of a user that names the token.
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
+
+/// A request that was answered. Watches are left out, because they last.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// `get`, `list`, `patch`, …
+    pub verb: String,
+    /// The kind of object, with its subresource: `persistentvolumeclaims/status`.
+    pub resource: String,
+    /// The object's name; empty for a list, and for a creation whose answer is not recorded.
+    pub name: String,
+    /// The HTTP status of the answer.
+    pub status: u64,
+    /// Which token it came with.
+    pub credential: String,
+}
+
+/// The number of requests, by verb and resource: `patch persistentvolumeclaims/status`.
 pub type Requests = BTreeMap<String, usize>;
 
-/// The requests so far of the agent of `node`, or of all agents. Watches are left out: they last.
+impl Request {
+    fn of_entry(entry: &Value) -> Self {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let object = &entry["objectRef"];
+        let resource = match object["subresource"].as_str() {
+            Some(subresource) => format!("{}/{subresource}", text(&object["resource"])),
+            None => text(&object["resource"]),
+        };
+        Self {
+            verb: text(&entry["verb"]),
+            resource,
+            name: text(&object["name"]),
+            status: entry["responseStatus"]["code"].as_u64().unwrap_or_default(),
+            credential: text(&entry["user"]["extra"][CREDENTIAL][0]),
+        }
+    }
+
+    /// Whether it creates a PersistentVolume.
+    pub fn creates_volume(&self) -> bool {
+        self.verb == "create" && self.resource == "persistentvolumes"
+    }
+
+    /// Whether it is neither about events nor about capacity, which agents gather and write when they like.
+    pub fn is_essential(&self) -> bool {
+        !matches!(self.resource.as_str(), "events" | "csistoragecapacities")
+    }
+}
+
+/// The requests so far of the agent of `node`, or of all agents, in order.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn log(access: &Access, node: Option<&str>) -> Result<Vec<Request>> {
+    let text = fs::read_to_string(access.directory().join("audit.log"))?;
+    // Most lines are about other agents, and parsing one takes far longer than searching it.
+    let lines = text.lines().filter(|line| node.is_none_or(|node| line.contains(node)));
+    // The last line may be half written.
+    let entries = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let is_counted =
+        |entry: &Value| entry["verb"] != "watch" && node.is_none_or(|node| entry["user"]["extra"][NODE][0] == node);
+    Ok(entries.filter(is_counted).map(|entry| Request::of_entry(&entry)).collect())
+}
+
+/// The number of requests so far of the agent of `node`, or of all agents.
 ///
 /// # Errors
 /// When the log cannot be read.
 pub fn requests(access: &Access, node: Option<&str>) -> Result<Requests> {
-    let mut requests = Requests::new();
-    for line in fs::read_to_string(access.directory().join("audit.log"))?.lines() {
-        // The last line may be half written.
-        let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
-        let from = &entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0];
-        let verb = entry["verb"].as_str().unwrap_or_default();
-        if verb == "watch" || node.is_some_and(|node| from != node) {
-            continue;
-        }
-        let object = &entry["objectRef"];
-        let mut what = format!("{verb} {}", object["resource"].as_str().unwrap_or_default());
-        if let Some(subresource) = object["subresource"].as_str() {
-            what += &format!("/{subresource}");
-        }
-        *requests.entry(what).or_default() += 1;
-    }
-    Ok(requests)
+    Ok(count(&log(access, node)?))
 }
 
-/// What `after` has more than `before`.
+/// The number of these requests, by verb and resource.
+pub fn count(log: &[Request]) -> Requests {
+    let mut requests = Requests::new();
+    for request in log {
+        *requests.entry(format!("{} {}", request.verb, request.resource)).or_default() += 1;
+    }
+    requests
+}
+
+/// By how much `after` exceeds `before`.
 pub fn since(before: &Requests, after: &Requests) -> Requests {
     let more = |(what, number): (&String, &usize)| {
         let new = number - before.get(what).copied().unwrap_or_default();
@@ -44,8 +103,20 @@ pub fn since(before: &Requests, after: &Requests) -> Requests {
     after.iter().filter_map(more).collect()
 }
 
-/// Their number without those that write events and capacities, which are gathered.
-pub fn essential(requests: &Requests) -> usize {
-    let counted = |what: &&String| !what.ends_with(" events") && !what.ends_with(" csistoragecapacities");
-    requests.keys().filter(counted).map(|what| requests[what]).sum()
+/// Waits until the agent of `node` has made no essential request for `quiet`, and gives its requests so far.
+///
+/// # Errors
+/// When it goes on making requests.
+pub fn settled(access: &Access, node: &str, quiet: Duration) -> Result<Vec<Request>> {
+    let essential = |log: &[Request]| log.iter().filter(|request| request.is_essential()).count();
+    let mut number = essential(&log(access, Some(node))?);
+    let mut since = Instant::now();
+    access.wait(PATIENCE, &format!("the agent of {node} to make no more requests"), || {
+        let now = log(access, Some(node))?;
+        if essential(&now) != number {
+            (number, since) = (essential(&now), Instant::now());
+        }
+        ensure!(since.elapsed() >= quiet, "it has made {number} requests");
+        Ok(now)
+    })
 }

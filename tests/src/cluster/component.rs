@@ -21,7 +21,7 @@ pub struct Component {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Where the files about a component are, for those who did not start it.
+/// The files about a component, for tests that did not start it.
 #[derive(Clone, Debug)]
 pub struct Traces {
     name: &'static str,
@@ -47,7 +47,7 @@ impl Traces {
         self.directory.join(format!("{}.hold", self.name))
     }
 
-    /// Ends it without warning. It is started again at once, unless it is held.
+    /// Kills it. It is started again at once, unless it is held.
     ///
     /// # Errors
     /// When it does not run.
@@ -57,12 +57,12 @@ impl Traces {
         kill_process(pid, Signal::KILL).with_context(|| format!("kill {}", self.name))?;
         crate::wait::until(Duration::from_secs(10), || {
             let now = fs::read_to_string(self.pid_file()).unwrap_or_default();
-            ensure!(now != text, "{} is not gone", self.name);
+            ensure!(now != text, "{} still runs", self.name);
             Ok(())
         })
     }
 
-    /// Ends it and keeps it away until [`Self::release`].
+    /// Kills it, and keeps it from starting until [`Self::release`].
     ///
     /// # Errors
     /// When it does not run.
@@ -73,7 +73,7 @@ impl Traces {
 
     /// Lets it start again.
     pub fn release(&self) {
-        // Not held is as good.
+        // It need not be held.
         let _ = fs::remove_file(self.hold_file());
     }
 }
@@ -88,7 +88,7 @@ impl Component {
         let stop = Arc::new(AtomicBool::new(false));
         let log = File::options().create(true).append(true).open(traces.log())?;
         let stopped = stop.clone();
-        // It dies with the thread that starts it, and so with this whole process, however that ends.
+        // The component dies with the thread that starts it, and so with this process, however it ends.
         let keeper = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 if traces.hold_file().exists() {
@@ -107,7 +107,7 @@ impl Drop for Component {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(keeper) = self.keeper.take() {
-            // A panic there has been reported by then.
+            // A panic there has been reported already.
             let _ = keeper.join();
         }
     }
@@ -121,7 +121,7 @@ fn run_once(traces: &Traces, program: &Path, arguments: &[String], log: &File, s
     fs::write(traces.pid_file(), child.id().to_string())?;
     while child.try_wait()?.is_none() {
         if stopped.load(Ordering::Relaxed) {
-            // Nothing that it keeps outlives the run.
+            // Nothing that it stores outlives the run.
             child.kill()?;
         }
         thread::sleep(PAUSE);

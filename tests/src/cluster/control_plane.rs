@@ -17,10 +17,10 @@ use super::credentials::Credentials;
 /// Names the directory that holds the programs of the control plane.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// How long a start may take: the API server alone needs five seconds of a processor.
+/// How long a start may take. The API server alone needs five seconds of processor time.
 pub const START: Duration = Duration::from_secs(120);
 
-/// A running control plane. It ends with this value, and with the process that started it.
+/// A running control plane. It ends with this value or with the process that started it.
 #[derive(Debug)]
 pub struct ControlPlane {
     components: Vec<Component>,
@@ -35,6 +35,16 @@ impl ControlPlane {
     /// # Errors
     /// When a program is missing or does not get ready.
     pub fn start() -> Result<Self> {
+        let control_plane = Self::launch()?;
+        control_plane.wait_for_controllers()?;
+        Ok(control_plane)
+    }
+
+    /// Starts one, and waits until the API server serves. The controllers are only just starting then.
+    ///
+    /// # Errors
+    /// When a program is missing, or the API server does not get ready.
+    pub fn launch() -> Result<Self> {
         let assets = assets()?;
         let directory = tempfile::Builder::new().prefix("bulkhead-control-plane-").tempdir()?;
         let root = directory.path();
@@ -49,12 +59,19 @@ impl ControlPlane {
         control_plane.explained("the API server", "kube-apiserver", access.wait_until_ready(START))?;
         control_plane.run(&assets, "kube-controller-manager", control_plane.manager_flags())?;
         control_plane.run(&assets, "kube-scheduler", control_plane.scheduler_flags())?;
-        let works = access.wait_for_service_account("default", "default", START);
-        control_plane.explained("the controller manager", "kube-controller-manager", works)?;
         Ok(control_plane)
     }
 
-    /// Where its files are: all that a case needs to reach it.
+    /// Waits until the controllers of a control plane that was launched work.
+    ///
+    /// # Errors
+    /// When they do not start to.
+    pub fn wait_for_controllers(&self) -> Result<()> {
+        let works = self.access()?.wait_for_service_account("default", "default", START);
+        self.explained("the controller manager", "kube-controller-manager", works)
+    }
+
+    /// The directory of its files, by which a test reaches it.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -62,12 +79,12 @@ impl ControlPlane {
     /// Access as its administrator.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When its kubeconfig cannot be used.
     pub fn access(&self) -> Result<Access> {
         Access::of(self.directory())
     }
 
-    /// The text of a kubeconfig of another user, for instance `system:node:NAME` of `system:nodes`.
+    /// The text of a kubeconfig for another user, for instance `system:node:NAME` of `system:nodes`.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -75,7 +92,7 @@ impl ControlPlane {
         self.credentials.kubeconfig(&self.server, user, group)
     }
 
-    /// Ends it and keeps its files.
+    /// Ends it and keeps its files. Gives their directory.
     pub fn keep(mut self) -> PathBuf {
         self.components.clear();
         self.directory.disable_cleanup(true);
@@ -88,7 +105,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Adds the end of a component's log to a complaint.
+    /// Adds the end of a component's log to an error.
     fn explained(&self, what: &str, component: &'static str, result: Result<()>) -> Result<()> {
         result.with_context(|| {
             let log = fs::read(Traces::new(self.directory(), component).log()).unwrap_or_default();
@@ -123,7 +140,7 @@ impl ControlPlane {
             format!("--listen-peer-urls={peer}"),
             format!("--initial-advertise-peer-urls={peer}"),
             format!("--initial-cluster=default={peer}"),
-            // What it holds need not survive the machine.
+            // Its data need not survive a crash of the machine.
             "--unsafe-no-fsync".to_owned(),
             "--log-level=warn".to_owned(),
         ]
@@ -144,14 +161,14 @@ impl ControlPlane {
             format!("--service-account-key-file={}", credentials.token_public_key().display()),
             format!("--service-account-signing-key-file={}", credentials.token_key().display()),
             "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            // Its endpoint would be a loopback address, which is refused.
+            // Endpoints with a loopback address are invalid.
             "--endpoint-reconciler-type=none".to_owned(),
             "--authorization-mode=Node,RBAC".to_owned(),
             "--enable-admission-plugins=NodeRestriction".to_owned(),
             "--allow-privileged=true".to_owned(),
             format!("--audit-policy-file={}", self.path("audit-policy.json")),
             format!("--audit-log-path={}", self.path("audit.log")),
-            // A test reads a request's entry when it has the answer.
+            // An entry must be in the log before its request is answered.
             "--audit-log-mode=blocking-strict".to_owned(),
             "--audit-log-maxsize=4096".to_owned(),
         ])
@@ -165,9 +182,9 @@ impl ControlPlane {
             "--use-service-account-credentials=true".to_owned(),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
-            // Nobody renews the leases of nodes that are objects only.
+            // No kubelet renews the leases of the nodes.
             "--node-monitor-grace-period=24h".to_owned(),
-            // Its own twenty requests a second would be what a storm of claims measures.
+            // With its default of twenty requests a second it would be the bottleneck.
             "--kube-api-qps=1000".to_owned(),
             "--kube-api-burst=2000".to_owned(),
         ]
@@ -188,13 +205,14 @@ impl ControlPlane {
 /// When it is not named.
 pub fn assets() -> Result<PathBuf> {
     let directory = env::var_os(ASSETS).map(PathBuf::from);
-    let directory =
-        directory.with_context(|| format!("{ASSETS} does not name a directory: `cargo xtask control-plane` does"))?;
-    ensure!(directory.is_dir(), "{ASSETS} names {}, which is no directory", directory.display());
+    let directory = directory.with_context(|| {
+        format!("${ASSETS} is not set: set it to the directory that `cargo xtask control-plane` prints")
+    })?;
+    ensure!(directory.is_dir(), "${ASSETS} names {}, which is not a directory", directory.display());
     Ok(directory)
 }
 
-/// The requests of our own service account, one line each.
+/// Logs the requests of the agents' service account, one line each.
 fn audit_policy() -> serde_json::Value {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -207,7 +225,7 @@ fn audit_policy() -> serde_json::Value {
     })
 }
 
-/// Ports that nobody listens on at the moment.
+/// Ports on which nobody listens at the moment.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];

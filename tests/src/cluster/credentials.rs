@@ -1,4 +1,4 @@
-//! Who the parts of a cluster are to each other: a certificate authority, certificates, and kubeconfigs that hold them.
+//! The identities of a cluster's components: a certificate authority, certificates, and kubeconfigs that name them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// What the API server is called by its clients: here, from a virtual machine, and by pods.
+/// The names by which clients reach the API server: here, from a virtual machine, and from pods.
 const SERVER_NAMES: [&str; 5] = ["localhost", "127.0.0.1", "10.0.2.2", "10.0.0.1", "kubernetes.default.svc"];
 
 /// The authority of one cluster.
@@ -55,7 +55,7 @@ impl Credentials {
         self.directory.join("tokens.key")
     }
 
-    /// The key that checks them.
+    /// The key that verifies them.
     pub fn token_public_key(&self) -> PathBuf {
         self.directory.join("tokens.pub")
     }
@@ -73,12 +73,12 @@ impl Credentials {
     /// The text of a kubeconfig for `user`, of `group`, with a certificate of its own.
     ///
     /// # Errors
-    /// When none can be made.
+    /// When the certificate cannot be made or written.
     pub fn kubeconfig(&self, server: &str, user: &str, group: Option<&str>) -> Result<String> {
         let mut params = named(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let (certificate, key) = self.sign(params)?;
-        // Inline data would have to be in base64; files beside the kubeconfig are as good.
+        // The kubeconfig names files, because inline data would have to be in base64.
         let stem = user.replace(':', "-");
         let (certificate_file, key_file) =
             (self.directory.join(format!("{stem}.crt")), self.directory.join(format!("{stem}.key")));

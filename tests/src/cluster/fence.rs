@@ -1,4 +1,4 @@
-//! Keeping the agents from a kind of write for a while: what the API server fails at, it fails at on demand.
+//! Refusing the agents' PersistentVolumes for a while, so that creating one fails whenever a test wants it to.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -10,7 +10,7 @@ use super::objects;
 use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
-    /// Lets nobody create PersistentVolumes for this test's claims until [`Self::unfence`].
+    /// Has the API server refuse PersistentVolumes for this test's claims until [`Self::unfence_volumes`].
     ///
     /// # Errors
     /// When the policy does not come into force.
@@ -41,7 +41,7 @@ impl Cluster {
         })
     }
 
-    /// Lets volumes be created again.
+    /// Allows PersistentVolumes again.
     ///
     /// # Errors
     /// When the policy does not go out of force.
@@ -51,7 +51,7 @@ impl Cluster {
         self.access.run(bindings.delete(&self.namespace, &DeleteParams::default()))?;
         self.access.run(policies.delete(&self.namespace, &DeleteParams::default()))?;
         self.access.wait(PATIENCE, "a policy to go out of force", || {
-            ensure!(!self.is_fenced()?, "volumes can still not be created");
+            ensure!(!self.is_fenced()?, "volumes still cannot be created");
             Ok(())
         })
     }
@@ -60,8 +60,8 @@ impl Cluster {
         let name = format!("{}-fence", self.namespace);
         let mut volume = objects::volume(&name, &name, &self.class, "1Mi", "none");
         volume["spec"]["claimRef"] = json!({ "namespace": self.namespace, "name": "none" });
-        let only_asked = PostParams { dry_run: true, ..PostParams::default() };
-        match self.access.run(self.volumes().create(&only_asked, &from_value(volume)?)) {
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        match self.access.run(self.volumes().create(&dry_run, &from_value(volume)?)) {
             Ok(_) => Ok(false),
             Err(kube::Error::Api(status)) if status.message.contains("fenced") => Ok(true),
             Err(error) => Err(error.into()),

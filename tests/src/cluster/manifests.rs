@@ -1,4 +1,4 @@
-//! What deploy/ has for a cluster, applied as an administrator applies it.
+//! The manifests of deploy/kubernetes, applied as an administrator applies them.
 
 use std::path::Path;
 
@@ -15,16 +15,16 @@ pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 /// Applies a directory of deploy/kubernetes.
 ///
 /// # Errors
-/// What kubectl complains of.
+/// What kubectl reports.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
     kubectl(kubeconfig, &["apply", "--kustomize", &manifests.to_string_lossy()])
 }
 
-/// Removes one object of those.
+/// Removes one of the objects.
 ///
 /// # Errors
-/// What kubectl complains of.
+/// What kubectl reports.
 pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
     kubectl(kubeconfig, &["delete", kind, name])
 }
@@ -32,7 +32,7 @@ pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
 /// Runs kubectl as the administrator does.
 ///
 /// # Errors
-/// What it complains of.
+/// What kubectl reports.
 pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
     let program = super::control_plane::assets()?.join("kubectl");
     Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments).map(drop)

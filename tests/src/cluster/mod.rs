@@ -1,4 +1,4 @@
-//! A cluster for tests: a real control plane on this machine, nodes that are objects only, and real agents on them.
+//! A cluster for tests: a real control plane on this machine, nodes that exist as objects only, and real agents.
 
 pub mod access;
 pub mod agent;
@@ -17,4 +17,4 @@ mod watching;
 
 pub use self::control_plane::START;
 pub use self::room::bytes;
-pub use self::scene::{Cluster, PATIENCE, POLICIES};
+pub use self::scene::{Cluster, PATIENCE};

@@ -1,4 +1,4 @@
-//! Nodes that are objects only, as their kubelet would have left them.
+//! Nodes that exist as objects only, as their kubelet would have registered them.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,14 @@ use serde_json::{Value, from_value, json};
 use super::access::Access;
 use super::credentials::kubeconfig;
 use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
+use super::scene::PATIENCE;
 use crate::daemon::FRONTEND_UID;
 use crate::kubelet::DRIVER;
 
 /// The topology key, and the label on what belongs to a node.
 pub const TOPOLOGY_KEY: &str = "bulkhead.csi.local/node";
 
-/// Makes a node that is ready, and gives its uid.
+/// Creates a node that is ready, and gives its uid.
 ///
 /// # Errors
 /// When the API server refuses it.
@@ -47,8 +48,8 @@ pub fn make(access: &Access, name: &str, more_labels: &[(&str, &str)]) -> Result
         "spec": { "drivers": [driver] },
     });
     access.run(csi.create(&PostParams::default(), &from_value(csi_node)?))?;
-    // Admission marks every new node as not ready, and the controller manager takes that back.
-    access.wait_for(&nodes, name, Duration::from_secs(30), "to lose its taints", |node| {
+    // Admission taints every new node as not ready, and the controller manager removes the taint.
+    access.wait_for(&nodes, name, PATIENCE, "to lose its taints", |node| {
         let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
         ensure!(taints.is_none_or(Vec::is_empty), "taints: {taints:?}");
         Ok(())
@@ -75,7 +76,7 @@ pub fn token(access: &Access, name: &str, uid: &str, lifetime: Duration) -> Resu
     request_token(access, &json!({ "boundObjectRef": bound, "expirationSeconds": lifetime.as_secs() }))
 }
 
-/// A token of the agents' service account that is bound to nothing.
+/// A token of the agents' service account that is bound to no object.
 ///
 /// # Errors
 /// When the API server refuses it.
@@ -90,7 +91,7 @@ fn request_token(access: &Access, spec: &Value) -> Result<String> {
     Ok(answer.status.context("a token request without an answer")?.token)
 }
 
-/// Writes a kubeconfig of the agent whose token is in a file beside it, for the frontend's user.
+/// Writes the agent's kubeconfig, and its token into a file beside it, for the frontend's user.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -99,7 +100,7 @@ pub fn write_kubeconfig(access: &Access, directory: &Path, token: &str) -> Resul
     let admin: Value = serde_json::from_slice(&fs::read(access.kubeconfig())?)?;
     let cluster = &admin["clusters"][0]["cluster"];
     let server = cluster["server"].as_str().context("the administrator's kubeconfig names no server")?;
-    // The control plane's own directory is for root alone.
+    // Only root may read the control plane's own directory.
     let authority = directory.join("authority.crt");
     let original = cluster["certificate-authority"].as_str().context("the kubeconfig names no authority")?;
     fs::copy(original, &authority)?;
@@ -107,7 +108,7 @@ pub fn write_kubeconfig(access: &Access, directory: &Path, token: &str) -> Resul
     Ok(fs::write(directory.join("kubeconfig"), text)?)
 }
 
-/// Replaces the token, as whoever renews it does: by a rename.
+/// Replaces the token by a rename, as kubelets do.
 ///
 /// # Errors
 /// When it cannot be written.

@@ -1,11 +1,11 @@
-//! Objects as users write them. A test changes what it is about.
+//! Objects as users write them. Each test changes the fields that it is about.
 
 use serde_json::{Value, json};
 
 use super::node::TOPOLOGY_KEY;
 use crate::kubelet::DRIVER;
 
-/// The annotation by which the scheduler gives a claim to a node.
+/// The annotation by which the scheduler selects a node for a claim.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// The annotation by which the controller manager leaves a claim to a provisioner.
@@ -34,19 +34,19 @@ pub fn claim(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
-/// Gives a claim to a node, as the scheduler would.
+/// Selects a node for a claim, as the scheduler would.
 pub fn on(mut claim: Value, node: &str) -> Value {
     claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
     claim
 }
 
-/// Makes a claim one of a block volume.
+/// Makes a claim ask for a block volume.
 pub fn block(mut claim: Value) -> Value {
     claim["spec"]["volumeMode"] = json!("Block");
     claim
 }
 
-/// A pod that the scheduler may place on any node of `scope`, and that uses these claims.
+/// A pod that uses these claims, and that the scheduler may place on any node of the test `scope`.
 pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
     let volumes: Vec<Value> =
         claims.iter().map(|claim| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } })).collect();
@@ -61,7 +61,7 @@ pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
     })
 }
 
-/// A volume that an administrator writes down, for what is in a pool under `handle` already.
+/// A volume that an administrator creates by hand, for the volume `handle` that is in a pool already.
 pub fn volume(name: &str, handle: &str, class: &str, size: &str, node: &str) -> Value {
     let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
     json!({

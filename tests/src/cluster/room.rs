@@ -1,4 +1,4 @@
-//! What agents tell of their nodes' room.
+//! The capacity that agents publish for their nodes.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
@@ -28,16 +28,16 @@ impl Cluster {
     /// The room for volumes of a class on a node.
     ///
     /// # Errors
-    /// When it is not told.
+    /// When it is not published.
     pub fn room(&self, class: &str, node: &str) -> Result<u64> {
         let capacity = self.capacity(class, node)?.capacity.context("an object without a capacity")?;
         bytes(&capacity.0)
     }
 
-    /// Waits until less room than `limit` is told.
+    /// Waits until the published room is less than `limit`.
     ///
     /// # Errors
-    /// When there is more.
+    /// When it stays larger.
     pub fn capacity_below(&self, class: &str, node: &str, limit: u64) -> Result<()> {
         self.access.wait(PATIENCE, &format!("the room on {node} to fall below {limit}"), || {
             let room = self.room(class, node)?;
@@ -47,14 +47,14 @@ impl Cluster {
     }
 }
 
-/// The number of a quantity as agents write them: whole, perhaps with a binary suffix.
+/// The value of a quantity as agents write it: a whole number, perhaps with a binary suffix.
 ///
 /// # Errors
-/// When it is none.
+/// When it is anything else.
 pub fn bytes(quantity: &str) -> Result<u64> {
     let digits = quantity.trim_end_matches(|character: char| !character.is_ascii_digit());
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let step = suffixes.iter().position(|suffix| *suffix == &quantity[digits.len()..]);
-    let step = step.with_context(|| format!("{quantity:?} is no size"))?;
-    Ok(digits.parse::<u64>().with_context(|| format!("{quantity:?} is no size"))? << (10 * step))
+    let step = step.with_context(|| format!("{quantity:?} is not a size"))?;
+    Ok(digits.parse::<u64>().with_context(|| format!("{quantity:?} is not a size"))? << (10 * step))
 }

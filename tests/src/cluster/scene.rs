@@ -1,4 +1,4 @@
-//! The scene of a test that is about a cluster: a namespace, nodes, and an agent on each.
+//! The scene of a test of agents: a namespace, nodes, and an agent on each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,9 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
-use serde_json::{from_value, json};
+use serde_json::{Value, from_value, json};
+use tonic::codegen::http::Request;
 
 use super::access::Access;
 use super::agent::Agent;
@@ -19,20 +22,24 @@ use crate::keeper::NODES;
 use crate::scene::Scene;
 use crate::setting::Setting;
 
-/// How long what the controllers do may take, on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a controller's reaction may take on a loaded machine, with other tests beside this one.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long until the agents go by policies that were just applied.
-pub const POLICIES: Duration = Duration::from_secs(11);
+/// How old the binding of the claims' policy must be before agents rely on it, with the second to which the API server
+/// rounds its age.
+const RELIED_ON: Duration = Duration::from_secs(11);
+
+/// The binding of the policy that gives claims the label by which agents watch them.
+const CLAIMS_POLICY: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims";
 
 /// A namespace of a shared control plane, and agents of its own.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The way to the API server.
+    /// Access to the API server.
     pub access: Access,
-    /// The test's namespace; also what its classes and nodes are called after.
+    /// The test's namespace. Its classes and nodes are named after it.
     pub namespace: String,
-    /// The agents, one a node.
+    /// The agents, one for each node.
     pub agents: Vec<Agent>,
     /// A class whose claims wait for a node.
     pub class: String,
@@ -49,12 +56,14 @@ impl Scene for Cluster {
     // Several waits, each of which may take what a loaded machine needs.
     const LIMIT: Duration = Duration::from_secs(300);
 
+    // A test mostly waits: for controllers, for backoffs, for proof that nothing happens.
+    const SIDE_BY_SIDE: usize = 6;
+
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
-        let control_plane = ControlPlane::start()?;
-        let access = control_plane.access()?;
-        manifests::apply(&access.kubeconfig(), "base")?;
-        // Agents trust the policies to be in force only then.
-        std::thread::sleep(POLICIES);
+        let control_plane = ControlPlane::launch()?;
+        // The controllers need not work yet, and meanwhile the policies grow old enough to be relied on.
+        manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
+        control_plane.wait_for_controllers()?;
         setting.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)
     }
@@ -81,7 +90,7 @@ impl Scene for Cluster {
         for agent in std::mem::take(&mut self.agents) {
             let name = agent.node.clone();
             finished = finished.and(agent.stand.finish().with_context(|| format!("on node {name}")));
-            // A test may have deleted it.
+            // The test may have deleted it.
             let _ = node::delete(&self.access, &name);
         }
         let classes: Api<StorageClass> = Api::all(self.access.client());
@@ -102,7 +111,7 @@ impl Cluster {
     pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
-        // An earlier test may have ended while it kept one of them away.
+        // A test that failed may have left a component stopped. Only one that runs alone stops any.
         for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
             access.component(name).release();
         }
@@ -123,7 +132,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// How long what the controllers do may take.
+    /// How long a controller's reaction may take.
     pub fn patience(&self) -> Duration {
         PATIENCE
     }
@@ -149,9 +158,29 @@ impl Cluster {
         let mut agent = self.lay_out(&name)?;
         prepare(&mut agent.stand)?;
         self.agents.push(agent);
+        self.wait_until_policies_are_relied_on()?;
         let agent = self.agents.last_mut().context("an agent")?;
         agent.stand.start()?;
         Ok(agent)
+    }
+
+    /// Waits until an agent that starts now relies on the labels that the claims' policy sets. Where the policy is not
+    /// bound, no agent does, and there is nothing to wait for.
+    ///
+    /// # Errors
+    /// When the policy's binding cannot be read.
+    pub fn wait_until_policies_are_relied_on(&self) -> Result<()> {
+        let request = Request::get(CLAIMS_POLICY).body(Vec::new())?;
+        let binding: Value = match self.access.run(self.access.client().request(request)) {
+            Ok(binding) => binding,
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+            Err(error) => return Err(error).context("read the binding of the claims' policy"),
+        };
+        let made: Time = from_value(binding["metadata"]["creationTimestamp"].clone())?;
+        let age = Timestamp::now().duration_since(made.0);
+        // The API server's clock is this one.
+        std::thread::sleep(RELIED_ON.saturating_sub(Duration::try_from(age).unwrap_or_default()));
+        Ok(())
     }
 
     /// Makes a node and what its agent needs.
@@ -181,7 +210,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When the API server refuses it.
-    pub fn add_class(&mut self, edit: impl FnOnce(&mut serde_json::Value)) -> Result<String> {
+    pub fn add_class(&mut self, edit: impl FnOnce(&mut Value)) -> Result<String> {
         let name = format!("{}-{}", self.namespace, self.classes.len());
         let mut class = objects::class(&name);
         edit(&mut class);
@@ -199,7 +228,7 @@ impl Cluster {
         self.access.wait_for_service_account(&self.namespace, "default", PATIENCE)
     }
 
-    /// Deletes pods and claims; their volumes must go by themselves.
+    /// Deletes pods and claims. Their volumes must be deleted by the agents.
     fn delete_everything(&self) -> Result<()> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let pods: Api<Pod> = Api::namespaced(self.access.client(), &self.namespace);
@@ -207,7 +236,7 @@ impl Cluster {
         self.access.run(pods.delete_collection(&now, &ListParams::default()))?;
         self.access.run(claims.delete_collection(&now, &ListParams::default()))?;
         let volumes: Api<PersistentVolume> = Api::all(self.access.client());
-        self.access.wait(PATIENCE, "the volumes of deleted claims to go", || {
+        self.access.wait(PATIENCE, "the volumes of deleted claims to be deleted", || {
             let left = self.access.run(volumes.list(&ListParams::default()))?;
             let of_claim = |volume: &&PersistentVolume| {
                 let spec = volume.spec.as_ref();

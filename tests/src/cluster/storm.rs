@@ -1,4 +1,4 @@
-//! Very many claims at once, and how long each takes.
+//! Many claims at once, and how long each takes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use tokio_stream::StreamExt;
 use super::objects::{block, claim, on};
 use super::scene::Cluster;
 
-/// Makes small claims for the nodes in turn, ten requests at a time, half of them of block volumes, and gives the sorted
-/// times from each one's creation to its binding.
+/// Creates small claims for the nodes in turn, ten requests at a time, half of them for block volumes, and gives the
+/// sorted times from the creation of each to its binding.
 ///
 /// # Errors
 /// When not all are bound within `limit`.
@@ -64,7 +64,7 @@ async fn watch_until_bound(
     while bound.len() < number {
         let next = tokio::time::timeout_at(end, events.next()).await;
         let event = next.with_context(|| format!("{} of {number} claims are bound", bound.len()))?;
-        // What fails is repeated by the watch itself.
+        // The watch itself tries again after a failure.
         let Ok(claim) = event.context("the watch has ended")? else { continue };
         let phase = claim.status.and_then(|status| status.phase);
         if let (Some("Bound"), Some(name)) = (phase.as_deref(), claim.metadata.name) {

@@ -1,4 +1,4 @@
-//! What becomes of claims and volumes.
+//! Making claims, pods and volumes, and waiting for what becomes of them.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a pod without waiting for the kubelet that it has not.
+    /// Deletes a pod at once: there is no kubelet to wait for.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -95,16 +95,16 @@ impl Cluster {
     /// Waits until a claim is bound, and gives its volume.
     ///
     /// # Errors
-    /// When it is not, with the events about it.
+    /// When it is not bound, with the events about it.
     pub fn bound(&self, name: &str) -> Result<PersistentVolume> {
         let result = self.bound_within(name, PATIENCE);
         result.with_context(|| format!("events: {:?}", self.notes(name).unwrap_or_default()))
     }
 
-    /// The same within `limit`.
+    /// Waits until a claim is bound, but not longer than `limit`, and gives its volume.
     ///
     /// # Errors
-    /// When it is not.
+    /// When it is not bound.
     pub fn bound_within(&self, name: &str, limit: Duration) -> Result<PersistentVolume> {
         let claim = self.access.wait_for(&self.claims(), name, limit, "to be bound", |claim| {
             let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -118,7 +118,7 @@ impl Cluster {
     /// Waits until a volume's object is gone.
     ///
     /// # Errors
-    /// When it is not.
+    /// When it is still there.
     pub fn volume_gone(&self, name: &str) -> Result<()> {
         self.access.wait_until_gone(&self.volumes(), name, PATIENCE)
     }
@@ -126,7 +126,7 @@ impl Cluster {
     /// Waits until a volume has this phase.
     ///
     /// # Errors
-    /// When it has not.
+    /// When it has another one.
     pub fn volume_phase(&self, name: &str, wanted: &str) -> Result<PersistentVolume> {
         self.access.wait_for(&self.volumes(), name, PATIENCE, &format!("to be {wanted}"), |volume| {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -135,16 +135,24 @@ impl Cluster {
         })
     }
 
-    /// The events about an object: reason, type and note.
+    /// The events about an object of the test's namespace, or about a volume.
     ///
     /// # Errors
     /// When they cannot be listed.
     pub fn events(&self, object: &str) -> Result<Vec<Event>> {
-        let events: Api<Event> = Api::all(self.access.client());
-        let regarding =
-            |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(object);
-        let found = self.access.run(events.list(&ListParams::default()))?;
-        Ok(found.items.into_iter().filter(regarding).collect())
+        // Other tests have claims of the same name. Events about volumes, which have no namespace, are in `default`.
+        let regarding = |event: &Event| {
+            let regarding = event.regarding.as_ref();
+            let namespace = regarding.and_then(|object| object.namespace.as_deref());
+            regarding.and_then(|object| object.name.as_deref()) == Some(object)
+                && namespace.is_none_or(|namespace| namespace == self.namespace)
+        };
+        let mut found = Vec::new();
+        for namespace in [self.namespace.as_str(), "default"] {
+            let events: Api<Event> = Api::namespaced(self.access.client(), namespace);
+            found.extend(self.access.run(events.list(&ListParams::default()))?.items);
+        }
+        Ok(found.into_iter().filter(regarding).collect())
     }
 
     /// `reason: note` of every event about an object.
@@ -158,10 +166,10 @@ impl Cluster {
         Ok(self.events(object)?.iter().map(text).collect())
     }
 
-    /// Waits for an event of ours about an object whose note holds `part`.
+    /// Waits for an event about an object with this reason and a note that contains `part`.
     ///
     /// # Errors
-    /// When there is none, with those there are.
+    /// When there is none, with the events there are.
     pub fn event(&self, object: &str, reason: &str, part: &str) -> Result<Event> {
         self.access.wait(PATIENCE, &format!("an event {reason} about {object} that says {part:?}"), || {
             let found = self.events(object)?.into_iter().find(|event| {
@@ -175,7 +183,8 @@ impl Cluster {
         })
     }
 
-    /// Makes sure that a claim stays without a volume for a while.
+    /// Checks that a claim gets no volume for this time. Nothing can be waited for here, so every test keeps the time as
+    /// short as still proves it.
     ///
     /// # Errors
     /// When it gets one.

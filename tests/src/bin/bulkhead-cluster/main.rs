@@ -1,4 +1,4 @@
-//! The suite of the storage agent: real agents on a real control plane, one test at a time.
+//! The suite of the storage agent: real agents on a real control plane, each test in a namespace of its own.
 
 mod cases;
 

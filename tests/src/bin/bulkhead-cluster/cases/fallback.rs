@@ -1,35 +1,34 @@
-//! Without the policy that labels claims, everything goes on, only with more to watch.
+//! Without the policy that labels claims everything still works. Agents only have more to watch.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
-use bulkhead_tests::cluster::{Cluster, POLICIES};
 use serde_json::json;
 
 cases! {
     on Cluster;
-    claims_are_found_without_the_policy: Bare,
-    claims_from_before_the_policy_are_found: Bare,
+    claims_are_found_without_the_policy: Bare + Alone("removes the policies"),
+    claims_from_before_the_policy_are_found: Bare + Alone("removes the policies"),
 }
 
-/// Does what a test does without labels, and labels again.
+/// Runs `test` while the policies that set labels are removed, and applies them again.
 fn without_labels(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
-    let done = take_labels_away(cluster).and_then(|()| test(cluster));
-    // Whatever became of it, the tests that follow need them.
+    let done = remove_policies(cluster).and_then(|()| test(cluster));
+    // Later tests need the policies even if this one has failed.
     manifests::apply(&cluster.access.kubeconfig(), "base")?;
-    std::thread::sleep(POLICIES);
     done
 }
 
-fn take_labels_away(cluster: &mut Cluster) -> Result<()> {
+fn remove_policies(cluster: &mut Cluster) -> Result<()> {
     for name in ["bulkhead-claims", "bulkhead-volumes"] {
         manifests::remove(&cluster.access.kubeconfig(), "mutatingadmissionpolicybinding", name)?;
     }
-    // A policy goes out of force a moment after it is deleted.
+    // A policy is in force for a moment after it is deleted.
     let class = cluster.add_class(|_| {})?;
     let probe = on(claim("probe", &class, "4Mi"), "elsewhere");
     cluster.create_claim(&probe)?;
@@ -37,15 +36,16 @@ fn take_labels_away(cluster: &mut Cluster) -> Result<()> {
         cluster.delete_claim("probe")?;
         cluster.access.wait_until_gone(&cluster.claims(), "probe", cluster.patience())?;
         cluster.create_claim(&probe)?;
-        let labels = labels_when_ours(cluster, "probe")?;
+        let labels = labels_once_ours(cluster, "probe")?;
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "it has {labels:?}");
         Ok(())
     })
 }
 
-/// The labels of a claim that the controller manager has left to our driver. The policy looks at none before.
-fn labels_when_ours(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
-    let what = "to be left to our driver";
+/// The labels of a claim, read once the controller manager has annotated it with our driver. The policy ignores it
+/// before.
+fn labels_once_ours(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
+    let what = "to be annotated with our driver";
     let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), what, |claim| {
         let annotations = claim.metadata.annotations.clone().unwrap_or_default();
         ensure!(annotations.contains_key(PROVISIONER), "its annotations are {annotations:?}");
@@ -55,17 +55,17 @@ fn labels_when_ours(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, St
 }
 
 fn claims_are_found_without_the_policy(cluster: &mut Cluster) -> Result<()> {
-    without_labels(cluster, lives_without_labels)
+    without_labels(cluster, volumes_live_without_labels)
 }
 
-fn lives_without_labels(cluster: &mut Cluster) -> Result<()> {
+fn volumes_live_without_labels(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
     cluster.add_agent()?;
     cluster.add_agent()?;
     let node = cluster.agents[1].node.clone();
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     cluster.bound("data")?;
-    ensure!(cluster.agents[1].log()?.contains("watching the metadata of all claims"), "the log does not say so");
+    cluster.agents[1].has_logged("watching the metadata of all claims")?;
     let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
     cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
     cluster.bound("anywhere")?;
@@ -76,7 +76,7 @@ fn lives_without_labels(cluster: &mut Cluster) -> Result<()> {
         Ok(())
     })?;
     let made: usize = cluster.agents.iter().map(|agent| agent.volumes().map(|found| found.len())).sum::<Result<_>>()?;
-    ensure!(made == 2, "{made} volumes were made for two claims");
+    ensure!(made == 2, "{made} volumes were created for two claims");
     Ok(())
 }
 
@@ -87,23 +87,23 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
         cluster.add_agent()?.stand.kill_frontend()?;
         cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
         cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
-        // A later write of the controller manager's would bring the policy into play.
+        // The controller manager writes these claims once. If it did so after the policy is back, they would be labelled.
         for name in ["data", "anywhere"] {
-            labels_when_ours(cluster, name)?;
+            labels_once_ours(cluster, name)?;
         }
         Ok(())
     })?;
     for name in ["data", "anywhere"] {
-        let labels = labels_when_ours(cluster, name)?;
+        let labels = labels_once_ours(cluster, name)?;
         ensure!(!labels.contains_key(TOPOLOGY_KEY), "{name} has the labels {labels:?}");
     }
+    cluster.wait_until_policies_are_relied_on()?;
     cluster.agent().stand.start_frontend()?;
     let node = cluster.node();
     for name in ["data", "anywhere"] {
         cluster.bound(name)?;
-        let labels = labels_when_ours(cluster, name)?;
+        let labels = labels_once_ours(cluster, name)?;
         ensure!(labels.get(TOPOLOGY_KEY) == Some(&node), "{name} has the labels {labels:?}");
     }
-    ensure!(cluster.agents[0].log()?.contains("watching claims by label"), "the log does not say so");
-    Ok(())
+    cluster.agents[0].has_logged("watching claims by label")
 }

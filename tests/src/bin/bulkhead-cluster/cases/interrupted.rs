@@ -1,11 +1,14 @@
-//! Nothing leaks and nothing is lost when somebody disappears at the wrong time.
+//! Nothing leaks and nothing is lost when a component or an object disappears at the wrong time.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
+use bulkhead_tests::cluster::audit::{self, Request};
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on};
 use bulkhead_tests::cluster::{Cluster, PATIENCE, START};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
+use kube::Api;
 use serde_json::json;
 
 cases! {
@@ -17,16 +20,16 @@ cases! {
     the_claim_is_deleted_at_once,
     the_claim_is_made_again_under_its_name,
     the_claim_is_given_to_another_node,
-    the_api_server_restarts,
-    the_api_server_is_away_for_a_while,
-    etcd_restarts,
+    the_api_server_restarts: Alone("restarts the API server"),
+    the_api_server_is_away_for_a_while: Alone("stops the API server"),
+    etcd_restarts: Alone("stops etcd"),
     the_helper_dies,
     the_namespace_goes,
 }
 
 /// Waits until the node's pool holds exactly this many volumes.
 fn holds(cluster: &Cluster, number: usize) -> Result<()> {
-    // What was forgotten is looked for twice, some seconds apart.
+    // Agents look for forgotten volumes twice, some seconds apart, before they delete any.
     cluster.access.wait(2 * PATIENCE, &format!("the pool to hold {number} volumes"), || {
         let found = cluster.agents[0].volumes()?;
         ensure!(found.len() == number, "it holds {found:?}");
@@ -34,24 +37,29 @@ fn holds(cluster: &Cluster, number: usize) -> Result<()> {
     })
 }
 
-/// A volume is made and its object cannot be.
-fn stuck(cluster: &mut Cluster) -> Result<()> {
+/// Makes a claim whose volume is created in the pool, while its PersistentVolume is refused by the API server.
+fn create_stuck_claim(cluster: &mut Cluster) -> Result<()> {
     cluster.fence_volumes()?;
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
-    holds(cluster, 1)
+    holds(cluster, 1)?;
+    cluster.access.wait(PATIENCE, "a PersistentVolume to be refused", || {
+        let log = audit::log(&cluster.access, Some(&node))?;
+        let refused = log.iter().any(|request| request.creates_volume() && request.status >= 400);
+        ensure!(refused, "none was");
+        Ok(())
+    })
 }
 
 fn the_api_server_refuses_the_object_for_a_while(cluster: &mut Cluster) -> Result<()> {
-    stuck(cluster)?;
-    std::thread::sleep(Duration::from_secs(1));
+    create_stuck_claim(cluster)?;
     cluster.unfence_volumes()?;
     cluster.bound("data")?;
     holds(cluster, 1)
 }
 
 fn the_agent_dies_before_the_object_is_there(cluster: &mut Cluster) -> Result<()> {
-    stuck(cluster)?;
+    create_stuck_claim(cluster)?;
     cluster.agent().stand.kill_frontend()?;
     cluster.unfence_volumes()?;
     cluster.agent().stand.start_frontend()?;
@@ -60,14 +68,14 @@ fn the_agent_dies_before_the_object_is_there(cluster: &mut Cluster) -> Result<()
 }
 
 fn the_claim_goes_before_the_object_is_there(cluster: &mut Cluster) -> Result<()> {
-    stuck(cluster)?;
+    create_stuck_claim(cluster)?;
     cluster.delete_claim("data")?;
     cluster.unfence_volumes()?;
     holds(cluster, 0)
 }
 
 fn the_claim_goes_while_the_agent_is_dead(cluster: &mut Cluster) -> Result<()> {
-    stuck(cluster)?;
+    create_stuck_claim(cluster)?;
     cluster.agent().stand.kill_frontend()?;
     cluster.delete_claim("data")?;
     cluster.unfence_volumes()?;
@@ -77,12 +85,24 @@ fn the_claim_goes_while_the_agent_is_dead(cluster: &mut Cluster) -> Result<()> {
 
 fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    for number in 0..20 {
+    // Each lives a little longer than the one before: some are deleted before the agent has seen them, some while it
+    // works. It has worked on some when it has created an object.
+    let mut worked = false;
+    for number in 0..100 {
+        if number >= 20 && worked {
+            break;
+        }
         let name = format!("data-{number}");
         cluster.create_claim(&on(claim(&name, &cluster.class, "4Mi"), &node))?;
         std::thread::sleep(Duration::from_millis(number * 4));
         cluster.delete_claim(&name)?;
+        worked = audit::log(&cluster.access, Some(&node))?.iter().any(Request::creates_volume);
     }
+    ensure!(worked, "the agent never got to work on a claim");
+    // A claim that comes after them is done after them.
+    cluster.create_claim(&on(claim("last", &cluster.class, "4Mi"), &node))?;
+    cluster.bound("last")?;
+    cluster.delete_claim("last")?;
     holds(cluster, 0)
 }
 
@@ -102,7 +122,7 @@ fn the_claim_is_made_again_under_its_name(cluster: &mut Cluster) -> Result<()> {
 
 fn the_claim_is_given_to_another_node(cluster: &mut Cluster) -> Result<()> {
     let second = cluster.add_agent()?.node.clone();
-    stuck(cluster)?;
+    create_stuck_claim(cluster)?;
     cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: second } } }))?;
     cluster.unfence_volumes()?;
     let volume = cluster.bound("data")?;
@@ -125,16 +145,26 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     cluster.bound("data")?;
+    let logged = cluster.agents[0].log()?.len();
     let server = cluster.access.component("kube-apiserver");
     server.hold()?;
-    std::thread::sleep(Duration::from_secs(3));
-    // What the kubelet asks of it goes on being answered, and a start without the API server is one, too.
+    wait_for_log(cluster, "the agent to notice that the API server is away", logged)?;
+    // The kubelet's requests are still answered, even by an agent that starts without the API server.
+    let logged = cluster.agents[0].log()?.len();
     cluster.agent().stand.restart_frontend()?;
-    std::thread::sleep(Duration::from_secs(1));
+    wait_for_log(cluster, "the new agent to notice that the API server is away", logged)?;
     server.release();
     cluster.access.wait_until_ready(START)?;
     cluster.delete_claim("data")?;
     holds(cluster, 0)
+}
+
+/// Waits until the agent has logged more than these bytes.
+fn wait_for_log(cluster: &Cluster, what: &str, bytes: usize) -> Result<()> {
+    cluster.access.wait(PATIENCE, what, || {
+        ensure!(cluster.agents[0].log()?.len() > bytes, "it has logged nothing");
+        Ok(())
+    })
 }
 
 fn etcd_restarts(cluster: &mut Cluster) -> Result<()> {
@@ -142,7 +172,10 @@ fn etcd_restarts(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("before", &cluster.class, "16Mi"), &node))?;
     let etcd = cluster.access.component("etcd");
     etcd.hold()?;
-    std::thread::sleep(Duration::from_secs(1));
+    cluster.access.wait(PATIENCE, "the API server to miss etcd", || {
+        ensure!(cluster.access.wait_until_ready(Duration::ZERO).is_err(), "it says that it is ready");
+        Ok(())
+    })?;
     etcd.release();
     cluster.access.wait_until_ready(START)?;
     let claim = on(claim("after", &cluster.class, "16Mi"), &node);
@@ -156,25 +189,27 @@ fn the_helper_dies(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.agent().stand.kill_helper()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
+    // With the helper it would be bound within a second.
     cluster.stays_pending("data", Duration::from_secs(1))?;
     cluster.agent().stand.start_helper()?;
     cluster.bound("data").map(drop)
 }
 
 fn the_namespace_goes(cluster: &mut Cluster) -> Result<()> {
-    use k8s_openapi::api::core::v1::Namespace;
-    use kube::Api;
     let name = format!("{}-other", cluster.namespace);
     let namespaces: Api<Namespace> = Api::all(cluster.access.client());
     let namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
     cluster.access.run(namespaces.create(&Default::default(), &namespace))?;
-    let claims: Api<k8s_openapi::api::core::v1::PersistentVolumeClaim> =
-        Api::namespaced(cluster.access.client(), &name);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.access.client(), &name);
     let node = cluster.node();
     for number in 0..3 {
         let claim = serde_json::from_value(on(claim(&format!("data-{number}"), &cluster.class, "4Mi"), &node))?;
         cluster.access.run(claims.create(&Default::default(), &claim)).context("create a claim")?;
     }
+    cluster.access.wait(PATIENCE, "the agent to create a volume", || {
+        ensure!(!cluster.agents[0].volumes()?.is_empty(), "the pool holds none");
+        Ok(())
+    })?;
     cluster.access.run(namespaces.delete(&name, &Default::default()))?;
     cluster.access.wait_until_gone(&namespaces, &name, PATIENCE)?;
     holds(cluster, 0)

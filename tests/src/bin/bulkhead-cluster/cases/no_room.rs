@@ -1,22 +1,21 @@
-//! A node without room gives a claim back, and the scheduler finds another.
+//! A node without room gives a claim back, and the scheduler chooses another node.
 
-use std::fs;
-use std::time::Duration;
+use std::fs::File;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
+use bulkhead_tests::cluster::{Cluster, audit};
 use bulkhead_tests::observe::mounts;
-use serde_json::{Value, json};
+use serde_json::json;
 
 cases! {
     on Cluster;
     a_claim_is_given_back_with_an_event,
-    a_broken_pool_is_one_without_room,
-    capacity_is_told_before_the_claim_is_given_back,
-    the_scheduler_goes_elsewhere,
+    a_broken_pool_has_no_room,
+    capacity_is_published_before_the_claim_is_given_back,
+    the_scheduler_chooses_another_node,
     a_pod_waits_until_there_is_room,
 }
 
@@ -30,7 +29,7 @@ fn a_claim_is_given_back_with_an_event(cluster: &mut Cluster) -> Result<()> {
         is_given_back(cluster, name)?;
         cluster.event(name, "ProvisioningFailed", "has room for")?;
     }
-    ensure!(cluster.agents[0].volumes()?.is_empty(), "something was made");
+    ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created");
     Ok(())
 }
 
@@ -43,7 +42,7 @@ fn is_given_back(cluster: &Cluster, name: &str) -> Result<()> {
     done.map(drop)
 }
 
-fn a_broken_pool_is_one_without_room(cluster: &mut Cluster) -> Result<()> {
+fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
     let agent = cluster.add_agent_with(|stand| {
         stand.add_pool("default")?;
         stand.add_pool("fast")?;
@@ -51,8 +50,8 @@ fn a_broken_pool_is_one_without_room(cluster: &mut Cluster) -> Result<()> {
     })?;
     let node = agent.node.clone();
     let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
-    ensure!(cluster.room(&class, &node)? == 0, "there is room in a pool that is not mounted");
-    ensure!(cluster.room(&cluster.class, &node)? > 0, "the pool beside it has none");
+    ensure!(cluster.room(&class, &node)? == 0, "a pool that is not mounted has room");
+    ensure!(cluster.room(&cluster.class, &node)? > 0, "the other pool has no room");
     cluster.create_claim(&on(claim("data", &class, "16Mi"), &node))?;
     is_given_back(cluster, "data")?;
     cluster.event("data", "ProvisioningFailed", "fast")?;
@@ -60,47 +59,30 @@ fn a_broken_pool_is_one_without_room(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-fn capacity_is_told_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
+fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    cluster.capacity(&cluster.class, &node)?;
-    let before = writes(cluster, &node)?.len();
-    cluster.create_claim(&on(claim("first", &cluster.class, "300Mi"), &node))?;
-    cluster.create_claim(&on(claim("second", &cluster.class, "300Mi"), &node))?;
-    let given_back = || -> Result<String> {
-        for name in ["first", "second"] {
-            let found = cluster.access.run(cluster.claims().get(name))?;
-            if !found.metadata.annotations.unwrap_or_default().contains_key(SELECTED_NODE) {
-                return Ok(name.to_owned());
-            }
-        }
-        anyhow::bail!("both have their node")
-    };
-    cluster.access.wait(cluster.patience(), "one of two claims to be given back", given_back)?;
-    let order = writes(cluster, &node)?.split_off(before);
-    let given_back = order.iter().position(|what| what == "persistentvolumeclaims").context("no claim was patched")?;
-    let told = order[..given_back].iter().any(|what| what == "csistoragecapacities");
-    ensure!(told, "the order is {order:?}");
+    let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
+    // Somebody fills the pool, and the agent does not know.
+    let filler = cluster.agents[0].stand.pool().directory.join(".filler");
+    let file = File::create(&filler)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 300 << 20)?;
+    let before = audit::log(&cluster.access, Some(&node))?.len();
+    cluster.create_claim(&on(claim("data", &cluster.class, "300Mi"), &node))?;
+    is_given_back(cluster, "data")?;
+    let made = audit::log(&cluster.access, Some(&node))?.split_off(before);
+    let order: Vec<&str> = made.iter().filter(|one| one.verb == "patch").map(|one| one.name.as_str()).collect();
+    let given_back = order.iter().position(|name| *name == "data").context("the agent has not patched the claim")?;
+    ensure!(order[..given_back].contains(&object.as_str()), "the order is {order:?}");
+    std::fs::remove_file(filler)?;
     Ok(())
 }
 
-/// What kinds of objects a node's agent has patched, in order.
-fn writes(cluster: &Cluster, node: &str) -> Result<Vec<String>> {
-    let log = fs::read_to_string(cluster.access.directory().join("audit.log"))?;
-    let patched = |line: &str| {
-        let entry: Value = serde_json::from_str(line).ok()?;
-        let own = entry["user"]["extra"]["authentication.kubernetes.io/node-name"][0] == node;
-        let kind = entry["objectRef"]["resource"].as_str().map(str::to_owned);
-        kind.filter(|_| own && entry["verb"] == "patch")
-    };
-    Ok(log.lines().filter_map(patched).collect())
-}
-
-fn the_scheduler_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
+fn the_scheduler_chooses_another_node(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent()?;
     for agent in &cluster.agents {
         cluster.capacity(&cluster.class, &agent.node)?;
     }
-    // Each node holds one of these and no second; the scheduler has room on both in its books when it begins.
+    // A node can hold one of these and not two. When the scheduler begins, it knows of room on both nodes.
     for name in ["a", "b"] {
         cluster.create_claim(&claim(name, &cluster.class, "300Mi"))?;
     }
@@ -125,7 +107,14 @@ fn a_pod_waits_until_there_is_room(cluster: &mut Cluster) -> Result<()> {
     cluster.capacity_below(&cluster.class, &node, 200 << 20)?;
     cluster.create_claim(&claim("second", &cluster.class, "300Mi"))?;
     cluster.create_pod(&pod("second", &cluster.namespace, &["second"]))?;
-    cluster.stays_pending("second", Duration::from_secs(3))?;
+    cluster.access.wait_for(&cluster.pods(), "second", cluster.patience(), "to be unschedulable", |pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+        let waits = conditions.iter().any(|condition| condition.reason.as_deref() == Some("Unschedulable"));
+        ensure!(waits, "its conditions are {conditions:?}");
+        Ok(())
+    })?;
+    let claim = cluster.access.run(cluster.claims().get("second"))?;
+    ensure!(claim.spec.is_some_and(|spec| spec.volume_name.is_none()), "the claim has a volume already");
     cluster.delete_claim("first")?;
     cluster.bound("second").map(drop)
 }

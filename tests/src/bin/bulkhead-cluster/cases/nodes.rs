@@ -1,25 +1,26 @@
-//! Several agents on one API server: each does its own work, and none does another's.
+//! Several agents on one API server: each does its own work, and none does the work of another.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::audit::requests;
+use bulkhead_tests::cluster::audit::{self, requests};
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod};
 use bulkhead_tests::cluster::{Cluster, manifests, node};
 
 cases! {
     on Cluster;
-    each_does_its_own_work,
-    one_that_disappears_is_waited_for,
-    one_with_anothers_token_does_nothing,
-    what_a_node_took_along_is_let_go,
     a_token_is_renewed,
-    a_token_that_is_bound_to_nothing_may_do_nothing,
+    each_agent_does_its_own_work,
+    claims_wait_for_an_agent_that_is_away,
+    an_agent_with_another_nodes_token_does_nothing,
+    what_is_documented_for_a_lost_node_works,
+    a_token_that_is_bound_to_no_node_is_refused,
 }
 
-fn each_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
+fn each_agent_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent()?;
     cluster.add_agent()?;
     let nodes: Vec<String> = cluster.agents.iter().map(|agent| agent.node.clone()).collect();
@@ -38,9 +39,9 @@ fn each_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
         ensure!(found.len() == number + 1, "{} has {found:?}", agent.node);
         let made = requests(&cluster.access, Some(&agent.node))?;
         let objects = made.get("create persistentvolumes").copied().unwrap_or_default();
-        ensure!(objects == number + 1, "{} made {objects} objects", agent.node);
+        ensure!(objects == number + 1, "{} created {objects} PersistentVolumes", agent.node);
     }
-    // Deleting one node's claims is that node's work alone.
+    // Only the third node has anything to delete.
     cluster.delete_claim("data-2-0")?;
     cluster.access.wait(cluster.patience(), "the third node to delete its volume", || {
         let counts: Vec<usize> =
@@ -50,20 +51,21 @@ fn each_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn one_that_disappears_is_waited_for(cluster: &mut Cluster) -> Result<()> {
+fn claims_wait_for_an_agent_that_is_away(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent()?;
     let (first, second) = (cluster.node(), cluster.agents[1].node.clone());
     cluster.agents[1].stand.kill_frontend()?;
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &second))?;
     cluster.create_claim(&on(claim("here", &cluster.class, "8Mi"), &first))?;
     cluster.bound("here")?;
-    cluster.stays_pending("there", Duration::from_secs(1))?;
+    // The other claim, which came later, is bound already.
+    cluster.stays_pending("there", Duration::from_millis(500))?;
     cluster.agents[1].stand.start_frontend()?;
     cluster.bound("there").map(drop)
 }
 
-/// The way out that docs/kubernetes.md tells of, line by line.
-fn what_a_node_took_along_is_let_go(cluster: &mut Cluster) -> Result<()> {
+/// The commands of docs/kubernetes.md, line by line.
+fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()> {
     let gone = cluster.add_agent()?.node.clone();
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
     let volume = cluster.bound("there")?.metadata.name.context("a name")?;
@@ -83,19 +85,19 @@ fn what_a_node_took_along_is_let_go(cluster: &mut Cluster) -> Result<()> {
     kubectl(&format!("delete pv {volume} --wait=false"))?;
     kubectl(&format!(r#"patch pv {volume} --type merge --patch {{"metadata":{{"finalizers":null}}}}"#))?;
     cluster.volume_gone(&volume)?;
-    // It comes back after all, and what was never used goes.
+    // The node comes back after all. What was never used there is deleted.
     let uid = node::make(&cluster.access, &gone, &[])?;
     cluster.agents[1].uid = uid;
     cluster.agents[1].renew_token(&cluster.access, Duration::from_secs(600))?;
     cluster.agents[1].stand.start_frontend()?;
-    cluster.access.wait(2 * cluster.patience(), "the node's volume to go", || {
+    cluster.access.wait(2 * cluster.patience(), "the volume on the node to be deleted", || {
         let left = cluster.agents[1].volumes()?;
         ensure!(left.is_empty(), "it holds {left:?}");
         Ok(())
     })
 }
 
-fn one_with_anothers_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
+fn an_agent_with_another_nodes_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
     let second = cluster.add_agent()?.node.clone();
     let (name, uid) = (cluster.node(), cluster.agents[0].uid.clone());
     let token = node::token(&cluster.access, &name, &uid, Duration::from_secs(600))?;
@@ -104,12 +106,11 @@ fn one_with_anothers_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
     cluster.agents[1].stand.start_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &second))?;
     cluster.access.wait(cluster.patience(), "the agent to say why it does nothing", || {
-        let log = cluster.agents[1].log()?;
-        ensure!(log.contains("the token is bound to node"), "it has not");
-        Ok(())
+        cluster.agents[1].has_logged("the token is bound to node")
     })?;
-    cluster.stays_pending("data", Duration::from_secs(2))?;
-    ensure!(cluster.agents[1].volumes()?.is_empty(), "a volume was made");
+    // An agent that did not mind its token would have bound the claim within a second.
+    cluster.stays_pending("data", Duration::from_secs(1))?;
+    ensure!(cluster.agents[1].volumes()?.is_empty(), "a volume was created");
     Ok(())
 }
 
@@ -117,45 +118,40 @@ fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("before", &cluster.class, "8Mi"), &node))?;
     cluster.bound("before")?;
-    // The shortest that there is lives for ten minutes: what becomes of an older one is not waited for.
-    let first = requests_by_credential(cluster, &node)?;
+    // No token lives for less than ten minutes, so this test does not wait for the old one to expire.
+    let first = credentials(cluster, &node)?;
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
     let mut claims = 0..;
     cluster.access.wait(Duration::from_secs(75), "the new token to be used", || {
         let name = format!("data-{}", claims.next().unwrap_or(0));
         cluster.create_claim(&on(claim(&name, &cluster.class, "64Ki"), &node))?;
+        // An agent without work makes no requests. Its client reads the token again once a minute.
         std::thread::sleep(Duration::from_secs(2));
-        let number = requests_by_credential(cluster, &node)?;
-        ensure!(number > first, "all requests come with {number} tokens");
+        let used = credentials(cluster, &node)?;
+        ensure!(used.len() > first.len(), "all requests came with {used:?}");
         Ok(())
     })?;
     cluster.create_claim(&on(claim("after", &cluster.class, "8Mi"), &node))?;
     cluster.bound("after").map(drop)
 }
 
-/// How many different tokens a node's requests came with.
-fn requests_by_credential(cluster: &Cluster, node: &str) -> Result<usize> {
-    let log = std::fs::read_to_string(cluster.access.directory().join("audit.log"))?;
-    let mut seen = std::collections::BTreeSet::new();
-    for entry in log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()) {
-        let extra = &entry["user"]["extra"];
-        if extra["authentication.kubernetes.io/node-name"][0] == node {
-            seen.insert(extra["authentication.kubernetes.io/credential-id"][0].to_string());
-        }
-    }
-    Ok(seen.len())
+/// The tokens that a node's requests came with.
+fn credentials(cluster: &Cluster, node: &str) -> Result<BTreeSet<String>> {
+    let log = audit::log(&cluster.access, Some(node))?;
+    Ok(log.into_iter().map(|request| request.credential).collect())
 }
 
-fn a_token_that_is_bound_to_nothing_may_do_nothing(cluster: &mut Cluster) -> Result<()> {
+fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<()> {
     let token = node::unbound_token(&cluster.access)?;
     cluster.agent().stand.kill_frontend()?;
     node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
     cluster.agent().stand.start_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
-    cluster.stays_pending("data", Duration::from_secs(3))?;
-    // What it made before it was refused goes when it has its own token again.
+    // An agent that is not refused binds a claim within a second.
+    cluster.stays_pending("data", Duration::from_secs(2))?;
+    // The claim is bound when the agent has its own token again.
     cluster.agent().stand.kill_frontend()?;
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
     cluster.agent().stand.start_frontend()?;
-    cluster.bound("data").context("with a token of its own").map(drop)
+    cluster.bound("data").context("with its own token").map(drop)
 }

@@ -1,4 +1,4 @@
-//! A claim that was given to a node becomes a volume there.
+//! A claim whose node is selected gets a volume on that node.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -13,17 +13,17 @@ use serde_json::{Value, json, to_value};
 
 cases! {
     on Cluster;
-    a_directory_field_by_field,
-    a_block_volume,
+    a_directory_volume_field_by_field,
+    a_block_volume_is_an_allocated_image,
     a_pod_brings_its_claim_to_a_node,
-    access_modes_are_taken_over,
+    access_modes_are_copied,
     sizes_are_rounded_up,
-    parameters_of_the_class_are_felt,
-    mount_options_and_retention_come_from_the_class,
-    the_older_annotations_do_as_well,
+    parameters_of_the_class_take_effect,
+    mount_options_and_reclaim_policy_come_from_the_class,
+    the_older_annotations_work,
 }
 
-fn a_directory_field_by_field(cluster: &mut Cluster) -> Result<()> {
+fn a_directory_volume_field_by_field(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let uid = cluster.create_claim(&on(claim("data", &cluster.class, "64Mi"), &node))?;
     let volume = to_value(cluster.bound("data")?)?;
@@ -56,13 +56,13 @@ fn a_directory_field_by_field(cluster: &mut Cluster) -> Result<()> {
     same("read-only", &spec["csi"]["readOnly"], Value::Null)?;
     let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
     same("the affinity", &spec["nodeAffinity"], json!({ "required": { "nodeSelectorTerms": [term] } }))?;
-    ensure!(cluster.agent().stand.pool().volume(&name).join("data").is_dir(), "the pool has no such directory");
+    ensure!(cluster.agent().stand.pool().volume(&name).join("data").is_dir(), "the pool has no directory of that name");
     let event = cluster.event("data", "ProvisioningSucceeded", &name)?;
     same("the event's reporter", &json!(event.reporting_controller), json!(DRIVER))?;
     same("the event's instance", &json!(event.reporting_instance), json!(node))
 }
 
-fn a_block_volume(cluster: &mut Cluster) -> Result<()> {
+fn a_block_volume_is_an_allocated_image(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&block(on(claim("disk", &cluster.class, "32Mi"), &node)))?;
     let volume = to_value(cluster.bound("disk")?)?;
@@ -84,11 +84,11 @@ fn a_pod_brings_its_claim_to_a_node(cluster: &mut Cluster) -> Result<()> {
         ensure!(pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()), "it has no node");
         Ok(())
     })?;
-    ensure!(placed.spec.and_then(|spec| spec.node_name) == Some(cluster.node()), "the pod is elsewhere");
+    ensure!(placed.spec.and_then(|spec| spec.node_name) == Some(cluster.node()), "the pod is on another node");
     Ok(())
 }
 
-fn access_modes_are_taken_over(cluster: &mut Cluster) -> Result<()> {
+fn access_modes_are_copied(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let lists = [json!(["ReadWriteOncePod"]), json!(["ReadOnlyMany"]), json!(["ReadWriteOnce", "ReadOnlyMany"])];
     for (number, modes) in lists.into_iter().enumerate() {
@@ -103,7 +103,7 @@ fn access_modes_are_taken_over(cluster: &mut Cluster) -> Result<()> {
 
 fn sizes_are_rounded_up(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    // A part of a byte counts as one, and sizes come in blocks of 4 KiB.
+    // Part of a byte counts as a byte, and sizes are multiples of 4 KiB.
     for (number, (size, wanted)) in
         [("16777216", "16Mi"), ("16777215500m", "16Mi"), ("17M", "16604Ki")].into_iter().enumerate()
     {
@@ -115,7 +115,7 @@ fn sizes_are_rounded_up(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-fn parameters_of_the_class_are_felt(cluster: &mut Cluster) -> Result<()> {
+fn parameters_of_the_class_take_effect(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| {
         class["parameters"] = json!({
             "pool": "default", "sparse": "true", "dirMode": "0750", "inodes": "1000",
@@ -137,7 +137,7 @@ fn parameters_of_the_class_are_felt(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-fn mount_options_and_retention_come_from_the_class(cluster: &mut Cluster) -> Result<()> {
+fn mount_options_and_reclaim_policy_come_from_the_class(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| {
         class["mountOptions"] = json!(["noexec"]);
         class["reclaimPolicy"] = json!("Retain");
@@ -150,7 +150,7 @@ fn mount_options_and_retention_come_from_the_class(cluster: &mut Cluster) -> Res
     cluster.patch_volume(name, &json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } }))
 }
 
-fn the_older_annotations_do_as_well(cluster: &mut Cluster) -> Result<()> {
+fn the_older_annotations_work(cluster: &mut Cluster) -> Result<()> {
     let mut claim = on(claim("data", &cluster.class, "16Mi"), &cluster.node());
     claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] = json!(cluster.class);
     claim["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-provisioner"] = json!(DRIVER);

@@ -5,31 +5,33 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::audit::{Requests, essential, requests, since};
+use bulkhead_tests::cluster::audit::{self, Request, count};
 use bulkhead_tests::cluster::objects::{claim, on};
 use serde_json::{json, to_value};
 
 cases! {
     on Cluster;
-    few_for_each_step_of_a_claims_life,
-    none_without_work,
+    each_step_of_a_claims_life_costs_few_requests,
+    claims_of_other_nodes_cost_no_requests,
 }
 
-/// What the agent asked for while `work` was done, and what followed at once.
-fn cost(cluster: &Cluster, work: impl FnOnce() -> Result<()>) -> Result<Requests> {
+/// How long an agent must have been quiet for its work to be done: what follows a step follows at once.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// The essential requests that the agent makes for `work`.
+fn cost(cluster: &Cluster, work: impl FnOnce() -> Result<()>) -> Result<Vec<Request>> {
     let node = cluster.node();
-    std::thread::sleep(Duration::from_secs(2));
-    let before = requests(&cluster.access, Some(&node))?;
+    let before = audit::settled(&cluster.access, &node, QUIET)?.len();
     work()?;
-    std::thread::sleep(Duration::from_secs(2));
-    Ok(since(&before, &requests(&cluster.access, Some(&node))?))
+    let mut made = audit::settled(&cluster.access, &node, QUIET)?.split_off(before);
+    made.retain(Request::is_essential);
+    Ok(made)
 }
 
-fn few_for_each_step_of_a_claims_life(cluster: &mut Cluster) -> Result<()> {
+fn each_step_of_a_claims_life_costs_few_requests(cluster: &mut Cluster) -> Result<()> {
     let cluster = &*cluster;
     let node = cluster.node();
     cluster.capacity(&cluster.class, &node)?;
-    std::thread::sleep(Duration::from_secs(5));
     let provisioned = cost(cluster, || {
         cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
         cluster.bound("data").map(drop)
@@ -48,26 +50,35 @@ fn few_for_each_step_of_a_claims_life(cluster: &mut Cluster) -> Result<()> {
         cluster.delete_claim("data")?;
         cluster.volume_gone(&name)
     })?;
+    // Each step takes at least one request, or they were not counted.
     for (what, made, most) in [("provisioned", provisioned, 3), ("grown", grown, 4), ("deleted", deleted, 2)] {
-        println!("{what}: {} requests: {made:?}", essential(&made));
-        ensure!(essential(&made) <= most, "a claim that is {what} costs more than {most} requests: {made:?}");
+        let (number, made) = (made.len(), count(&made));
+        println!("{what}: {number} requests: {made:?}");
+        ensure!((1..=most).contains(&number), "a claim is {what} with {number} requests, not 1 to {most}: {made:?}");
     }
     Ok(())
 }
 
-fn none_without_work(cluster: &mut Cluster) -> Result<()> {
+fn claims_of_other_nodes_cost_no_requests(cluster: &mut Cluster) -> Result<()> {
+    let cluster = &*cluster;
     let node = cluster.node();
     cluster.capacity(&cluster.class, &node)?;
-    // What a start causes is done by then.
-    std::thread::sleep(Duration::from_secs(10));
+    let mut uids = Vec::new();
     let made = cost(cluster, || {
         for number in 0..20 {
-            cluster.create_claim(&on(claim(&format!("foreign-{number}"), &cluster.class, "4Mi"), "elsewhere"))?;
+            let foreign = on(claim(&format!("foreign-{number}"), &cluster.class, "4Mi"), "elsewhere");
+            uids.push(cluster.create_claim(&foreign)?);
         }
-        std::thread::sleep(Duration::from_secs(3));
-        Ok(())
+        // A claim of this node that comes after them: when it is bound, the agent has seen whatever it sees of them.
+        cluster.create_claim(&on(claim("own", &cluster.class, "4Mi"), &node))?;
+        cluster.bound("own").map(drop)
     })?;
-    // The filesystem may have told of itself meanwhile.
-    ensure!(essential(&made) == 0, "the claims of another node cost {made:?}");
+    let is_foreign = |request: &&Request| {
+        request.name.starts_with("foreign-") || uids.iter().any(|uid| request.name.contains(uid.as_str()))
+    };
+    let foreign: Vec<&Request> = made.iter().filter(is_foreign).collect();
+    ensure!(foreign.is_empty(), "the claims of another node cost {foreign:?}");
+    // Nor do they add to what the own claim costs.
+    ensure!((1..=3).contains(&made.len()), "a claim beside foreign ones costs {:?}", count(&made));
     Ok(())
 }

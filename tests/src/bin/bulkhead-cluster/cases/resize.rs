@@ -1,7 +1,7 @@
-//! A claim that asks for more gets it: the volume, the object, and the claim's status.
+//! A claim that asks for more space gets it: its volume, its PersistentVolume and its status grow.
 
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -15,9 +15,9 @@ cases! {
     a_directory_grows,
     an_image_grows,
     several_steps_in_a_row,
-    more_than_there_is_is_infeasible_and_recovered,
-    what_was_infeasible_is_done_when_there_is_room,
-    a_dead_agent_finishes_when_it_is_back,
+    a_growth_that_was_infeasible_can_be_lowered,
+    a_growth_that_was_infeasible_is_done_when_there_is_room,
+    an_agent_that_was_dead_finishes_when_it_is_back,
 }
 
 fn ask_for(cluster: &Cluster, name: &str, size: &str) -> Result<()> {
@@ -35,11 +35,11 @@ fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
     Ok(to_value(claim)?)
 }
 
-/// The claim's status as external-resizer and the kubelet leave it when all is done.
+/// Checks that the claim's status is what external-resizer and the kubelet leave when a growth is finished.
 fn is_settled(claim: &Value, size: &str) -> Result<()> {
     let status = &claim["status"];
     same("what is allocated", &status["allocatedResources"], json!({ "storage": size }))?;
-    ensure!(status["allocatedResourceStatuses"].get("storage").is_none(), "something is under way: {status}");
+    ensure!(status["allocatedResourceStatuses"].get("storage").is_none(), "a growth is under way: {status}");
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     ensure!(conditions.is_empty(), "conditions are left over: {conditions:?}");
     let key = "volume.kubernetes.io/node-expansion-not-required";
@@ -91,12 +91,12 @@ fn is_infeasible(cluster: &Cluster, name: &str) -> Result<()> {
         ensure!(failed, "its conditions are {conditions:?}");
         Ok(())
     })?;
-    let event = cluster.event(name, "VolumeResizeFailed", "")?;
+    let event = cluster.event(name, "VolumeResizeFailed", "room")?;
     ensure!(event.type_.as_deref() == Some("Warning"), "it is of type {:?}", event.type_);
     Ok(())
 }
 
-fn more_than_there_is_is_infeasible_and_recovered(cluster: &mut Cluster) -> Result<()> {
+fn a_growth_that_was_infeasible_can_be_lowered(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     for (name, claim) in [
         ("data", on(claim("data", &cluster.class, "16Mi"), &node)),
@@ -106,14 +106,14 @@ fn more_than_there_is_is_infeasible_and_recovered(cluster: &mut Cluster) -> Resu
         cluster.bound(name)?;
         ask_for(cluster, name, "2Gi")?;
         is_infeasible(cluster, name)?;
-        // Less than what was asked for, and still more than there is.
+        // Less than was asked for before, and still more than the volume has.
         ask_for(cluster, name, "32Mi")?;
         is_settled(&has(cluster, name, "32Mi")?, "32Mi")?;
     }
     Ok(())
 }
 
-fn what_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster) -> Result<()> {
+fn a_growth_that_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     cluster.create_claim(&on(claim("other", &cluster.class, "300Mi"), &node))?;
@@ -121,29 +121,28 @@ fn what_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster) -> Resu
     cluster.bound("other")?;
     ask_for(cluster, "data", "300Mi")?;
     is_infeasible(cluster, "data")?;
-    // What is published may still be from before the volumes were there.
+    // The capacity that is published may still be from before the volumes.
     let wait_for_room = |enough: bool| {
-        cluster.access.wait(cluster.patience(), "the room to be told", || {
+        cluster.access.wait(cluster.patience(), "the capacity to be published", || {
             let room = cluster.room(&cluster.class, &node)?;
-            ensure!((room > 300 << 20) == enough, "there is {room}");
+            ensure!((room > 300 << 20) == enough, "there are {room} bytes");
             Ok(())
         })
     };
     wait_for_room(false)?;
     cluster.delete_claim("other")?;
     wait_for_room(true)?;
-    // The same size is tried again by itself only after minutes; a byte more is another one.
+    // The agent tries the same size again only after minutes, but another one at once.
     ask_for(cluster, "data", "301Mi")?;
     is_settled(&has(cluster, "data", "301Mi")?, "301Mi")
 }
 
-fn a_dead_agent_finishes_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
+fn an_agent_that_was_dead_finishes_when_it_is_back(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     cluster.bound("data")?;
     cluster.agent().stand.kill_frontend()?;
     ask_for(cluster, "data", "32Mi")?;
-    std::thread::sleep(Duration::from_millis(500));
     cluster.agent().stand.start_frontend()?;
     is_settled(&has(cluster, "data", "32Mi")?, "32Mi")
 }

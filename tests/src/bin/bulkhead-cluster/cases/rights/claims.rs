@@ -1,4 +1,4 @@
-//! Claims: an agent takes them, gives them back and finishes their growth, and leaves everything else as it is.
+//! Claims: an agent may take them, give them back and finish their growth, and nothing else.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const POLICY: &str = "bulkhead-agent-claims";
-// What its expressions say.
+// The messages of its expressions.
 const OF_DRIVER: &str = "an agent may modify only its own driver's claims";
 const SELECTED: &str =
     "an agent may modify only claims for which its own node is selected, or take one for which no node is selected";
@@ -30,7 +30,7 @@ cases! {
     no_claims_are_made: Bare,
     a_growth_is_finished: Bare,
     another_nodes_growth_is_left_alone: Bare,
-    nothing_but_the_growth_is_told: Bare,
+    nothing_but_the_growth_is_written_to_the_status: Bare,
 }
 
 /// Selects a node, or none.
@@ -53,7 +53,7 @@ fn claims_are_taken_and_given_back(cluster: &mut Cluster) -> Result<()> {
         let renamed = json!({ "metadata": { "annotations": { PROVISIONER: null, OLD_PROVISIONER: DRIVER } } });
         rights.administrator.patch(&path, Patch::Merge, &renamed).granted()?;
         round()?;
-        // An empty name is that of no node.
+        // An empty name selects no node.
         rights.administrator.patch(&path, Patch::Merge, &select("")).granted()?;
         round()
     })
@@ -65,7 +65,7 @@ fn another_nodes_claim_is_left_alone(cluster: &mut Cluster) -> Result<()> {
         let (theirs, _) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         let (own, _) = rights.make_claim(&rights.claim("own", &rights.here))?;
         let label = json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.here } } });
-        // Taken for somebody else, by way of the status, or by a token that says no node.
+        // Taken for another node, through the status, or with a token that is bound to no node.
         rights.agent.patch(&open, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&open, Patch::Merge, &select("")).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&open, Patch::Merge, &label).refused_by(POLICY, SELECTED)?;
@@ -75,7 +75,7 @@ fn another_nodes_claim_is_left_alone(cluster: &mut Cluster) -> Result<()> {
             .refused_by(POLICY, SELECTED)?;
         rights.unbound.patch(&open, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, UNBOUND)?;
         rights.unbound.patch(&open, Patch::Merge, &select("")).refused_by(POLICY, UNBOUND)?;
-        // Taken away, given away, given back for somebody else, and given back so that no node may have it.
+        // Taken from another node, given to another node, given back in its name, and given back as nobody's.
         rights.agent.patch(&theirs, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&own, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&own, Patch::Merge, &select("")).refused_by(POLICY, SELECTED)?;
@@ -89,7 +89,7 @@ fn another_drivers_claim_is_left_alone(cluster: &mut Cluster) -> Result<()> {
         let mut claim = rights.claim("data", &rights.here);
         claim["spec"]["storageClassName"] = json!("");
         claim["metadata"]["annotations"][PROVISIONER] = json!("other.example.com");
-        // The newer name counts.
+        // The newer of the two annotations counts.
         claim["metadata"]["annotations"][OLD_PROVISIONER] = json!(DRIVER);
         let (path, made) = rights.make_claim(&claim)?;
         ensure!(made["metadata"]["labels"].is_null(), "it has labels: {}", made["metadata"]["labels"]);
@@ -131,14 +131,14 @@ fn no_claims_are_made(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let mut claim = rights.open_claim("data");
         rights.agent.create(&rights.claims(), &claim).refused_by_role()?;
-        // What is not there is made by such a patch.
+        // Such a patch creates an object that does not exist.
         claim["apiVersion"] = json!("v1");
         claim["kind"] = json!("PersistentVolumeClaim");
         rights.agent.patch(&path_of(&rights.claims(), &claim), Patch::Apply, &claim).refused_by_role()
     })
 }
 
-/// Makes a bound claim that wants to grow, and gives the path of its status.
+/// Creates a bound claim that asks for more space, and gives the path of its status.
 fn growing(rights: &Rights<'_>) -> Result<String> {
     let (claim, _) = rights.bound("data", &rights.here, &rights.agent)?;
     let larger = json!({ "spec": { "resources": { "requests": { "storage": "16Mi" } } } });
@@ -185,7 +185,7 @@ fn another_nodes_growth_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn nothing_but_the_growth_is_told(cluster: &mut Cluster) -> Result<()> {
+fn nothing_but_the_growth_is_written_to_the_status(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let status = growing(rights)?;
         let modifying = json!({ "status": "Pending", "targetVolumeAttributesClassName": "gold" });

@@ -1,4 +1,4 @@
-//! Requests with a token of one's own choice, as somebody makes them who has stolen it.
+//! Requests with any token, as somebody who has stolen it would make them.
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cluster::access::{Access, connect};
@@ -9,25 +9,25 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tonic::codegen::http::Request;
 
-/// What a body is, unless it is a patch.
+/// The type of a body that is no patch.
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
-/// Who holds a token.
+/// The holder of a token.
 pub struct Holder<'a> {
     access: &'a Access,
     client: Client,
-    /// The token is read from its file whenever it is needed.
+    /// Contains the token, which is read whenever it is needed.
     _directory: Option<TempDir>,
 }
 
 /// How a patch is to be read.
 #[derive(Clone, Copy)]
 pub enum Patch {
-    /// As it stands; null takes a field away.
+    /// Field by field; null removes a field.
     Merge,
     /// With lists merged by their keys.
     Strategic,
-    /// As the whole of what this writer wants.
+    /// As all fields that this writer sets.
     Apply,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Holder<'a> {
         Self { access, client: access.client(), _directory: None }
     }
 
-    /// Who holds this token.
+    /// The holder of this token.
     pub fn of_token(access: &'a Access, token: &str) -> Result<Self> {
         let directory = TempDir::new_in(access.directory())?;
         write_kubeconfig(access, directory.path(), token)?;
@@ -64,12 +64,12 @@ impl<'a> Holder<'a> {
         self.request("POST", path, &[JSON], Some(object))
     }
 
-    /// The same, with nothing made.
+    /// Asks whether an object could be created, and creates none.
     pub fn try_create(&self, path: &str, object: &Value) -> Answer {
         self.create(&format!("{path}?dryRun=All"), object)
     }
 
-    /// Makes something by impersonating the agent of `node`, whose token this one has not.
+    /// Creates an object by impersonating the agent of `node`, without its token.
     pub fn create_as_agent_of(&self, node: &str, path: &str, object: &Value) -> Answer {
         let user = format!("system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}");
         let headers = [
@@ -95,7 +95,7 @@ impl<'a> Holder<'a> {
     }
 
     fn request(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Option<&Value>) -> Answer {
-        let told = format!("{method} {path} {}", body.map(Value::to_string).unwrap_or_default());
+        let text = format!("{method} {path} {}", body.map(Value::to_string).unwrap_or_default());
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
@@ -103,22 +103,22 @@ impl<'a> Holder<'a> {
         }
         let built = request.body(body).map_err(kube::Error::HttpError);
         let result = built.and_then(|built| self.access.run(self.client.request(built)));
-        Answer { request: told, result }
+        Answer { request: text, result }
     }
 }
 
 impl Answer {
-    /// Complains unless it was granted, and gives the object.
+    /// Checks that it was granted, and gives the object.
     pub fn granted(self) -> Result<Value> {
         self.result.with_context(|| format!("not granted: {}", self.request))
     }
 
-    /// Complains unless it was refused by that expression of a policy which says `message`.
+    /// Checks that it was refused by the expression of a policy whose message is `message`.
     pub fn refused_by(self, policy: &str, message: &str) -> Result<()> {
         self.refused(&format!("ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"))
     }
 
-    /// Complains unless it was refused because nobody granted it.
+    /// Checks that it was refused because no role grants it.
     pub fn refused_by_role(self) -> Result<()> {
         self.refused("cannot")
     }
@@ -127,11 +127,17 @@ impl Answer {
         match self.result {
             Ok(object) => bail!("granted: {}: {object}", self.request),
             Err(kube::Error::Api(status)) => {
-                let told = status.code == 403 && status.message.contains(by);
-                ensure!(told, "{} is refused otherwise: {}: {}", self.request, status.code, status.message);
+                let as_expected = status.code == 403 && status.message.contains(by);
+                ensure!(
+                    as_expected,
+                    "{} was refused for another reason: {}: {}",
+                    self.request,
+                    status.code,
+                    status.message
+                );
                 Ok(())
             }
-            Err(error) => Err(error).with_context(|| format!("not even refused: {}", self.request)),
+            Err(error) => Err(error).with_context(|| format!("neither granted nor refused: {}", self.request)),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Labels: claims and volumes get that of their node in the same write, whoever writes.
+//! Labels: claims and volumes get that of their node in the same write, no matter who writes.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -15,7 +15,7 @@ cases! {
     on Cluster;
     claims_are_labelled_in_the_same_write: Bare,
     bound_claims_without_a_node_get_no_label: Bare,
-    no_label_ever_fails_a_write: Bare,
+    the_label_never_makes_a_write_fail: Bare,
     volumes_get_their_nodes_label: Bare,
 }
 
@@ -28,13 +28,13 @@ fn claims_are_labelled_in_the_same_write(cluster: &mut Cluster) -> Result<()> {
         let mut claim = rights.open_claim("data");
         claim["metadata"]["labels"] = json!({ "colour": "red" });
         let (path, made) = rights.make_claim(&claim)?;
-        ensure!(*label(&made) == "", "a claim that nobody has is labelled {}", label(&made));
+        ensure!(*label(&made) == "", "a claim without a node is labelled {}", label(&made));
         ensure!(made["metadata"]["labels"]["colour"] == "red", "its own label is gone");
         let taken = rights.administrator.patch(&path, Patch::Merge, &select(rights.here.as_str())).granted()?;
         ensure!(*label(&taken) == rights.here, "a claim of a node is labelled {}", label(&taken));
         let back = rights.agent.patch(&path, Patch::Merge, &select(Value::Null)).granted()?;
         ensure!(*label(&back) == "", "a claim given back is labelled {}", label(&back));
-        // Whoever writes another label gets the right one.
+        // A wrong label is replaced by the right one.
         let wrong = json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.there } } });
         let mended = rights.administrator.patch(&path, Patch::Merge, &wrong).granted()?;
         ensure!(*label(&mended) == "", "a wrong label stays: {}", label(&mended));
@@ -55,12 +55,12 @@ fn bound_claims_without_a_node_get_no_label(cluster: &mut Cluster) -> Result<()>
     })
 }
 
-fn no_label_ever_fails_a_write(cluster: &mut Cluster) -> Result<()> {
+fn the_label_never_makes_a_write_fail(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (path, _) = rights.make_claim(&rights.open_claim("data"))?;
         for node in ["n".repeat(64), "n".repeat(253), "no name of a node!".to_owned(), "-n".to_owned()] {
             let written = rights.administrator.patch(&path, Patch::Merge, &select(node.as_str())).granted()?;
-            ensure!(written["metadata"]["annotations"][SELECTED_NODE] == node, "it is not written");
+            ensure!(written["metadata"]["annotations"][SELECTED_NODE] == node, "the annotation was not written");
         }
         let longest = rights.administrator.patch(&path, Patch::Merge, &select("n".repeat(63))).granted()?;
         ensure!(*label(&longest) == "n".repeat(63), "63 bytes are labelled {}", label(&longest));

@@ -1,5 +1,5 @@
-//! What an agent's token is good for: its own node's objects, by the roles and policies of deploy/. Each request is
-//! really made, with the token of a node, of another node, and with one that is bound to no node.
+//! What an agent's token allows: its own node's objects and nothing else, by the roles and policies of deploy/. Each
+//! request is really made, with the token of a node, of another node, and with one that is bound to no node.
 
 mod claims;
 mod holder;
@@ -29,32 +29,32 @@ const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csi
 /// Where the agents' pods are.
 const PODS: &str = "/api/v1/namespaces/bulkhead-system/pods";
 
-/// What each of the policies says to whoever holds a token that says no node.
+/// What each of the policies says to the holder of a token that is not bound to a node.
 const UNBOUND: &str = "the agent's token is not bound to a node";
 
-/// The tests, without those of agents.
+/// The tests. None of them starts an agent.
 pub fn cases() -> Vec<Case<Cluster>> {
     [volumes::cases(), claims::cases(), labels::cases(), reports::cases(), roles::cases()].concat()
 }
 
-/// Two nodes, and those who hold tokens.
+/// Two nodes and the holders of several tokens.
 struct Rights<'a> {
     cluster: &'a Cluster,
     class: String,
-    /// The node in question.
+    /// The node whose agent makes most requests.
     here: String,
     /// Another one.
     there: String,
     administrator: Holder<'a>,
-    /// The agent of the node in question.
+    /// The agent of the first node.
     agent: Holder<'a>,
     /// The agent of the other node.
     other: Holder<'a>,
-    /// Who has a token of the agents' service account that says no node.
+    /// The holder of a token of the agents' service account that is bound to no node.
     unbound: Holder<'a>,
 }
 
-/// Runs a test with two nodes, and takes away what it made.
+/// Runs a test with two nodes, and removes what it made.
 fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<()>) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
     let cluster = &*cluster;
@@ -80,7 +80,7 @@ fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<(
 }
 
 impl Rights<'_> {
-    /// Policies are in force a moment after they were made.
+    /// Policies come into force a moment after they were made.
     fn wait_for_policies(&self) -> Result<()> {
         let volume = self.volume(&json!({ "metadata": { "name": "probe", "uid": "probe" } }), &self.there);
         self.cluster.access.wait(self.cluster.patience(), "the policies to be in force", || {
@@ -95,7 +95,7 @@ impl Rights<'_> {
         })
     }
 
-    /// Takes away what is not in the test's namespace. What fails to go keeps nothing else from going.
+    /// Removes what is not in the test's namespace, all of it even if one removal fails.
     fn clean_up(&self) -> Result<()> {
         let removed = [self.remove_volumes(), self.remove_node(&self.here), self.remove_node(&self.there)];
         removed.into_iter().collect()
@@ -106,7 +106,7 @@ impl Rights<'_> {
         for volume in volumes["items"].as_array().context("a list of volumes")? {
             if volume["spec"]["storageClassName"] == self.class {
                 let path = path_of(VOLUMES, volume);
-                // A volume that its test has deleted may go at any moment, and of the others no agent takes the finalizer.
+                // The volume may be gone already, if the test has deleted it. No agent removes the finalizer of the others.
                 let _ = self.administrator.delete(&path);
                 let _ = self.administrator.patch(&path, Patch::Merge, &json!({ "metadata": { "finalizers": null } }));
             }
@@ -114,7 +114,7 @@ impl Rights<'_> {
         Ok(())
     }
 
-    /// Removes a node, the agent's pod on it and what was told of its room.
+    /// Removes a node, the agent's pod on it and its capacity.
     fn remove_node(&self, node: &str) -> Result<()> {
         let pods = format!("{PODS}?fieldSelector=spec.nodeName={node}&gracePeriodSeconds=0");
         let capacities = format!("{CAPACITIES}?labelSelector={TOPOLOGY_KEY}={node}");
@@ -134,27 +134,27 @@ impl Rights<'_> {
         format!("/apis/events.k8s.io/v1/namespaces/{}/events", self.cluster.namespace)
     }
 
-    /// A claim that the scheduler has given to `node`.
+    /// A claim for which the scheduler has selected `node`.
     fn claim(&self, name: &str, node: &str) -> Value {
         let mut claim = self.open_claim(name);
         claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
         claim
     }
 
-    /// A claim of our driver that nobody has yet.
+    /// A claim of our driver for which no node is selected yet.
     fn open_claim(&self, name: &str) -> Value {
         let mut claim = claim(name, &self.class, "8Mi");
         claim["metadata"]["annotations"][PROVISIONER] = json!(DRIVER);
         claim
     }
 
-    /// Makes a claim as a user does, and gives its path and what it is.
+    /// Creates a claim as a user does, and gives its path and the object.
     fn make_claim(&self, claim: &Value) -> Result<(String, Value)> {
         let made = self.administrator.create(&self.claims(), claim).granted()?;
         Ok((path_of(&self.claims(), &made), made))
     }
 
-    /// The volume that the agent of `node` makes for a claim.
+    /// The volume that the agent of `node` creates for a claim.
     fn volume(&self, claim: &Value, node: &str) -> Value {
         let name = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap_or_default());
         let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
@@ -202,7 +202,7 @@ impl Rights<'_> {
         })
     }
 
-    /// Makes a claim on a node and its volume, and waits until they are bound.
+    /// Creates a claim on a node and its volume, and waits until they are bound.
     fn bound(&self, name: &str, node: &str, agent: &Holder<'_>) -> Result<(String, String)> {
         let (claim_path, claim) = self.make_claim(&self.claim(name, node))?;
         let volume = agent.create(VOLUMES, &self.volume(&claim, node)).granted()?;

@@ -1,4 +1,4 @@
-//! What agents tell: room and events, each in the name of its own node.
+//! Capacity and events: an agent may write them in the name of its own node only.
 
 use anyhow::Result;
 use bulkhead_tests::cases;
@@ -10,23 +10,23 @@ use serde_json::{Value, json};
 use super::{CAPACITIES, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const ROOM_POLICY: &str = "bulkhead-agent-capacities";
-// What its expressions say.
+// The messages of its expressions.
 const ROOM: &str = "an agent may modify only its own node's capacities";
 const ROOM_NAME: &str = "an agent may write only capacities named after its own node";
 const ROOM_LABEL: &str = "an agent may write only capacities that carry its own node's label";
 
 pub const EVENTS: &str = "bulkhead-agent-events";
-// What its expressions say.
+// The messages of its expressions.
 pub const REPORTER: &str = "an agent may report only in its own node's name";
 const SUBJECT: &str = "an agent may report only on PersistentVolumes and PersistentVolumeClaims";
 
 cases! {
     on Cluster;
-    an_agent_tells_its_own_room: Bare,
-    another_nodes_room_is_left_alone: Bare,
-    room_is_told_under_the_nodes_name: Bare,
-    an_agent_reports_in_its_own_name: Bare,
-    what_others_report_is_left_alone: Bare,
+    an_agent_publishes_its_own_capacity: Bare,
+    another_nodes_capacity_is_left_alone: Bare,
+    capacity_is_named_after_its_node: Bare,
+    an_agent_reports_events_in_its_own_name: Bare,
+    events_of_others_are_left_alone: Bare,
 }
 
 fn capacity(rights: &Rights<'_>, node: &str) -> Value {
@@ -40,7 +40,7 @@ fn capacity(rights: &Rights<'_>, node: &str) -> Value {
     })
 }
 
-fn an_agent_tells_its_own_room(cluster: &mut Cluster) -> Result<()> {
+fn an_agent_publishes_its_own_capacity(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let mut object = capacity(rights, &rights.here);
         let path = path_of(CAPACITIES, &object);
@@ -55,7 +55,7 @@ fn an_agent_tells_its_own_room(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn another_nodes_room_is_left_alone(cluster: &mut Cluster) -> Result<()> {
+fn another_nodes_capacity_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let theirs = capacity(rights, &rights.there);
         let path = path_of(CAPACITIES, &theirs);
@@ -85,12 +85,12 @@ fn another_nodes_room_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn room_is_told_under_the_nodes_name(cluster: &mut Cluster) -> Result<()> {
+fn capacity_is_named_after_its_node(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (here, there) = (&rights.here, &rights.there);
         for name in [
             format!("bulkhead-{:020}.{there}", 0),
-            // A node whose name ends in this one's, and others of the right length.
+            // A node whose name ends in this one's, and other names of the right length.
             format!("bulkhead-{:020}.another.{here}", 0),
             format!("bulkhead-{:020}-{here}", 0),
             format!("somebody-{:020}.{here}", 0),
@@ -115,7 +115,7 @@ fn room_is_told_under_the_nodes_name(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn an_agent_reports_in_its_own_name(cluster: &mut Cluster) -> Result<()> {
+fn an_agent_reports_events_in_its_own_name(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let events = rights.events();
         let made = rights.agent.create(&events, &rights.event(&rights.here)).granted()?;
@@ -135,7 +135,7 @@ fn an_agent_reports_in_its_own_name(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn what_others_report_is_left_alone(cluster: &mut Cluster) -> Result<()> {
+fn events_of_others_are_left_alone(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let events = rights.events();
         let labels = json!({ "metadata": { "labels": { "colour": "red" } } });
@@ -143,7 +143,7 @@ fn what_others_report_is_left_alone(cluster: &mut Cluster) -> Result<()> {
             let made = rights.administrator.create(&events, &event).granted()?;
             rights.agent.patch(&path_of(&events, &made), Patch::Merge, &labels).refused_by(EVENTS, message)?;
         }
-        // The older kind of event need not name an instance: to a token of no node it would look like its own.
+        // An event of the older API need not name an instance. To a token without a node it would look like its own.
         let nameless = json!({
             "metadata": { "name": "nameless", "namespace": rights.cluster.namespace },
             "involvedObject": {
@@ -156,7 +156,7 @@ fn what_others_report_is_left_alone(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// What the kubelet of the agent's node reports on a claim.
+/// An event of the kubelet on the agent's node, about a claim.
 fn of_kubelet(rights: &Rights<'_>) -> Value {
     let mut event = rights.event(&rights.here);
     event["reportingController"] = json!("kubelet");
@@ -169,7 +169,7 @@ fn on_pod(rights: &Rights<'_>) -> Value {
     event
 }
 
-/// Events as the core API has them.
+/// The path of events in the core API.
 fn older_events(rights: &Rights<'_>) -> String {
     format!("/api/v1/namespaces/{}/events", rights.cluster.namespace)
 }

@@ -1,4 +1,4 @@
-//! What the agents' role leaves out.
+//! What the agents' role grants, and what it does not.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -12,10 +12,10 @@ cases! {
     on Cluster;
     an_agent_sees_what_it_needs: Bare,
     an_agent_sees_nothing_else: Bare,
-    the_server_says_which_node_a_token_is_of: Bare,
-    a_pods_token_is_good_for_its_node: Bare,
-    nobody_passes_for_another_nodes_agent: Bare,
-    the_policies_are_well_typed: Bare,
+    the_server_says_which_node_a_token_is_bound_to: Bare,
+    a_pods_token_is_bound_to_its_node: Bare,
+    an_agent_impersonates_no_other: Bare,
+    the_policies_have_no_type_warnings: Bare,
 }
 
 const TOKENS: &str = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
@@ -68,7 +68,7 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn the_server_says_which_node_a_token_is_of(cluster: &mut Cluster) -> Result<()> {
+fn the_server_says_which_node_a_token_is_bound_to(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
         let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
@@ -83,7 +83,7 @@ fn the_server_says_which_node_a_token_is_of(cluster: &mut Cluster) -> Result<()>
     })
 }
 
-fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
+fn a_pods_token_is_bound_to_its_node(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let pod = json!({
             "metadata": { "name": format!("{}-agent", rights.cluster.namespace) },
@@ -111,25 +111,29 @@ fn a_pods_token_is_good_for_its_node(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn nobody_passes_for_another_nodes_agent(cluster: &mut Cluster) -> Result<()> {
+fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         let volume = rights.volume(&theirs, &rights.there);
         rights.agent.create_as_agent_of(&rights.there, VOLUMES, &volume).refused_by_role()?;
-        // Who may do so passes for one.
+        // The same request is granted to somebody who may impersonate the agent.
         rights.administrator.create_as_agent_of(&rights.there, VOLUMES, &volume).granted()?;
         Ok(())
     })
 }
 
-fn the_policies_are_well_typed(cluster: &mut Cluster) -> Result<()> {
+fn the_policies_have_no_type_warnings(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         for name in ["volumes", "claims", "capacities", "events"] {
             let path = format!("{POLICIES}/bulkhead-agent-{name}");
             let status = rights.cluster.access.wait(rights.cluster.patience(), "a policy to be checked", || {
                 let policy = rights.administrator.get(&path).granted()?;
                 let checked = &policy["status"]["observedGeneration"];
-                ensure!(*checked == policy["metadata"]["generation"], "generation {checked} is");
+                ensure!(
+                    *checked == policy["metadata"]["generation"],
+                    "generation {checked} was checked, the latest is {}",
+                    policy["metadata"]["generation"]
+                );
                 Ok(policy["status"].clone())
             })?;
             let warnings = &status["typeChecking"]["expressionWarnings"];

@@ -1,4 +1,4 @@
-//! Volumes: an agent makes, grows and deletes those of its own node, each for one claim.
+//! Volumes: an agent may create, grow and delete those of its own node, each for one claim.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{FINALIZER, Patch, Rights, UNBOUND, VOLUMES, path_of, with_rights};
 
 pub const POLICY: &str = "bulkhead-agent-volumes";
-// What its expressions say.
+// The messages of its expressions.
 pub const OWN: &str = "an agent may modify only its own driver's volumes on its own node";
 const NAMED: &str = "an agent may create only volumes named after their claim";
 const SECRET: &str = "an agent may not create a volume that names a secret";
@@ -22,11 +22,11 @@ const FINALIZERS: &str = "an agent may change no finalizer of a volume except it
 
 cases! {
     on Cluster;
-    the_life_of_a_volume_passes: Bare,
-    only_volumes_of_the_own_node_are_made: Bare,
-    a_volume_is_of_one_claim: Bare,
+    a_volumes_whole_life_is_granted: Bare,
+    only_volumes_of_the_own_node_are_created: Bare,
+    a_volume_is_named_after_its_claim: Bare,
     a_new_volume_names_no_secret: Bare,
-    a_new_volume_says_what_its_driver_says: Bare,
+    a_new_volume_has_only_the_drivers_metadata: Bare,
     another_nodes_volume_is_left_alone: Bare,
     another_drivers_volume_is_left_alone: Bare,
     nothing_but_capacity_and_finalizer_is_changed: Bare,
@@ -42,7 +42,7 @@ fn without_finalizer() -> Value {
     json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })
 }
 
-fn the_life_of_a_volume_passes(cluster: &mut Cluster) -> Result<()> {
+fn a_volumes_whole_life_is_granted(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let agent = &rights.agent;
         let (claim, path) = rights.bound("data", &rights.here, agent)?;
@@ -63,7 +63,8 @@ fn the_life_of_a_volume_passes(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// Tries to make a volume for a claim of this node, changed by `edit`; an expression that says `message` refuses it.
+/// Checks that a volume for a claim of this node, changed by `edit`, is refused by the expression whose message is
+/// `message`.
 fn refused(rights: &Rights<'_>, claim: &Value, message: &str, edit: impl FnOnce(&mut Value)) -> Result<()> {
     let mut volume = rights.volume(claim, &rights.here);
     edit(&mut volume);
@@ -75,7 +76,7 @@ fn terms(volume: &mut Value) -> &mut Value {
     &mut volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
 }
 
-fn only_volumes_of_the_own_node_are_made(cluster: &mut Cluster) -> Result<()> {
+fn only_volumes_of_the_own_node_are_created(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
         let (here, there) = (&rights.here, &rights.there);
@@ -102,7 +103,7 @@ fn only_volumes_of_the_own_node_are_made(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-fn a_volume_is_of_one_claim(cluster: &mut Cluster) -> Result<()> {
+fn a_volume_is_named_after_its_claim(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
         refused(rights, &claim, NAMED, |volume| volume["spec"]["claimRef"] = Value::Null)?;
@@ -132,7 +133,7 @@ fn secret() -> Value {
     json!({ "namespace": "kube-system", "name": "secret" })
 }
 
-fn a_new_volume_says_what_its_driver_says(cluster: &mut Cluster) -> Result<()> {
+fn a_new_volume_has_only_the_drivers_metadata(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let (_, claim) = rights.make_claim(&rights.claim("data", &rights.here))?;
         for (label, value) in [
@@ -153,7 +154,7 @@ fn a_new_volume_says_what_its_driver_says(cluster: &mut Cluster) -> Result<()> {
             volume["metadata"]["finalizers"] = json!([FINALIZER, "example.com/mine"]);
         })?;
         refused(rights, &claim, PLAIN, |volume| volume["metadata"]["ownerReferences"] = owners(rights))?;
-        // A cluster's own webhooks may add to what everybody makes.
+        // A cluster's webhooks may add other labels and annotations.
         let mut volume = rights.volume(&claim, &rights.here);
         volume["metadata"]["labels"]["example.com/team"] = json!("red");
         volume["metadata"]["annotations"]["example.com/team"] = json!("red");
@@ -245,7 +246,7 @@ fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
             *wanted = json!([wanted[0], zone]);
             affinity = volume["spec"]["nodeAffinity"].clone();
         })?;
-        // The one change of it that the API server allows.
+        // The one change of an affinity that the API server allows.
         affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][1]["key"] =
             json!("topology.kubernetes.io/zone");
         let change = json!({ "spec": { "nodeAffinity": affinity } });
@@ -255,7 +256,7 @@ fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// Makes a volume on this node as an administrator does, changed by `edit`, and gives its path.
+/// Creates a volume on this node as an administrator does, changed by `edit`, and gives its path.
 fn by_hand(rights: &Rights<'_>, edit: impl FnOnce(&mut Value)) -> Result<String> {
     let name = format!("{}-by-hand", rights.cluster.namespace);
     let mut object = volume(&name, "by-hand", &rights.class, "8Mi", &rights.here);
