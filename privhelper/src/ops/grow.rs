@@ -5,16 +5,18 @@ use std::os::fd::OwnedFd;
 use bulkhead_protocol::{Bytes, Error, Inodes, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{existing, existing_of, wrong_kind};
+use super::{existing, wrong_kind};
 use crate::log;
 use crate::state::{Kind, Record, Share, State, failed, layout, limits};
 use crate::sys::{Result as SysResult, file};
 
 /// Raises a directory volume's quota.
 pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
-    let volume = existing(state, id)?;
+    let volume = existing(state, id, Kind::Directory)?;
     let old = volume.record;
-    let VolumeKind::Directory { inodes: had, mode } = old.spec.kind else { return Err(wrong_kind(id, &volume)) };
+    let VolumeKind::Directory { inodes: had, mode } = old.spec.kind else {
+        return Err(wrong_kind(id, Kind::Directory));
+    };
     let (size, inodes) = (size.max(old.spec.size), inodes.max(had));
     let new = Record { spec: VolumeSpec { size, kind: VolumeKind::Directory { inodes, mode }, ..old.spec }, ..old };
     if new == old {
@@ -43,7 +45,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
 
 /// Grows a block volume's image. Its loop device takes on the new size when it is told to.
 pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Error> {
-    let volume = existing_of(state, id, Kind::Block)?;
+    let volume = existing(state, id, Kind::Block)?;
     let old = volume.record;
     if size <= old.spec.size {
         return Ok(Reply::Size(old.spec.size));

@@ -4,14 +4,14 @@ use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::target::check_unpublished;
-use super::{absent, existing, existing_of, mark_used, wrong_kind};
+use super::{absent, existing, mark_used, wrong_kind};
 use crate::state::{Device, Kind, State, Volume, failed, layout};
 use crate::sys::Errno;
 
 /// Attaches a block volume's image to a loop device.
 pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Reply, Error> {
-    let volume = existing(state, id)?;
-    let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else { return Err(wrong_kind(id, &volume)) };
+    let volume = existing(state, id, Kind::Block)?;
+    let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else { return Err(wrong_kind(id, Kind::Block)) };
     let pool = state.pool_at(volume.pool)?;
     let cannot = |errno| failed("attach volume", id, errno);
     let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -56,7 +56,7 @@ pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 
 /// Tells a block volume's loop device, if it has one, that its image has grown.
 pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let volume = existing_of(state, id, Kind::Block)?;
+    let volume = existing(state, id, Kind::Block)?;
     if let Some(device) = attached(state, id, &volume)? {
         state.loops.refresh(device.number).map_err(|errno| failed("resize the device of volume", id, errno))?;
     }

@@ -2,47 +2,36 @@
 //!
 //! An operation is called with its volume and its target locked.
 
-mod bind;
 mod create;
 mod delete;
-mod device;
 mod grow;
 mod loops;
+mod publish;
 mod status;
 mod target;
 mod unpublish;
 
 use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
 
-pub use bind::bind_mount;
 pub use create::create;
 pub use delete::{Deletable, delete, release};
-pub use device::make_device;
 pub use grow::{grow_image, set_quota};
 pub use loops::{loop_attach, loop_detach, loop_resize};
+pub use publish::{bind_mount, make_device};
 pub use status::{list, pool_status, usage};
 pub use unpublish::{remove_device, unmount};
 
 use crate::state::{Kind, Record, Served, State, Volume, failed};
 
-/// A volume that must exist.
-fn existing(state: &State, id: &VolumeId) -> Result<Volume, Error> {
-    state.volumes.get(id).ok_or_else(|| state.unknown(id))
-}
-
 /// A volume that must exist and be of this kind.
-fn existing_of(state: &State, id: &VolumeId, kind: Kind) -> Result<Volume, Error> {
-    let volume = existing(state, id)?;
-    if volume.kind() == kind { Ok(volume) } else { Err(wrong_kind(id, &volume)) }
+fn existing(state: &State, id: &VolumeId, kind: Kind) -> Result<Volume, Error> {
+    let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
+    if volume.kind() == kind { Ok(volume) } else { Err(wrong_kind(id, kind)) }
 }
 
-/// The refusal of a request that is for the other kind of volume.
-fn wrong_kind(id: &VolumeId, volume: &Volume) -> Error {
-    let message = match volume.kind() {
-        Kind::Directory => format!("volume {id} is a directory volume, not a block volume"),
-        Kind::Block => format!("volume {id} is a block volume, not a directory volume"),
-    };
-    Error::new(ErrorKind::WrongKind, message)
+/// The refusal of a request for the kind of volume that this one is not.
+fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
+    Error::new(ErrorKind::WrongKind, format!("volume {id} is not a {wanted}"))
 }
 
 /// The answer to a request to take away a volume that is not known: done, if it is certain that nothing of it is there,

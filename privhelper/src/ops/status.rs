@@ -6,7 +6,6 @@ use bulkhead_protocol::{
 };
 use rustix::fs::{FileType, OFlags};
 
-use super::existing;
 use super::loops::attached;
 use super::target::Target;
 use crate::state::{Kind, Served, State, Volume, failed, layout};
@@ -17,7 +16,7 @@ const NOT_ENFORCED: &str = "sizes are not enforced in this pool: it is configure
 
 /// A volume's settings and how much of it is used. If a target is given, only if the volume is published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
-    let volume = existing(state, id)?;
+    let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
     let pool = state.pool_at(volume.pool)?;
     if let Some(target) = target {
         check_published(state, id, &volume, target)?;
@@ -28,7 +27,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         used_bytes: None,
         available_bytes: None,
         used_inodes: None,
-        targets: u32::try_from(volume.targets.len()).unwrap_or(u32::MAX),
+        targets: count(volume.targets.len()),
         condition: Text::default(),
     };
     let fail = |errno| failed("look at volume", id, errno);
@@ -82,39 +81,42 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
 
 /// A page of volumes.
 pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply, Error> {
-    let limit = usize::from(limit).min(MAX_LISTED);
-    let mut taken = 0_usize;
-    let page = state.volumes.page(after, |id, volume| {
-        taken = taken.saturating_add(1);
-        let pool = state.pools.get(volume.pool).filter(|_| taken <= limit)?;
+    let page = state.volumes.page(after, usize::from(limit).min(MAX_LISTED), |id, volume| {
         Some(Listed {
             volume: id.clone(),
-            pool: pool.config.name.clone(),
+            pool: state.pools.get(volume.pool)?.config.name.clone(),
             size: volume.record.spec.size,
             block: volume.kind() == Kind::Block,
-            targets: u32::try_from(volume.targets.len()).unwrap_or(u32::MAX),
+            targets: count(volume.targets.len()),
         })
     });
     UpTo::try_from(page).map(Reply::Volumes).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))
 }
 
-/// Room and condition of a pool.
+/// Free space and condition of a pool.
 pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let room = pool.filesystem.room(&pool.config).map_err(|errno| failed("find the room in pool", name, errno))?;
-    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-    let available = room.available / SIZE_STEP * SIZE_STEP;
-    let conditions = conditions(pool);
+    let available = whole_steps(room.available);
     Ok(Reply::Pool(PoolStatus {
         quota: pool.config.quota,
         total: room.total,
         available,
-        largest_volume: available.min(room.free / SIZE_STEP * SIZE_STEP),
+        largest_volume: available.min(whole_steps(room.free)),
         promised: pool.filesystem.promised(),
         volumes: count(state.volumes.count(index)),
         emptying: count(state.deletions.count(index)),
-        conditions: UpTo::try_from(conditions).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(pool)).unwrap_or_default(),
     }))
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The largest size that is not above so many bytes.
+fn whole_steps(bytes: u64) -> u64 {
+    bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
 fn conditions(pool: &Served) -> Vec<Text> {
@@ -129,4 +131,17 @@ fn conditions(pool: &Served) -> Vec<Text> {
     }
     conditions.extend(pool.warnings.iter().cloned());
     conditions.into_iter().take(4).map(Text::new).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_down_to_whole_steps() {
+        for (bytes, whole) in [(0, 0), (4095, 0), (4096, 4096), (8191, 4096), (u64::MAX, u64::MAX - 4095)] {
+            assert_eq!(whole_steps(bytes), whole, "{bytes}");
+        }
+        assert_eq!((count(3), count(usize::MAX)), (3, u32::MAX));
+    }
 }

@@ -2,11 +2,11 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
-use crate::state::{Kind, Published, State, Volume, failed};
+use crate::state::{Kind, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -14,49 +14,10 @@ use crate::sys::{Errno, Result as SysResult};
 
 /// A target, with the directory that holds it open.
 pub struct Target<'a> {
-    path: &'a TargetPath,
+    /// Its path.
+    pub path: &'a TargetPath,
     parent: OwnedFd,
     name: &'a str,
-}
-
-/// Publishes a volume at a target, unless it is published there in the same way already. `content` opens what is to be
-/// bound there, and returns it with the flags of the mount.
-///
-/// # Errors
-/// `AlreadyExists` when the target holds another volume, or this one in another way; `InUse` when the volume is
-/// published at another target and `exclusive` forbids that.
-pub fn publish(
-    state: &State,
-    id: &VolumeId,
-    volume: &Volume,
-    target: &Target<'_>,
-    flags: MountFlags,
-    exclusive: bool,
-    content: impl FnOnce() -> Result<(OwnedFd, MountAttrFlags), Error>,
-) -> Result<Reply, Error> {
-    let path = target.path;
-    if let Some(published) = volume.targets.get(path) {
-        if target.mount()?.is_some_and(|mount| mount.id == published.source) {
-            if published.flags == flags {
-                return Ok(Reply::Done);
-            }
-            let message = format!("volume {id} is published at {path} with other flags; unpublish it there first");
-            return Err(Error::new(ErrorKind::AlreadyExists, message));
-        }
-        // Somebody with the right to do so has unmounted it.
-        state.volumes.remove_target(id, path);
-    } else if let Some(other) = state.volumes.at(path) {
-        return Err(Error::new(ErrorKind::AlreadyExists, format!("target {path} holds volume {other}")));
-    }
-    if let Some(other) = volume.targets.keys().find(|other| exclusive && *other != path) {
-        let message = format!("volume {id} is published at {other}, and the access mode allows one target only");
-        return Err(Error::new(ErrorKind::InUse, message));
-    }
-    let (content, mount_flags) = content()?;
-    target.make(volume.kind())?;
-    let source = target.bind(&content, mount_flags)?;
-    state.volumes.add_target(id, path.clone(), Published { source, flags });
-    Ok(Reply::Done)
 }
 
 /// Checks that a volume is published nowhere. Targets are forgotten where somebody has taken the mount away, but not
@@ -128,7 +89,7 @@ impl<'a> Target<'a> {
     }
 
     /// Makes the target anew. What is there must be empty and of the right form.
-    fn make(&self, kind: Kind) -> Result<(), Error> {
+    pub fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
         let made = match kind {
             Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(0o750)),
@@ -165,7 +126,7 @@ impl<'a> Target<'a> {
     }
 
     /// Binds `content` to the target, with its flags set before anybody can see it, and returns what was bound.
-    fn bind(&self, content: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
+    pub fn bind(&self, content: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
         let bound = || -> SysResult<FileId> {
             let id = file::status(&content)?.id;
             let entry = file::open_entry(&self.parent, self.name)?;

@@ -24,7 +24,7 @@ pub fn remove_device(state: &State, id: &VolumeId, path: &TargetPath) -> Result<
 fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Result<Reply, Error> {
     let Some(volume) = state.volumes.get(id) else { return absent(state, id, Some(path)) };
     if volume.kind() != kind {
-        return Err(wrong_kind(id, &volume));
+        return Err(wrong_kind(id, kind));
     }
     if let Some(other) = state.volumes.at(path).filter(|other| other != id) {
         return Err(Error::new(ErrorKind::InUse, format!("target {path} holds volume {other}, not volume {id}")));

@@ -113,14 +113,115 @@ impl Volumes {
         lock(&self.0).targets.get(target).cloned()
     }
 
-    /// The volumes after `after` in the order of their ids, each as `page` makes it, until it returns `None`.
-    pub fn page<T>(&self, after: Option<&VolumeId>, mut page: impl FnMut(&VolumeId, &Volume) -> Option<T>) -> Vec<T> {
+    /// At most `limit` volumes after `after`, in the order of their ids, as `show` shows them.
+    pub fn page<T>(
+        &self,
+        after: Option<&VolumeId>,
+        limit: usize,
+        show: impl Fn(&VolumeId, &Volume) -> Option<T>,
+    ) -> Vec<T> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        lock(&self.0).volumes.range((from, Bound::Unbounded)).map_while(|(id, volume)| page(id, volume)).collect()
+        let table = lock(&self.0);
+        let volumes = table.volumes.range((from, Bound::Unbounded)).take(limit);
+        volumes.filter_map(|(id, volume)| show(id, volume)).collect()
     }
 
     /// How many volumes a pool has.
     pub fn count(&self, pool: usize) -> usize {
         lock(&self.0).volumes.values().filter(|volume| volume.pool == pool).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use bulkhead_protocol::{BlockSize, Bytes, NameHash, VolumeKind, VolumeSpec};
+
+    use super::*;
+
+    fn id(text: &str) -> VolumeId {
+        text.parse().expect("a volume id")
+    }
+
+    fn target(path: &str) -> TargetPath {
+        TargetPath { directory: "work".parse().expect("a name"), path: path.parse().expect("a path") }
+    }
+
+    fn volume(pool: usize) -> Volume {
+        let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
+        let spec = VolumeSpec { size: Bytes::MAX, kind, name_hash: NameHash([0; 32]) };
+        Volume {
+            pool,
+            project: None,
+            record: Record { spec, unused: true },
+            content: FileId { device: (0, 0), inode: 1 },
+            targets: BTreeMap::new(),
+            device: None,
+        }
+    }
+
+    fn table(ids: &[&str]) -> Volumes {
+        let volumes = Volumes::default();
+        for (pool, name) in ids.iter().enumerate() {
+            assert!(volumes.insert(id(name), volume(pool % 2)));
+        }
+        volumes
+    }
+
+    fn published() -> Published {
+        Published { source: FileId { device: (0, 0), inode: 2 }, flags: MountFlags::default() }
+    }
+
+    #[test]
+    fn an_id_is_taken_once() {
+        let volumes = table(&["vol-a"]);
+        assert!(!volumes.insert(id("vol-a"), volume(7)));
+        assert_eq!(volumes.get(&id("vol-a")).map(|volume| volume.pool), Some(0), "the first one stays");
+        volumes.remove(&id("vol-a"));
+        assert!(volumes.get(&id("vol-a")).is_none());
+        assert!(volumes.insert(id("vol-a"), volume(7)));
+    }
+
+    #[test]
+    fn a_page_begins_after_an_id_and_ends_at_its_limit() {
+        let volumes = table(&["vol-c", "vol-a", "vol-d", "vol-b"]);
+        let page = |after: Option<&str>, limit| {
+            volumes.page(after.map(id).as_ref(), limit, |id, _| Some(id.as_str().to_owned())).join(" ")
+        };
+        assert_eq!(page(None, 2), "vol-a vol-b");
+        assert_eq!(page(Some("vol-b"), 2), "vol-c vol-d");
+        assert_eq!(page(Some("vol-bb"), 9), "vol-c vol-d", "the id need not exist");
+        assert_eq!(page(Some("vol-d"), 2), "");
+        assert_eq!(page(None, 0), "");
+    }
+
+    #[test]
+    fn volumes_are_counted_by_pool() {
+        let volumes = table(&["vol-a", "vol-b", "vol-c"]);
+        assert_eq!([volumes.count(0), volumes.count(1), volumes.count(2)], [2, 1, 0]);
+    }
+
+    #[test]
+    fn a_target_belongs_to_one_volume_until_it_is_removed() {
+        let volumes = table(&["vol-a", "vol-b"]);
+        volumes.add_target(&id("vol-a"), target("a"), published());
+        assert_eq!(volumes.at(&target("a")), Some(id("vol-a")));
+        assert_eq!(volumes.at(&target("b")), None);
+        let targets: BTreeSet<_> = volumes.get(&id("vol-a")).expect("it exists").targets.into_keys().collect();
+        assert_eq!(targets, BTreeSet::from([target("a")]));
+        volumes.remove_target(&id("vol-b"), &target("a"));
+        assert_eq!(volumes.at(&target("a")), Some(id("vol-a")), "another volume's target stays");
+        volumes.remove_target(&id("vol-a"), &target("a"));
+        assert_eq!(volumes.at(&target("a")), None);
+        assert!(volumes.get(&id("vol-a")).expect("it exists").targets.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_published_of_a_volume_that_does_not_exist() {
+        let volumes = Volumes::default();
+        volumes.add_target(&id("vol-a"), target("a"), published());
+        assert_eq!(volumes.at(&target("a")), None);
+        volumes.update(&id("vol-a"), |_| panic!("there is nothing to change"));
     }
 }
