@@ -14,9 +14,8 @@ use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::EMPTIER;
-use crate::sys::capability::{allow, drop_all_but, raise, verify_dropped};
+use crate::sys::capability::{allow, raise};
 use crate::sys::file::{self, Attributes};
-use crate::sys::seccomp::{self, OnViolation, Process};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, Result as SysResult};
 
@@ -38,14 +37,10 @@ pub struct Report {
     pub errno: Option<i32>,
 }
 
-/// The life of the process, in a jail that holds only the pools. Returns when the server is gone.
-pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>], on_violation: OnViolation) -> Result<(), String> {
-    drop_all_but(EMPTIER).map_err(|errno| format!("the emptier cannot drop its privileges: {errno}"))?;
+/// Does one job after another, in a jail that holds only the pools. Returns when the server is gone.
+pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>]) -> Result<(), String> {
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
     let mut moved = 0;
-    verify_dropped(EMPTIER).map_err(|what| format!("the emptier still has more than it needs: {what}"))?;
-    seccomp::install(Process::Emptier, on_violation)
-        .map_err(|error| format!("the emptier's seccomp filter: {error}"))?;
     loop {
         let length = match socket::receive(server, &mut buffer) {
             Ok(Received::Packet(length)) => length,

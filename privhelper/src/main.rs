@@ -1,34 +1,26 @@
-//! The privileged half of Bulkhead. This file is its life, one call a step, in order; `SECURITY.md` tells why.
-
-mod audit;
-mod capabilities;
-mod dispatch;
-mod emptier;
-mod log;
-mod ops;
-mod server;
-mod start;
-mod state;
-// The only place where `unsafe` is allowed.
-#[allow(unsafe_code)]
-mod sys;
+//! The life of the privileged half of Bulkhead, one call a step, in order.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects, clippy::disallowed_macros, clippy::expect_used, clippy::indexing_slicing,
+        clippy::panic, clippy::unreachable, clippy::unwrap_used
+    )
+)]
 
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use start::config::{self, Command, Config};
-use start::{check, host, jail, marker, outside, privileges, recover, split, welcome};
-use sys::seccomp::{self, Process};
+use bulkhead_privhelper::server;
+use bulkhead_privhelper::start::config::{self, Command, Config};
+use bulkhead_privhelper::start::filter::{self, Process};
+use bulkhead_privhelper::start::{directory, host, jail, outside, privileges, proof, recover, split, welcome};
 
 fn main() -> ExitCode {
-    let command = config::parse(std::env::args().skip(1));
-    let result = match command {
+    let result = match config::parse(std::env::args().skip(1)) {
         Ok(Command::Print(text)) => {
             print!("{text}");
             Ok(())
         }
-        Ok(Command::InitPools(pools)) => marker::init(&pools),
-        Ok(Command::Check(config)) => return check::check(&config),
         Ok(Command::Serve(config)) => serve(&config),
         Err(complaint) => Err(complaint),
     };
@@ -43,17 +35,17 @@ fn main() -> ExitCode {
 
 fn serve(config: &Config) -> Result<(), String> {
     let mut outside = outside::take(config)?;
-    let host = host::inspect(config, true)?;
-    let jail = jail::enter(config, &host)?;
-    jail::prove(&host, &jail)?;
-    let emptier = split::split(config, &host, &jail)?;
-    let state = recover::recover(config, host, jail, emptier)?;
+    let mut host = host::inspect(config, directory::open_or_make)?;
+    let traces = host::claim(config, &mut host)?;
+    let jail = jail::enter(&host)?;
+    proof::prove(&host, &jail)?;
+    let emptier = split::split(config, &host)?;
+    let state = recover::recover(config, host, &traces, jail, emptier)?;
     let welcome = welcome::welcome(config, &state)?;
     let service = Arc::new(server::Service { state, welcome, allowed_uid: config.allowed_uid });
-    privileges::drop_all()?;
+    privileges::drop_all_but(privileges::SERVER)?;
     let threads = server::start(&service)?;
-    seccomp::install(Process::Server, config.on_violation)
-        .map_err(|error| format!("cannot install the seccomp filter: {error}"))?;
+    filter::install(Process::Server, config.on_violation)?;
     outside.ready();
     server::serve(&service, &threads, &outside.listener).map_err(|errno| format!("cannot accept connections: {errno}"))
 }

@@ -31,7 +31,7 @@ impl Pool {
     /// When a tool fails.
     pub fn make(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
         let pool = Self::make_unmarked(setting, templates, directory, name)?;
-        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(directory))?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
         Ok(pool)
     }
 
@@ -54,7 +54,7 @@ impl Pool {
     /// When it cannot be made.
     pub fn plain(directory: &Path, name: &str) -> Result<Self> {
         fs::create_dir_all(directory)?;
-        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(directory))?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
         let options = ",quota=none".to_owned();
         Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
     }

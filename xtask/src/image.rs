@@ -1,4 +1,4 @@
-//! Container images: one static program each on nothing, as archives that `ctr images import`, `podman load` and
+//! Container images: static programs on nothing, as archives that `ctr images import`, `podman load` and
 //! `docker load` read. The same program makes the same bytes.
 
 use std::fs;
@@ -16,8 +16,10 @@ use crate::workspace::Architecture;
 struct Image {
     name: &'static str,
     tag: &'static str,
-    /// Where its one program is.
+    /// Where the program is that a container runs.
     program: &'static str,
+    /// Other programs, for people to run in a container.
+    beside: &'static [&'static str],
     arguments: &'static [&'static str],
     user: &'static str,
     stop_signal: &'static str,
@@ -29,7 +31,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const IMAGES: [Image; 2] = [
     // The user that the helper's deployments allow.
     Image { user: "10001:10001", stop_signal: "SIGTERM", ..Image::of_program("bulkhead-frontend") },
-    Image::of_program("bulkhead-privhelper"),
+    Image { beside: &["bulkhead-setup"], ..Image::of_program("bulkhead-privhelper") },
 ];
 
 /// A shell for the pods of tests; without a command it does what keeps a pod's namespaces alive.
@@ -43,25 +45,29 @@ const SHELL: Image = Image {
 /// Writes an archive for each image into the directory, and returns where they are. `built` says where a program is.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
-    IMAGES.iter().map(|image| image.write(&built(image.name), architecture, directory)).collect()
+    IMAGES.iter().map(|image| image.write(&built, architecture, directory)).collect()
 }
 
 /// Writes the archive of a shell with busybox's tools into the directory, and returns where it is.
 pub fn write_shell(architecture: Architecture, directory: &Path) -> Result<PathBuf> {
-    SHELL.write(Path::new("/bin/busybox"), architecture, directory)
+    SHELL.write(&|_| PathBuf::from("/bin/busybox"), architecture, directory)
 }
 
 impl Image {
     /// An image that is called after its program. That has nothing to do at its end, and the first process of a
     /// container ignores what it does not handle.
     const fn of_program(name: &'static str) -> Self {
-        Image { name, tag: VERSION, program: name, arguments: &[], user: "0:0", stop_signal: "SIGKILL" }
+        Image { name, tag: VERSION, program: name, beside: &[], arguments: &[], user: "0:0", stop_signal: "SIGKILL" }
     }
 
-    fn write(&self, program: &Path, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
-        let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    fn write(&self, built: &dyn Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
+        let mut programs = Vec::new();
+        for program in [self.program].iter().chain(self.beside) {
+            let path = built(program);
+            programs.push((*program, fs::read(&path).with_context(|| format!("read {}", path.display()))?));
+        }
         let name = format!("{}:{}", self.name, self.tag);
-        let archive = self.archive(&name, &content, architecture).context("write an image's archive")?;
+        let archive = self.archive(&name, &programs, architecture).context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
         // A runtime that reads it meanwhile gets the old one or the new one, never a part.
         let unfinished = path.with_extension("unfinished");
@@ -71,12 +77,14 @@ impl Image {
     }
 
     /// The archive: an OCI image layout, and the list by which `docker load` finds the same blobs.
-    fn archive(&self, name: &str, program: &[u8], architecture: Architecture) -> io::Result<Vec<u8>> {
+    fn archive(&self, name: &str, programs: &[(&str, Vec<u8>)], architecture: Architecture) -> io::Result<Vec<u8>> {
         let mut layer = Archive::new();
         if let Some((directory, _)) = self.program.rsplit_once('/') {
             layer.directory(directory)?;
         }
-        layer.file(self.program, 0o755, program)?;
+        for (path, content) in programs {
+            layer.file(path, 0o755, content)?;
+        }
         let layer = Blob::new("application/vnd.oci.image.layer.v1.tar", layer.finish()?);
         let program = format!("/{}", self.program);
         let entrypoint: Vec<&str> = [program.as_str()].iter().chain(self.arguments).copied().collect();

@@ -1,5 +1,4 @@
-//! Steps 3 and 4: a root of the helper's own that holds the pools and the publish directories and nothing else, and the
-//! proof that a mount made in there is seen outside.
+//! Step 3 of the helper's life: a root of its own, which holds the pools and the publish directories and nothing else.
 //!
 //! The order matters. The clones of the publish directories stay peers of the host's mounts; everything else is made
 //! private before anything is mounted or detached. Otherwise the new root would be mounted over the host's own
@@ -7,13 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use bulkhead_protocol::Socket;
 use rustix::fs::{Mode, OFlags};
 
-use crate::start::config::Config;
-use crate::start::host::{Host, HostPublish};
+use super::directory::{self, Directory, Role};
+use super::host::Host;
 use crate::state::Place;
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};
@@ -23,7 +21,7 @@ use crate::sys::{Errno, Result as SysResult, file, process};
 pub struct Jail {
     /// The pools, in the order of the configuration; open for reading. Those that are not served are not there.
     pub pools: Vec<Option<OwnedFd>>,
-    /// The publish directories, in the host's order.
+    /// The publish directories, in the order of the configuration.
     pub publish: Vec<OwnedFd>,
     /// Where the frontend's sockets go.
     pub sockets: BTreeMap<Socket, Place>,
@@ -31,208 +29,113 @@ pub struct Jail {
     pub nodes: OwnedFd,
 }
 
+/// Where the device nodes are.
+const NODES: &str = "bulkhead-devices";
+/// Size and number of inodes of the jail's root, which holds mount points only.
+const ROOT_LIMITS: (&str, &str) = ("64k", "128");
+/// The same for the directory of device nodes.
+const NODES_LIMITS: (&str, &str) = ("64k", "65536");
+
+impl Directory {
+    /// An open directory stays in the namespace in which it was opened and cannot be cloned from another: this opens the
+    /// same one again.
+    fn reopen(&self) -> SysResult<OwnedFd> {
+        let again = directory::open(&self.path)?;
+        if file::status(&again)?.id == file::status(&self.descriptor)?.id { Ok(again) } else { Err(Errno::STALE) }
+    }
+
+    fn clone_mount(&self) -> SysResult<OwnedFd> {
+        match self.role {
+            Role::Publish(_) => mount::clone_of_tree(self.reopen()?),
+            Role::Pool(_) | Role::Socket(_) => mount::clone_of(self.reopen()?),
+        }
+    }
+
+    fn restrict(&self, clone: &OwnedFd) -> SysResult<()> {
+        match self.role {
+            Role::Publish(_) => Ok(()),
+            Role::Socket(_) => mount::make_private(clone),
+            Role::Pool(_) => {
+                mount::make_private(clone)?;
+                // Pods may have made device nodes in it.
+                mount::set_flags(clone, MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID)
+            }
+        }
+    }
+
+    /// Opens the directory in the jail.
+    fn open_inside(&self) -> SysResult<OwnedFd> {
+        let access = if matches!(self.role, Role::Pool(_)) { OFlags::RDONLY } else { OFlags::PATH };
+        file::open_at_start(self.role.point(), access | OFlags::DIRECTORY)
+    }
+}
+
 /// Enters the jail.
 ///
 /// # Errors
-/// A sentence that names the step that failed.
-pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
+/// A sentence that names the step or the directory.
+pub fn enter(host: &Host) -> Result<Jail, String> {
     let step = |what: &'static str| move |errno: Errno| format!("cannot enter the jail: {what}: {errno}");
-    process::own_namespaces().map_err(step("unshare its namespaces"))?;
-
-    // An open directory stays in the namespace it was opened in and cannot be cloned from here: open each again, and
-    // make sure that it is the same.
-    let mut pools = Vec::new();
-    for (pool, found) in config.pools.iter().zip(&host.pools) {
-        pools.push(match found {
-            Ok(found) => {
-                Some(mount::clone_of(again(&pool.directory, &found.directory)?).map_err(step("clone a pool"))?)
-            }
-            Err(_) => None,
-        });
-    }
-    let mut publish = Vec::new();
-    for directory in &host.publish {
-        let clone = mount::clone_of_tree(again(&directory.path, &directory.directory)?);
-        publish.push(clone.map_err(|errno| {
-            format!("cannot enter the jail: clone {}: {errno}; is its mount unbindable?", directory.path.display())
-        })?);
-    }
-    let mut sockets = Vec::new();
-    for found in &host.sockets {
-        let clone = mount::clone_of(again(&found.path, &found.directory)?);
-        sockets.push(clone.map_err(step("clone a socket's directory"))?);
-    }
-
-    mount::make_all_private().map_err(step("make mounts private"))?;
-    for clone in pools.iter().flatten().chain(&sockets) {
-        mount::make_private(clone).map_err(step("make a clone private"))?;
-    }
-
-    for clone in pools.iter().flatten() {
-        // Pods may have written device nodes.
-        let flags = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-        mount::set_flags(clone, flags).map_err(step("restrict a pool"))?;
-    }
-
-    let root = mount::tmpfs("64k", "128").map_err(step("make its root"))?;
-    let nodes = mount::tmpfs("64k", "65536").map_err(step("make a place for device nodes"))?;
-    let below = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
-    let point = again(&below.path, &below.directory)?;
-    mount::attach(&root, &point).map_err(step("mount its root"))?;
-    let hang = |clone: &OwnedFd, path: &str| -> SysResult<()> {
-        file::make_directories(root.as_fd(), path, Mode::RWXU)?;
-        mount::attach(clone, file::open_below(root.as_fd(), path)?)
+    let at = |directory: &Directory, errno: Errno| {
+        let hint = if errno == Errno::INVAL { "; is its mount unbindable?" } else { "" };
+        format!("cannot enter the jail: show {}: {errno}{hint}", directory.path.display())
     };
-    for (pool, clone) in config.pools.iter().zip(&pools) {
-        if let Some(clone) = clone {
-            hang(clone, &pool_path(pool.name.as_str())).map_err(step("hang a pool"))?;
-        }
+    process::own_namespaces().map_err(step("unshare its namespaces"))?;
+    let mut clones = Vec::new();
+    for directory in host.directories() {
+        clones.push((directory, directory.clone_mount().map_err(|errno| at(directory, errno))?));
     }
-    for (directory, clone) in host.publish.iter().zip(&publish) {
-        hang(clone, &publish_path(directory)).map_err(step("hang a publish directory"))?;
+    mount::make_all_private().map_err(step("make mounts private"))?;
+    for (directory, clone) in &clones {
+        directory.restrict(clone).map_err(|errno| at(directory, errno))?;
     }
-    for (found, clone) in host.sockets.iter().zip(&sockets) {
-        hang(clone, socket_path(found.socket)).map_err(step("hang a socket's directory"))?;
+
+    let root = mount::tmpfs(ROOT_LIMITS).map_err(step("make its root"))?;
+    let nodes = mount::tmpfs(NODES_LIMITS).map_err(step("make a place for device nodes"))?;
+    // A publish directory is the only mount point that is sure to exist. It is covered in this namespace alone.
+    let covered = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
+    let covered = covered.reopen().map_err(step("open a publish directory again"))?;
+    mount::attach(&root, &covered).map_err(step("mount its root"))?;
+    let hang =
+        |clone: &OwnedFd, point: &str| mount::attach(clone, file::make_directories(root.as_fd(), point, Mode::RWXU)?);
+    for (directory, clone) in &clones {
+        hang(clone, &directory.role.point()).map_err(|errno| at(directory, errno))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
     mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
 
     rustix::process::fchdir(&root).map_err(step("enter its root"))?;
-    drop((root, nodes, pools, publish, sockets, point));
+    drop((root, nodes, clones, covered));
     mount::pivot_to_working_directory().map_err(|errno| {
         format!("cannot enter the jail: pivot_root: {errno}; EINVAL means that the host runs from its initramfs")
     })?;
-    open(config, host).map_err(step("open its directories"))
+    open(host).map_err(step("open its directories"))
 }
 
-fn open(config: &Config, host: &Host) -> SysResult<Jail> {
-    let directory = |path: &str, flags: OFlags| file::open_at_start(path, flags | OFlags::DIRECTORY);
-    let mut jail = Jail {
-        pools: Vec::new(),
-        publish: Vec::new(),
-        sockets: BTreeMap::new(),
-        nodes: directory(NODES, OFlags::PATH)?,
-    };
-    for (pool, found) in config.pools.iter().zip(&host.pools) {
-        jail.pools.push(match found {
-            Ok(_) => Some(directory(&pool_path(pool.name.as_str()), OFlags::RDONLY)?),
-            Err(_) => None,
-        });
+fn open(host: &Host) -> SysResult<Jail> {
+    let mut sockets = BTreeMap::new();
+    for (socket, directory, name) in &host.sockets {
+        sockets.insert(*socket, Place { directory: directory.open_inside()?, name: name.clone() });
     }
-    for found in &host.publish {
-        jail.publish.push(directory(&publish_path(found), OFlags::PATH)?);
-    }
-    for found in &host.sockets {
-        let place = Place { directory: directory(socket_path(found.socket), OFlags::PATH)?, name: found.name.clone() };
-        jail.sockets.insert(found.socket, place);
-    }
-    Ok(jail)
+    let publish = host.publish.iter().map(Directory::open_inside).collect::<SysResult<_>>()?;
+    let nodes = file::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
+    Ok(Jail { pools: open_pools(host)?, publish, sockets, nodes })
 }
 
-/// Where the device nodes are.
-const NODES: &str = "bulkhead-devices";
-
-/// Where a pool is.
-pub fn pool_path(name: &str) -> String {
-    format!("bulkhead-pools/{name}")
-}
-
-fn publish_path(directory: &HostPublish) -> String {
-    format!("publish/{}", directory.name)
-}
-
-fn socket_path(socket: Socket) -> &'static str {
-    match socket {
-        Socket::Csi => "sockets/csi",
-        Socket::Registration => "sockets/registration",
-    }
-}
-
-/// Opens a directory by its path in this mount namespace; it must be the one that was checked.
-fn again(path: &Path, checked: &OwnedFd) -> Result<OwnedFd, String> {
-    let open = || -> SysResult<OwnedFd> {
-        let directory = file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY)?;
-        if file::status(&directory)?.id == file::status(checked)?.id { Ok(directory) } else { Err(Errno::STALE) }
-    };
-    open().map_err(|errno| format!("cannot enter the jail: open {}: {errno}", path.display()))
-}
-
-/// Proves for each publish directory that a mount made in the jail is seen on the host, and that unmounting it is, too.
-///
-/// # Errors
-/// A sentence that names the directory.
-pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
-    for (outside, inside) in host.publish.iter().zip(&jail.publish) {
-        let shown = outside.path.display();
-        let proved = prove_one(&outside.directory, inside, &jail.nodes);
-        match proved.map_err(|errno| format!("cannot try a mount in {shown}: {errno}"))? {
-            Seen::Yes => {}
-            Seen::NotMounted => {
-                return Err(format!(
-                    "a mount in {shown} is not seen by the host; run the helper in the host's mount namespace"
-                ));
-            }
-            Seen::NotUnmounted => {
-                return Err(format!(
-                    "unmounting in {shown} is not seen by the host; run the helper in the host's mount namespace"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-enum Seen {
-    Yes,
-    NotMounted,
-    NotUnmounted,
-}
-
-/// What the trial mount is called. The kubelet takes no directory of that name for a pod.
-const TRIAL: &str = ".bulkhead-trial";
-
-fn prove_one(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult<Seen> {
-    // A helper that was killed here may have left its trial behind.
-    while file::status_at(inside, TRIAL).is_ok_and(|status| status.mount_root) {
-        mount::unmount_entry(inside.as_fd(), TRIAL)?;
-    }
-    match file::make_directory(inside, TRIAL, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    let seen = || -> SysResult<bool> {
-        let status = file::status_at(outside, TRIAL)?;
-        Ok(status.mount_root && status.id == file::status(source)?.id)
-    };
-    let clone = mount::clone_of(source)?;
-    mount::attach(&clone, file::open_entry(inside, TRIAL)?)?;
-    drop(clone);
-    let mounted = seen();
-    mount::unmount_entry(inside.as_fd(), TRIAL)?;
-    let unmounted = seen().map(|seen| !seen);
-    file::remove_directory(inside, TRIAL)?;
-    Ok(match (mounted?, unmounted?) {
-        (true, true) => Seen::Yes,
-        (true, false) => Seen::NotUnmounted,
-        (false, _) => Seen::NotMounted,
-    })
+fn open_pools(host: &Host) -> SysResult<Vec<Option<OwnedFd>>> {
+    host.pools.iter().map(|pool| pool.as_ref().ok().map(|pool| pool.directory.open_inside()).transpose()).collect()
 }
 
 /// Leaves only the pools in sight of a second process, in a mount namespace of its own, and opens them there.
-pub fn narrow_to_pools(config: &Config, host: &Host, jail: &Jail) -> SysResult<Vec<Option<OwnedFd>>> {
+///
+/// # Errors
+/// What the kernel says.
+pub fn narrow_to_pools(host: &Host) -> SysResult<Vec<Option<OwnedFd>>> {
     process::own_mount_namespace()?;
     mount::make_all_private()?;
-    for directory in &host.publish {
-        mount::detach_private(&publish_path(directory))?;
-    }
-    for socket in jail.sockets.keys() {
-        mount::detach_private(socket_path(*socket))?;
+    for directory in host.directories().filter(|directory| !matches!(directory.role, Role::Pool(_))) {
+        mount::detach_private(&directory.role.point())?;
     }
     mount::detach_private(NODES)?;
-    let open = |name: &str| {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        file::open_at_start(pool_path(name), flags)
-    };
-    let served = config.pools.iter().zip(&jail.pools);
-    served.map(|(pool, found)| found.as_ref().map(|_| open(pool.name.as_str())).transpose()).collect()
+    open_pools(host)
 }

@@ -1,111 +1,86 @@
-//! The marker file of a pool: without it a directory is no pool, so a disk that failed to mount never becomes one on `/`.
+//! The marker file of a pool: a directory without one is not a pool, so a disk that failed to mount never becomes one on
+//! `/`.
 
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::PoolName;
 use rustix::fs::{Mode, OFlags};
 
 use crate::state::PoolConfig;
 use crate::state::layout::MARKER;
-use crate::sys::file::{self, Status};
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Result as SysResult, file};
 
+/// No marker is longer than this.
 const MAX_LENGTH: usize = 4096;
-/// First line of a marker; the number is the layout of what lies in the pool.
+/// The first line of a marker; the number is the layout of what is in the pool.
 const HEADER: &str = "bulkhead-pool 1";
 
-/// Refuses a directory that has no marker and is not the root of a mount: most likely its disk is not mounted, and then
-/// it does not matter what else is wrong with the filesystem that shows instead.
-///
-/// # Errors
-/// One sentence that says so.
-pub fn refuse_unmounted(directory: &OwnedFd, pool: &PoolConfig, status: &Status) -> Result<(), String> {
-    let shown = pool.directory.display();
-    match file::open(directory, MARKER, OFlags::RDONLY) {
-        Err(Errno::NOENT) if !status.mount_root => Err(format!(
-            "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-privhelper --init-pool {shown}"
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Locks a pool's marker, once it is there and right. With `changes`, an empty directory gets one; call
-/// [`refuse_unmounted`] before.
+/// Opens and checks the marker of a pool. `None` if there is none and the pool is to get one at its first start: when its
+/// directory is empty and the root of a mount.
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
-pub fn lock(directory: &OwnedFd, pool: &PoolConfig, changes: bool) -> Result<OwnedFd, String> {
+pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<OwnedFd>, String> {
     let shown = pool.directory.display();
     let fail = |what: &str, errno: Errno| format!("cannot {what} {shown}/{MARKER}: {errno}");
-    let marker = match file::open(directory, MARKER, OFlags::RDONLY) {
-        Err(Errno::NOENT) => {
-            if !is_empty(directory).map_err(|errno| fail("list the directory of", errno))? {
-                return Err(format!(
-                    "{shown} has no marker and is not empty; if it is to be a pool, run bulkhead-privhelper --init-pool {shown}"
-                ));
-            }
-            if !changes {
-                // The helper will make it.
-                return rustix::io::fcntl_dupfd_cloexec(directory, 0).map_err(|errno| fail("look for", errno));
-            }
-            write(directory, Some(&pool.name)).map_err(|errno| fail("write", errno))?;
-            file::open(directory, MARKER, OFlags::RDONLY)
+    match file::open(directory, MARKER, OFlags::RDONLY) {
+        Ok(marker) => {
+            let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
+            check(&String::from_utf8_lossy(&content), pool)?;
+            Ok(Some(marker))
         }
-        result => result,
-    };
-    let marker = marker.map_err(|errno| fail("open", errno))?;
-    let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
-    check(&String::from_utf8_lossy(&content), pool)?;
+        Err(Errno::NOENT) if !is_mount_root => Err(format!(
+            "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {shown}"
+        )),
+        Err(Errno::NOENT) if !is_empty(directory).map_err(|errno| fail("look for", errno))? => Err(format!(
+            "{shown} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {shown}"
+        )),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(fail("open", errno)),
+    }
+}
+
+/// Locks the marker of a pool for this helper. One that [`find`] has not found is made.
+///
+/// # Errors
+/// One sentence on why the pool is not to be served.
+pub fn claim(directory: &OwnedFd, found: Option<OwnedFd>, pool: &PoolConfig) -> Result<OwnedFd, String> {
+    let shown = pool.directory.display();
+    let marker = found.map_or_else(|| make(directory, Some(&pool.name)), Ok);
+    let marker = marker.map_err(|errno| format!("cannot write {shown}/{MARKER}: {errno}"))?;
     match file::lock(&marker) {
         Ok(()) => Ok(marker),
-        // A check disturbs nobody, and a helper that serves is a good sign.
-        Err(Errno::AGAIN) if !changes => Ok(marker),
         Err(Errno::AGAIN) => Err(format!("{shown} is served by another helper; stop it first")),
-        Err(errno) => Err(fail("lock", errno)),
+        Err(errno) => Err(format!("cannot lock {shown}/{MARKER}: {errno}")),
     }
 }
 
-/// Marks directories as pools.
-pub fn init(pools: &[(Option<PoolName>, PathBuf)]) -> Result<(), String> {
-    for (name, path) in pools {
-        init_one(name.as_ref(), path)?;
-        eprintln!("{} is a pool now", path.display());
-    }
-    Ok(())
-}
-
-fn init_one(name: Option<&PoolName>, path: &Path) -> Result<(), String> {
-    let fail = |errno: Errno| format!("cannot mark {} as a pool: {errno}", path.display());
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-    let directory = file::open_at_start(path, flags).map_err(fail)?;
-    match write(&directory, name) {
-        Err(Errno::EXIST) => Err(format!("{} is marked as a pool already", path.display())),
-        result => result.map_err(fail),
-    }
-}
-
-fn write(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<()> {
+/// Makes a directory a pool.
+///
+/// # Errors
+/// `EXIST` if it is one.
+pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<OwnedFd> {
     let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
-    let uuid = String::from_utf8_lossy(&uuid);
-    let mut text = format!("{HEADER}\nuuid {}\n", uuid.trim());
-    if let Some(name) = name {
-        text.push_str(&format!("name {name}\n"));
-    }
-    let making = format!("{MARKER}.new");
-    match file::remove(directory, &*making) {
+    let unfinished = format!("{MARKER}.new");
+    match file::remove(directory, &*unfinished) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
-    let marker = file::create(directory, &making, Mode::RUSR | Mode::WUSR)?;
-    rustix::io::write(&marker, text.as_bytes())?;
+    let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
+    rustix::io::write(&marker, text(&String::from_utf8_lossy(&uuid), name).as_bytes())?;
     file::sync(&marker)?;
-    let renamed = file::rename_new(directory, &making, directory, MARKER);
+    let renamed = file::rename_new(directory, &unfinished, directory, MARKER);
     if renamed.is_err() {
-        let _ = file::remove(directory, &*making);
+        let _ = file::remove(directory, &*unfinished);
     }
     renamed?;
-    file::sync(directory)
+    file::sync(directory)?;
+    Ok(marker)
+}
+
+fn text(uuid: &str, name: Option<&PoolName>) -> String {
+    let name = name.map_or_else(String::new, |name| format!("name {name}\n"));
+    format!("{HEADER}\nuuid {}\n{name}", uuid.trim())
 }
 
 fn check(text: &str, pool: &PoolConfig) -> Result<(), String> {
@@ -116,11 +91,11 @@ fn check(text: &str, pool: &PoolConfig) -> Result<(), String> {
         Some(other) if other.starts_with("bulkhead-pool ") => {
             return Err(format!("{shown} has the layout of another release ({other}); use that release's helper"));
         }
-        _ => return Err(format!("{shown}/{MARKER} is no marker of a pool")),
+        _ => return Err(format!("{shown}/{MARKER} is not the marker of a pool")),
     }
     match lines.find_map(|line| line.strip_prefix("name ")) {
         Some(name) if name != pool.name.as_str() => {
-            Err(format!("{shown} calls itself pool {name}, not {}; is the right disk mounted there?", pool.name))
+            Err(format!("{shown} is marked as pool {name}, not {}; is the right disk mounted there?", pool.name))
         }
         _ => Ok(()),
     }
@@ -134,4 +109,45 @@ fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
         Ok(())
     })?;
     Ok(empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::QuotaMode;
+
+    use super::*;
+
+    fn complaint(text: &str) -> Option<String> {
+        let name = "fast".parse().expect("a name");
+        let directory = "/pool".into();
+        check(text, &PoolConfig { name, directory, quota: QuotaMode::None, overcommit_permille: 1000, reserve: 0 })
+            .err()
+    }
+
+    #[test]
+    fn a_marker_is_accepted_with_the_pools_name_and_without_any() {
+        let name: PoolName = "fast".parse().expect("a name");
+        let uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4\n";
+        assert_eq!(text(uuid, Some(&name)), "bulkhead-pool 1\nuuid 0fc63daf-8483-4772-8e79-3d69d8477de4\nname fast\n");
+        assert_eq!(complaint(&text(uuid, Some(&name))), None);
+        assert_eq!(complaint(&text(uuid, None)), None);
+        assert_eq!(complaint("bulkhead-pool 1"), None);
+    }
+
+    #[test]
+    fn a_marker_of_another_pool_or_layout_and_any_other_file_are_refused() {
+        for (text, part) in [
+            ("", "/pool/.bulkhead is not the marker of a pool"),
+            ("\nbulkhead-pool 1\n", "is not the marker of a pool"),
+            ("bulkhead-pool", "is not the marker of a pool"),
+            ("bulkhead-pool 2\nname fast\n", "the layout of another release (bulkhead-pool 2)"),
+            ("bulkhead-pool 11\nname fast\n", "the layout of another release (bulkhead-pool 11)"),
+            ("bulkhead-pool 1\nuuid x\nname fas\n", "is marked as pool fas, not fast"),
+            ("bulkhead-pool 1\nuuid x\nname fast2\n", "is marked as pool fast2, not fast"),
+            ("bulkhead-pool 1\nuuid x\nname \n", "is marked as pool , not fast"),
+        ] {
+            let found = complaint(text);
+            assert!(found.as_ref().is_some_and(|found| found.contains(part)), "{text:?}: {found:?}");
+        }
+    }
 }

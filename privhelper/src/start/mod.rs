@@ -1,13 +1,16 @@
-//! What runs once, before the privileges are dropped; nothing in here runs after that.
+//! What runs once, before requests are served; nothing in here runs after that.
 
-pub mod check;
 pub mod config;
+pub mod directory;
+pub mod filter;
 pub mod host;
 pub mod jail;
 pub mod marker;
-pub mod mountinfo;
+mod mountinfo;
 pub mod outside;
+mod pool;
 pub mod privileges;
+pub mod proof;
 pub mod recover;
 pub mod split;
 pub mod welcome;

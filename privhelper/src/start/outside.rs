@@ -6,8 +6,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketType;
 
+use super::config::Config;
 use crate::log;
-use crate::start::config::Config;
 use crate::sys::{Errno, file, socket};
 
 /// The only two descriptors that come from outside or lead there: where the frontend connects, and where systemd is

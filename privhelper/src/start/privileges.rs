@@ -1,22 +1,62 @@
 //! Step 7 of the helper's life: everything that serving does not need is dropped.
 
-use crate::capabilities::SERVER;
-use crate::sys::capability;
+use caps::{CapSet, Capability, CapsHashSet};
+use rustix::process::DumpableBehavior;
+use rustix::thread::CapabilitiesSecureBits;
 
-/// Drops everything but [`SERVER`] for this thread and those it starts, and reads it back.
+pub use crate::capabilities::{EMPTIER, SERVER};
+use crate::sys::{Errno, Result as SysResult};
+
+const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
+    .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
+    .union(CapabilitiesSecureBits::NO_SETUID_FIXUP)
+    .union(CapabilitiesSecureBits::NO_SETUID_FIXUP_LOCKED)
+    .union(CapabilitiesSecureBits::KEEP_CAPS_LOCKED)
+    .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE)
+    .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED);
+
+/// Leaves the calling thread the permitted capabilities in `keep` and no way to any other, and reads that back. Threads
+/// that it starts later inherit all of it.
 ///
 /// # Errors
 /// A sentence on what could not be dropped, or is still there.
-pub fn drop_all() -> Result<(), String> {
-    capability::drop_all_but(SERVER).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
-    verify()
+pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
+    drop_now(keep).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
+    verify(keep).map_err(|what| format!("refusing to serve: {what} are not as they must be after the drop"))
 }
 
-/// Whether the calling thread has exactly what it is to have.
-///
-/// # Errors
-/// A sentence on what differs.
-pub fn verify() -> Result<(), String> {
-    capability::verify_dropped(SERVER)
-        .map_err(|what| format!("refusing to serve: {what} are not as they must be after the drop"))
+/// Bounding, ambient and inheritable sets empty, effective set empty, securebits locked, no_new_privs, not dumpable.
+fn drop_now(keep: &[Capability]) -> SysResult<()> {
+    let denied = |_| Errno::PERM;
+    caps::clear(None, CapSet::Ambient).map_err(denied)?;
+    // A service manager may have cleared the bounding set already, and taken SETPCAP with it: drop what is there.
+    for capability in caps::read(None, CapSet::Bounding).map_err(denied)? {
+        caps::drop(None, CapSet::Bounding, capability).map_err(denied)?;
+    }
+    if rustix::thread::capabilities_secure_bits()? != SECURE_BITS {
+        rustix::thread::set_capabilities_secure_bits(SECURE_BITS)?;
+    }
+    caps::clear(None, CapSet::Inheritable).map_err(denied)?;
+    caps::clear(None, CapSet::Effective).map_err(denied)?;
+    caps::set(None, CapSet::Permitted, &keep.iter().copied().collect()).map_err(denied)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::thread::set_no_new_privs(true)
+}
+
+/// Whether the calling thread is exactly as [`drop_now`] leaves it; otherwise what differs.
+fn verify(keep: &[Capability]) -> Result<(), &'static str> {
+    let kept: CapsHashSet = keep.iter().copied().collect();
+    let is = |set, wanted: &CapsHashSet| caps::read(None, set).is_ok_and(|found| found == *wanted);
+    let none = CapsHashSet::new();
+    let facts = [
+        (is(CapSet::Permitted, &kept), "permitted capabilities"),
+        (is(CapSet::Effective, &none), "effective capabilities"),
+        (is(CapSet::Inheritable, &none), "inheritable capabilities"),
+        (is(CapSet::Ambient, &none), "ambient capabilities"),
+        (is(CapSet::Bounding, &none), "the capabilities of the bounding set"),
+        (rustix::thread::capabilities_secure_bits() == Ok(SECURE_BITS), "securebits"),
+        (rustix::thread::no_new_privs() == Ok(true), "the bits of no_new_privs"),
+        (rustix::process::dumpable_behavior() == Ok(DumpableBehavior::NotDumpable), "the dumpable flags"),
+    ];
+    facts.iter().find(|(holds, _)| !holds).map_or(Ok(()), |(_, what)| Err(*what))
 }

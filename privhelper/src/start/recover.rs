@@ -8,11 +8,13 @@ use std::sync::Arc;
 use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, VolumeId, VolumeKind};
 use rustix::fs::{FileType, OFlags};
 
+use super::config::Config;
+use super::directory::Directory;
+use super::host::{Host, Traces};
+use super::jail::Jail;
+use super::mountinfo::Mount;
+use super::pool::HostPool;
 use crate::log;
-use crate::start::config::Config;
-use crate::start::host::{Host, HostPool, HostPublish};
-use crate::start::jail::Jail;
-use crate::start::mountinfo::Mount;
 use crate::state::layout::{self, Entry, MARKER};
 use crate::state::{
     Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pool, PoolConfig, PublishDirectory, Published, Record,
@@ -30,7 +32,7 @@ type Owners = BTreeMap<FileId, VolumeId>;
 ///
 /// # Errors
 /// A sentence, when there is nothing left to serve.
-pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
+pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
     // The proof was its last use, and it would be a way back.
     drop(host.namespace);
     let mut state = State {
@@ -44,13 +46,13 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         sockets: Sockets::new(jail.sockets),
         deletions: Deletions::new(emptier),
     };
-    for (found, root) in host.publish.iter().zip(jail.publish) {
-        let host_path = Text::new(found.path.to_string_lossy());
+    for (publish, root) in config.publish.iter().zip(jail.publish) {
+        let host_path = Text::new(publish.path.to_string_lossy());
         state.publish_directories.push(PublishDirectory {
-            name: found.name.clone(),
+            name: publish.name.clone(),
             host_path,
             root,
-            shape: found.shape,
+            shape: publish.shape,
         });
     }
     let mut filesystems = BTreeMap::new();
@@ -84,8 +86,8 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
     for deletion in deleted {
         state.deletions.add(deletion);
     }
-    let devices = find_devices(&state, &host.loops, &owners);
-    find_targets(&state, &host.mounts, &host.publish, &owners, &devices);
+    let devices = find_devices(&state, &traces.loops, &owners);
+    find_targets(&state, &traces.mounts, &host.publish, &owners, &devices);
     Ok(state)
 }
 
@@ -103,8 +105,9 @@ fn serve(
     // A descriptor from outside would keep the host from unmounting the pool: take the lock again from inside.
     let marker = file::open(&directory, MARKER, OFlags::RDONLY).map_err(fail)?;
     let HostPool { marker: outside, inherited, warnings, .. } = found;
-    file::unlock(&outside).map_err(fail)?;
-    drop(outside);
+    if let Some(outside) = outside {
+        file::unlock(&outside).map_err(fail)?;
+    }
     file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
     Ok(Served { config: config.clone(), directory, filesystem, inherited, warnings, _marker: marker })
 }
@@ -249,7 +252,7 @@ fn find_devices(state: &State, numbers: &[u32], owners: &Owners) -> BTreeMap<u32
 fn find_targets(
     state: &State,
     mounts: &[Mount],
-    publish: &[HostPublish],
+    publish: &[Directory],
     owners: &Owners,
     devices: &BTreeMap<u32, VolumeId>,
 ) {
@@ -276,7 +279,7 @@ fn find_targets(
     }
 }
 
-fn relative(mount: &Mount, directory: &HostPublish) -> Option<RelativePath> {
+fn relative(mount: &Mount, directory: &Directory) -> Option<RelativePath> {
     mount.point.strip_prefix(&directory.real_path).ok()?.to_str()?.parse().ok()
 }
 

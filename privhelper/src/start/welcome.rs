@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
 
-use crate::start::config::Config;
+use super::config::Config;
 use crate::state::State;
 
 /// What every frontend is told first.

@@ -92,23 +92,18 @@ pub fn make_directory(parent: impl AsFd, name: &str, mode: Mode) -> Result<()> {
     rustix::fs::mkdirat(parent, name, mode)
 }
 
-/// Makes the directory `path` below `root`, and what is missing on the way, each with that mode.
-pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<()> {
+/// Makes the directory `path` below `root`, and what is missing on the way, each with that mode, and opens it.
+pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut parent = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
     for name in path.split('/').filter(|name| !name.is_empty()) {
         match make_directory(&parent, name, mode) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        parent = rustix::fs::openat2(
-            &parent,
-            name,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-            BENEATH,
-        )?;
+        parent = rustix::fs::openat2(&parent, name, flags, Mode::empty(), BENEATH)?;
     }
-    Ok(())
+    Ok(parent)
 }
 
 /// Calls `act` for each entry of a directory that is open for reading, from its beginning, with a buffer of fixed size.

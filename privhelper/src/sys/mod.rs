@@ -8,7 +8,6 @@ pub mod loopdevice;
 pub mod mount;
 pub mod process;
 pub mod quota;
-pub mod seccomp;
 pub mod socket;
 
 pub use rustix::io::Errno;

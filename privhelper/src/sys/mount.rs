@@ -13,19 +13,21 @@ use rustix::mount::{
 use super::file::raw_fd;
 use super::{Result, checked};
 
+/// How one mount is cloned: without those below it.
+pub const CLONE_ONE: OpenTreeFlags =
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_EMPTY_PATH);
+/// How a mount is moved: from one open descriptor to another.
+pub const BY_DESCRIPTORS: MoveMountFlags =
+    MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH.union(MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH);
+
 /// A detached copy of the mount at the open directory or file.
 pub fn clone_of(source: impl AsFd) -> Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    rustix::mount::open_tree(source, "", flags)
+    rustix::mount::open_tree(source, "", CLONE_ONE)
 }
 
 /// A detached copy of the mount at the open directory and of all mounts below it; they stay peers of the originals.
 pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH
-        | OpenTreeFlags::AT_RECURSIVE;
-    rustix::mount::open_tree(source, "", flags)
+    rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE)
 }
 
 /// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever was the rule before.
@@ -62,12 +64,11 @@ fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u
 
 /// Puts a detached mount on the open directory or file.
 pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    rustix::mount::move_mount(mount, "", target, "", flags)
+    rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS)
 }
 
-/// A detached, empty tmpfs that only root enters. Device nodes work in it.
-pub fn tmpfs(size: &str, inodes: &str) -> Result<OwnedFd> {
+/// A detached, empty tmpfs that only root enters, with limits on its size and its inodes. Device nodes work in it.
+pub fn tmpfs((size, inodes): (&str, &str)) -> Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", size)?;
     fsconfig_set_string(context.as_fd(), "nr_inodes", inodes)?;
@@ -103,10 +104,4 @@ pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<
     let result = call();
     rustix::process::chdir("/")?;
     result
-}
-
-/// The host's mount table, as mountinfo in proc(5) has it. Only readable before the jail.
-pub fn table() -> Result<Vec<u8>> {
-    let file = super::file::open_at_start("/proc/self/mountinfo", rustix::fs::OFlags::RDONLY)?;
-    super::file::read_up_to(file, 256 << 20)
 }

@@ -42,15 +42,16 @@ pub enum QuotaState {
     Enforced,
 }
 
-/// `QCMD(command, PRJQUOTA)` for each command used here.
-pub const COMMANDS: [u32; 4] = [GET, GET_NEXT, SET, GET_XFS_STATE];
-
+/// `PRJQUOTA` of linux/quota.h, the kind of quotas that every command names in its low byte (`QCMD`).
 const PROJECT: u32 = 2;
-const GET: u32 = (0x80_0007 << 8) | PROJECT;
-const SET: u32 = (0x80_0008 << 8) | PROJECT;
-const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
-/// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 answers too.
-const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
+/// `Q_GETQUOTA`: what one project uses and may use.
+pub const GET: u32 = (0x80_0007 << 8) | PROJECT;
+/// `Q_SETQUOTA`: sets limits.
+pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
+/// `Q_GETNEXTQUOTA`: the same as the first for the next project that the filesystem knows.
+pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
+/// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 answers too: how far quotas are on.
+pub const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
 
 /// `QIF_LIMITS` of linux/quota.h: block and inode limits are valid.
 const LIMITS: u32 = 1 | 4;

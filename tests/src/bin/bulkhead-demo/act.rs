@@ -27,8 +27,8 @@ pub fn prepare(node: &Node) -> Result<()> {
         println!("   Project quotas are not used on this host, so the sizes of directory volumes are not enforced.");
         println!("   The step that writes past a size therefore shows the block volume only. All else is the same.");
     }
-    println!("   $ bulkhead-privhelper --check {}", node.helper_flags().join(" "));
-    let output = Command::new(program("bulkhead-privhelper")?).arg("--check").args(node.helper_flags()).output()?;
+    println!("   $ bulkhead-setup check {}", node.helper_flags().join(" "));
+    let output = Command::new(program("bulkhead-setup")?).arg("check").args(node.helper_flags()).output()?;
     let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     text.lines().for_each(|line| println!("   | {line}"));
     ensure!(output.status.success(), "the check failed");

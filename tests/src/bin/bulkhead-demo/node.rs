@@ -74,7 +74,7 @@ impl Node {
             run(Command::new("mount").args(["-o", "loop"]).args([&image, &pool.directory]))?;
         }
         if !pool.directory.join(".bulkhead").exists() {
-            run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(&pool.directory))?;
+            run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&pool.directory))?;
         }
         Ok(())
     }

@@ -380,7 +380,7 @@ fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
     for name in ["default", "other"] {
         let directory = whole.join(name);
         fs::create_dir(&directory)?;
-        run(Command::new(program("bulkhead-privhelper")?).arg("--init-pool").arg(&directory))?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
         stand.pools.push(Pool::existing(&directory, name));
     }
     stand.start()?;

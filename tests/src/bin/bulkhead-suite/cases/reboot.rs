@@ -55,7 +55,7 @@ fn start(stand: &mut Stand) -> Result<()> {
     stand.pools = POOLS.map(|(name, directory)| Pool::existing(Path::new(directory), name)).into();
     for (_, directory) in POOLS {
         if !Path::new(directory).join(".bulkhead").exists() {
-            run(Command::new(program("bulkhead-privhelper")?).args(["--init-pool", directory]))?;
+            run(Command::new(program("bulkhead-setup")?).args(["init-pool", directory]))?;
         }
     }
     stand.start()

@@ -82,6 +82,8 @@ fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Resu
         (with(&["--driver-name", "Not A Name"]), "name"),
         (with(&["--no-such-flag", "1"]), "--no-such-flag"),
         (with(&["--socket", "/again"]), "twice"),
+        (with(&["--check"]), "bulkhead-setup"),
+        (with(&["--init-pool", "/a"]), "bulkhead-setup"),
     ] {
         let text = fails(Command::new(program("bulkhead-privhelper")?).args(&flags))?;
         ensure!(text.contains(part), "{flags:?} does not say {part:?}: {text}");
@@ -100,7 +102,7 @@ fn a_configuration_file_says_the_same(stand: &mut Stand) -> Result<()> {
     let text =
         fails(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).args(["--socket", "/x"]))?;
     ensure!(text.contains("twice"), "{text}");
-    run(Command::new(program("bulkhead-privhelper")?).args(["--config"]).arg(&file).arg("--check"))
+    run(Command::new(program("bulkhead-setup")?).args(["check", "--config"]).arg(&file))
 }
 
 fn an_empty_mounted_pool_is_marked_at_the_first_start(stand: &mut Stand) -> Result<()> {
@@ -120,7 +122,7 @@ fn a_directory_that_is_no_mount_is_no_pool(stand: &mut Stand) -> Result<()> {
     let directory = stand.work().join("pools/default");
     fs::create_dir_all(&directory)?;
     stand.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
-    check_refuses(stand, "--init-pool")?;
+    check_refuses(stand, "bulkhead-setup init-pool")?;
     ensure!(fs::read_dir(&directory)?.count() == 0, "the directory was marked");
     // Nor is a filesystem that holds something else.
     let other = stand.work().join("pools/other");
@@ -154,7 +156,7 @@ fn a_pool_of_another_name_is_refused(stand: &mut Stand) -> Result<()> {
     let directory = stand.work().join("pools/default");
     let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
     let named = format!("fast={}", directory.display());
-    run(Command::new(program("bulkhead-privhelper")?).args(["--init-pool", &named]))?;
+    run(Command::new(program("bulkhead-setup")?).args(["init-pool", &named]))?;
     stand.pools.push(pool);
     check_refuses(stand, "fast")
 }
@@ -224,6 +226,13 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     stand.start()
 }
 
+/// The check of what the stand's helper would serve.
+fn check_command(stand: &Stand) -> Result<Command> {
+    let mut command = Command::new(program("bulkhead-setup")?);
+    command.arg("check").args(stand.base_flags()).args(&stand.helper_flags).current_dir("/");
+    Ok(command)
+}
+
 /// What a check could have changed: the pool, the publish directories, the mounts.
 fn traces(stand: &Stand) -> Result<(Vec<String>, Vec<String>, Vec<mounts::Mount>)> {
     let mut names = Vec::new();
@@ -249,7 +258,7 @@ fn walk(directory: &std::path::Path, names: &mut Vec<String>) -> Result<()> {
 fn check_says_ok_and_changes_nothing(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     let before = traces(stand)?;
-    let output = stand.helper_command()?.arg("--check").output()?;
+    let output = check_command(stand)?.output()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     for part in ["kernel", "pool default", "capabilities", "loop"] {
@@ -267,9 +276,9 @@ fn check_says_what_to_mend(stand: &mut Stand) -> Result<()> {
     let fast = stand.pools[1].directory.clone();
     mounts::unmount_all(&fast)?;
     let before = traces(stand)?;
-    let text = fails(stand.helper_command()?.arg("--check"))?;
+    let text = fails(&mut check_command(stand)?)?;
     let line = text.lines().find(|line| line.starts_with("FAILED")).context(text.clone())?;
-    ensure!(line.contains("fast") && line.contains("--init-pool"), "{line}");
+    ensure!(line.contains("fast") && line.contains("bulkhead-setup init-pool"), "{line}");
     ensure!(traces(stand)? == before, "something has changed");
     stand.pools.truncate(1);
     Ok(())

@@ -1,0 +1,174 @@
+//! What an administrator does before the helper serves: make pools, and test whether this node can be served.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects, clippy::disallowed_macros, clippy::expect_used, clippy::indexing_slicing,
+        clippy::panic, clippy::unreachable, clippy::unwrap_used
+    )
+)]
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
+use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
+use bulkhead_protocol::PoolName;
+use caps::{CapSet, Capability};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+const HELP: &str = "\
+Prepare a node for bulkhead-privhelper.
+
+usage: bulkhead-setup init-pool [NAME=]DIR ...
+       bulkhead-setup check FLAGS ...
+
+  init-pool  make each DIR a pool, which is called NAME if one is given
+  check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
+             change nothing; one line for each test; exit status 0 if the helper can serve, 1 if not
+  --help, --version
+";
+
+fn main() -> ExitCode {
+    match run(std::env::args().skip(1)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(complaint) => {
+            eprintln!("bulkhead-setup: {complaint}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what the command line asks for; `false` if a test has failed.
+fn run(mut arguments: impl Iterator<Item = String>) -> Result<bool, String> {
+    match arguments.next().as_deref() {
+        Some("init-pool") => init_pools(arguments),
+        Some("check") => match config::parse(arguments)? {
+            Command::Serve(config) => Ok(check(&config)),
+            Command::Print(text) => print(&text),
+        },
+        Some("--help" | "-h") => print(HELP),
+        Some("--version") => print(&format!("bulkhead-setup {}\n", env!("CARGO_PKG_VERSION"))),
+        Some(other) => Err(format!("unknown command {other:?}; see --help")),
+        None => Err("a command is missing: init-pool or check; see --help".to_owned()),
+    }
+}
+
+fn print(text: &str) -> Result<bool, String> {
+    print!("{text}");
+    Ok(true)
+}
+
+fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
+    let pools: Vec<_> = arguments.map(|argument| pool(&argument)).collect::<Result<_, _>>()?;
+    if pools.is_empty() {
+        return Err("init-pool: which directory is to be a pool? See --help".to_owned());
+    }
+    for (name, path) in pools {
+        match open_to_write(&path).and_then(|directory| marker::make(&directory, name.as_ref())) {
+            Ok(_) => println!("{} is a pool now", path.display()),
+            Err(Errno::EXIST) => return Err(format!("{} is already a pool", path.display())),
+            Err(errno) => return Err(format!("cannot make {} a pool: {errno}", path.display())),
+        }
+    }
+    Ok(true)
+}
+
+/// Reads `[NAME=]DIR`.
+fn pool(argument: &str) -> Result<(Option<PoolName>, PathBuf), String> {
+    let read = || match argument.split_once('=') {
+        Some((title, directory)) => Ok((Some(name(title)?), absolute(directory)?)),
+        None => Ok((None, absolute(argument)?)),
+    };
+    read().map_err(|complaint: String| format!("init-pool: {complaint}"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
+fn open_to_write(directory: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
+}
+
+/// Prints a line for each thing that must be right; `false` if one is not. Changes nothing but for trial mounts, which are
+/// gone at the end.
+fn check(config: &Config) -> bool {
+    let mut good = true;
+    let mut say = |what: &str, result: Result<(), String>| {
+        match &result {
+            Ok(()) => println!("ok      {what}"),
+            Err(complaint) => println!("FAILED  {what}: {complaint}"),
+        }
+        good &= result.is_ok();
+    };
+    say("kernel", host::check_kernel(&rustix::system::uname().release().to_string_lossy()));
+    say("capabilities", check_capabilities());
+    match host::inspect(config, open_nearest) {
+        Ok(host) => {
+            say("loop devices", Ok(()));
+            for (pool, found) in config.pools.iter().zip(&host.pools) {
+                let title = format!("pool {} in {}", pool.name, pool.directory.display());
+                say(&title, found.as_ref().map(|_| ()).map_err(Clone::clone));
+                for warning in found.iter().flat_map(|found| &found.warnings) {
+                    println!("note    pool {}: {warning}", pool.name);
+                }
+            }
+            let proved = jail::enter(&host).and_then(|jail| proof::prove(&host, &jail));
+            say("jail, and mounts that reach the host", proved);
+        }
+        Err(complaint) => say("publish directories and sockets", Err(complaint)),
+    }
+    good
+}
+
+fn check_capabilities() -> Result<(), String> {
+    let permitted = caps::read(None, CapSet::Permitted).map_err(|error| error.to_string())?;
+    let for_the_start = [Capability::CAP_SETPCAP, Capability::CAP_CHOWN];
+    let needed = privileges::SERVER.iter().chain(privileges::EMPTIER).chain(&for_the_start);
+    let missing = needed.filter(|capability| !permitted.contains(capability));
+    let missing: Vec<_> = missing.map(Capability::to_string).collect();
+    if missing.is_empty() { Ok(()) } else { Err(format!("{} missing; run it as root with these", missing.join(", "))) }
+}
+
+/// Opens a directory of the configuration. For one that the helper would make, the nearest directory above stands in.
+fn open_nearest(config: &Config, path: &Path) -> Result<(PathBuf, OwnedFd), Errno> {
+    let mut nearest = path;
+    loop {
+        match (directory::open(nearest), nearest.parent()) {
+            (Err(Errno::NOENT), Some(parent)) if config.below_kubelet(nearest).is_some() => nearest = parent,
+            (opened, _) => return Ok((nearest.to_owned(), opened?)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_a_directory_with_or_without_a_name() {
+        let path = PathBuf::from("/srv/pool");
+        assert_eq!(pool("/srv/pool"), Ok((None, path.clone())));
+        assert_eq!(pool("fast=/srv/pool"), Ok((Some("fast".parse().expect("a name")), path)));
+        for (argument, part) in [
+            ("srv/pool", "absolute path"),
+            ("fast=", "absolute path"),
+            ("/", "and not /"),
+            ("Fast=/srv/pool", "not a valid name"),
+            ("=/srv/pool", "not a valid name"),
+        ] {
+            let complaint = pool(argument).unwrap_err();
+            assert!(complaint.starts_with("init-pool: ") && complaint.contains(part), "{argument}: {complaint}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_command_is_refused_with_a_sentence() {
+        let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned())).unwrap_err();
+        assert!(run(&[]).contains("a command is missing"));
+        assert!(run(&["chek"]).contains("unknown command \"chek\""));
+        assert!(run(&["init-pool"]).contains("which directory"));
+        assert!(run(&["check", "--pool", "x"]).contains("expected NAME=DIR"));
+    }
+}

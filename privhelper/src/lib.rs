@@ -1,0 +1,21 @@
+//! The privileged half of Bulkhead. `main.rs` is its life, one call a step, in order; `SECURITY.md` tells why.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects, clippy::disallowed_macros, clippy::expect_used, clippy::indexing_slicing,
+        clippy::panic, clippy::unreachable, clippy::unwrap_used
+    )
+)]
+
+mod audit;
+mod capabilities;
+mod dispatch;
+mod emptier;
+mod log;
+mod ops;
+pub mod server;
+pub mod start;
+mod state;
+// The only place where `unsafe` is allowed.
+#[allow(unsafe_code)]
+mod sys;

@@ -1,0 +1,95 @@
+//! The values of flags: one reader for each type. Each fails with a sentence that says what is expected.
+
+use std::path::{Component, Path, PathBuf};
+use std::str::FromStr;
+
+use bulkhead_protocol::{Invalid, QuotaMode};
+
+use super::PublishConfig;
+use crate::start::filter::OnViolation;
+use crate::state::{KUBELET_PROJECTS, PoolConfig, Shape};
+
+/// A name of any of the protocol's types.
+///
+/// # Errors
+/// A sentence that says what such a name is.
+pub fn name<T: FromStr<Err = Invalid>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error| format!("{text:?} is not a valid name: {error}"))
+}
+
+/// An absolute path.
+///
+/// # Errors
+/// A sentence that says so.
+pub fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    let plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    if plain && path.is_absolute() && path.parent().is_some() {
+        Ok(path.components().collect())
+    } else {
+        Err(format!("expected an absolute path without '..', and not /, instead of {text:?}"))
+    }
+}
+
+pub fn uid(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("expected a numeric user id, not {text:?}"))
+}
+
+pub fn project_ids(text: &str) -> Result<(u32, u32), String> {
+    let range = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+    range.filter(|(first, last)| *first >= 1 && first <= last && *last < KUBELET_PROJECTS).ok_or_else(|| {
+        format!("expected FIRST-LAST from 1 to 1048576, because the kubelet uses those above, instead of {text:?}")
+    })
+}
+
+pub fn violation(text: &str) -> Result<OnViolation, String> {
+    match text {
+        "kill" => Ok(OnViolation::Kill),
+        "log" => Ok(OnViolation::Log),
+        _ => Err(format!("expected kill or log, not {text:?}")),
+    }
+}
+
+pub fn publish(text: &str) -> Result<PublishConfig, String> {
+    let (title, path) = text.split_once('=').ok_or_else(|| format!("expected NAME=DIR, not {text:?}"))?;
+    if title.starts_with("kubelet-") {
+        return Err("names that begin with kubelet- are taken".to_owned());
+    }
+    Ok(PublishConfig { name: name(title)?, path: absolute(path)?, shape: Shape::Any })
+}
+
+pub fn pool(text: &str) -> Result<PoolConfig, String> {
+    let expected = || format!("expected NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES], not {text:?}");
+    let (title, rest) = text.split_once('=').ok_or_else(expected)?;
+    let mut parts = rest.split(',');
+    let mut pool = PoolConfig {
+        name: name(title)?,
+        directory: absolute(parts.next().unwrap_or_default())?,
+        quota: QuotaMode::Enforced,
+        overcommit_permille: 1000,
+        reserve: 0,
+    };
+    for option in parts {
+        match option.split_once('=') {
+            Some(("quota", "none")) => pool.quota = QuotaMode::None,
+            Some(("overcommit", ratio)) => pool.overcommit_permille = permille(ratio)?,
+            Some(("reserve", bytes)) => {
+                pool.reserve =
+                    bytes.parse().map_err(|_| format!("reserve must be a number of bytes, not {bytes:?}"))?;
+            }
+            _ => return Err(expected()),
+        }
+    }
+    Ok(pool)
+}
+
+/// A decimal number with at most three decimals, in thousandths.
+fn permille(text: &str) -> Result<u64, String> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let plain = !whole.is_empty()
+        && matches!(decimals.len(), 1..=3)
+        && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let thousandths =
+        format!("{whole}{decimals:0<3}").parse().ok().filter(|value| plain && matches!(value, 1..=1_000_000));
+    thousandths.ok_or_else(|| format!("overcommit must be a number from 0.001 to 1000, not {text:?}"))
+}

@@ -1,0 +1,177 @@
+//! The system calls that the two processes may make once they serve. This is part of the jail: without it CAP_SYS_ADMIN
+//! could make a mount of its own. seccompiler makes BPF of these tables; a call that is not in them ends the process.
+
+use std::collections::BTreeMap;
+
+use linux_raw_sys::loop_device as loops;
+use nix::libc;
+use rustix::thread::SecureComputingMode;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+};
+
+use crate::sys::file::{FILE_GETATTR, FILE_SETATTR, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
+use crate::sys::{mount, quota};
+
+/// What happens on a system call that is not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnViolation {
+    /// The process is killed.
+    Kill,
+    /// The kernel logs the call and executes it: only for bringing up a new platform.
+    Log,
+}
+
+/// Which of the two processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// Serves requests.
+    Server,
+    /// Empties deleted volumes.
+    Emptier,
+}
+
+/// Installs the filter on every thread of the calling process, for ever, and asks the kernel whether it is there. Needs
+/// no_new_privs.
+///
+/// # Errors
+/// A sentence on what failed.
+pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String> {
+    let fail = |error: seccompiler::Error| format!("cannot install the seccomp filter: {error}");
+    let program = compile(process, on_violation).map_err(|error| fail(error.into()))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(fail)?;
+    match rustix::thread::secure_computing_mode() {
+        Ok(SecureComputingMode::Filter) => Ok(()),
+        _ => Err("the kernel reports that no seccomp filter is installed".to_owned()),
+    }
+}
+
+fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, seccompiler::BackendError> {
+    let violation = match on_violation {
+        OnViolation::Kill => SeccompAction::KillProcess,
+        OnViolation::Log => SeccompAction::Log,
+    };
+    let (calls, conditional) = match process {
+        Process::Server => (SERVER, SERVER_IF),
+        Process::Emptier => (EMPTIER, [].as_slice()),
+    };
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    rules.extend(BOTH.iter().chain(calls).copied().flatten().map(|call| (*call, Vec::new())));
+    for Row(call, conditions) in BOTH_IF.iter().chain(conditional) {
+        let conditions = conditions.iter().map(|If(argument, mask, value)| {
+            let masked = SeccompCmpOp::MaskedEq((*mask).into());
+            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, masked, (*value).into())
+        });
+        rules.entry(*call).or_default().push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
+    }
+    SeccompFilter::new(rules, violation, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+/// A call that is allowed if all of some conditions hold. Rows for one call are alternatives.
+struct Row(libc::c_long, &'static [If]);
+
+/// What an argument (counted from 0) must be: masked with the second, it is the third. These arguments are 32 bits wide to
+/// the kernel, and the upper half of the register is not looked at.
+struct If(u8, u32, u32);
+
+/// The mask of a condition on the whole argument.
+const ALL: u32 = u32::MAX;
+
+/// What Rust's runtime and the C library need, and packets. Each process has started its threads before.
+const BOTH: &[&[libc::c_long]] = &[
+    // Memory, threads, signals, time, the end.
+    &[
+        libc::SYS_brk,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_futex,
+        libc::SYS_sched_yield,
+        libc::SYS_gettid,
+        libc::SYS_sigaltstack,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_restart_syscall,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_nanosleep,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+    ],
+    // Raising a capability and lowering it; the first seeds the hash sets in which caps holds them.
+    &[libc::SYS_getrandom, libc::SYS_capget, libc::SYS_capset],
+    // Log lines: standard error is the only stream that is open.
+    &[libc::SYS_write, libc::SYS_writev],
+    // Packets, and files below a held directory.
+    &[libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat, libc::SYS_close],
+];
+
+const BOTH_IF: &[Row] = &[
+    // Reading back that the filter is there.
+    Row(libc::SYS_prctl, &[If(0, ALL, libc::PR_GET_SECCOMP as u32)]),
+    // Memory is never executable.
+    Row(libc::SYS_mmap, &[If(2, libc::PROT_EXEC as u32, 0)]),
+    Row(libc::SYS_mprotect, &[If(2, libc::PROT_EXEC as u32, 0)]),
+    // Giving memory back.
+    Row(libc::SYS_madvise, &[If(2, ALL, libc::MADV_DONTNEED as u32)]),
+    Row(libc::SYS_madvise, &[If(2, ALL, libc::MADV_FREE as u32)]),
+    // Rust checks a descriptor that it closes, and duplicates with close-on-exec.
+    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_GETFD as u32)]),
+    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_GETFL as u32)]),
+    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_DUPFD_CLOEXEC as u32)]),
+    // The project id and the flags of what is open.
+    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSGETXATTR as u32)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSSETXATTR as u32)]),
+];
+
+const SERVER: &[&[libc::c_long]] = &[
+    // The frontend's connections and sockets.
+    &[libc::SYS_accept4, libc::SYS_setsockopt, libc::SYS_getsockopt, libc::SYS_bind, libc::SYS_listen],
+    // umount2 and bind know no directory descriptors.
+    &[libc::SYS_fchdir, libc::SYS_chdir],
+    // Volumes and their records.
+    &[
+        libc::SYS_mkdirat,
+        libc::SYS_renameat2,
+        libc::SYS_fchmod,
+        libc::SYS_fsync,
+        libc::SYS_utimensat,
+        libc::SYS_ftruncate,
+        libc::SYS_fallocate,
+        libc::SYS_fstatfs,
+        libc::SYS_read,
+        libc::SYS_fsetxattr,
+    ],
+];
+
+const SERVER_IF: &[Row] = &[
+    Row(libc::SYS_socket, &[If(0, ALL, libc::AF_UNIX as u32)]),
+    // A mount is only cloned (one, never a tree), changed while it is detached, moved from one descriptor to another, and
+    // unmounted by name without following links.
+    Row(libc::SYS_open_tree, &[If(2, ALL, mount::CLONE_ONE.bits())]),
+    Row(libc::SYS_mount_setattr, &[If(2, ALL, libc::AT_EMPTY_PATH as u32)]),
+    Row(libc::SYS_move_mount, &[If(4, ALL, mount::BY_DESCRIPTORS.bits())]),
+    Row(libc::SYS_umount2, &[If(1, ALL, libc::UMOUNT_NOFOLLOW as u32)]),
+    // Nodes of loop devices only: major 7, in the encoding of makedev(3).
+    Row(libc::SYS_mknodat, &[If(2, libc::S_IFMT, libc::S_IFBLK), If(3, 0x000f_ff00, 7 << 8)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET_NEXT)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::SET)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET_XFS_STATE)]),
+    // Loop devices: which number is free; attach, look, take a tenant's marks off, grow, detach.
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CTL_GET_FREE)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CONFIGURE)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_GET_STATUS64)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_SET_STATUS64)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_SET_CAPACITY)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CLR_FD)]),
+];
+
+const EMPTIER: &[&[libc::c_long]] = &[
+    // Going through directories, and moving what lies deep to the top.
+    &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_renameat2],
+    // Flags of what cannot be opened.
+    &[FILE_GETATTR, FILE_SETATTR],
+];
+
+#[cfg(test)]
+mod tests;

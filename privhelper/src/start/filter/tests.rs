@@ -1,0 +1,207 @@
+//! The compiled filters, run by an interpreter of the few BPF instructions that seccompiler makes.
+
+use super::*;
+
+/// What a filter returns (linux/seccomp.h).
+const KILL: u32 = 0x8000_0000;
+const LOG: u32 = 0x7ffc_0000;
+const ALLOW: u32 = 0x7fff_0000;
+
+/// `AUDIT_ARCH_*` of the processor that runs the test.
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// Runs a program on `struct seccomp_data`.
+fn run(program: &BpfProgram, architecture: u32, call: i64, arguments: &[u64]) -> u32 {
+    let mut data = vec![u32::try_from(call).expect("a call's number"), architecture, 0, 0];
+    for index in 0..6 {
+        let argument = arguments.get(index).copied().unwrap_or(0);
+        data.extend([argument as u32, (argument >> 32) as u32]);
+    }
+    let (mut at, mut accumulator) = (0, 0);
+    loop {
+        let step = &program[at];
+        at += 1;
+        let jump = |taken: bool| usize::from(if taken { step.jt } else { step.jf });
+        match step.code {
+            0x20 => accumulator = data[step.k as usize / 4],
+            0x54 => accumulator &= step.k,
+            0x15 => at += jump(accumulator == step.k),
+            0x25 => at += jump(accumulator > step.k),
+            0x35 => at += jump(accumulator >= step.k),
+            0x05 => at += step.k as usize,
+            0x06 => return step.k,
+            code => panic!("instruction {code:#x} is unknown"),
+        }
+    }
+}
+
+fn allows(process: Process, call: libc::c_long, arguments: &[u64]) -> bool {
+    let program = compile(process, OnViolation::Kill).expect("the tables are well formed");
+    match run(&program, ARCHITECTURE, call, arguments) {
+        ALLOW => true,
+        KILL => false,
+        other => panic!("the filter returns {other:#x}"),
+    }
+}
+
+fn server(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Server, call, arguments)
+}
+
+fn emptier(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Emptier, call, arguments)
+}
+
+#[test]
+fn both_filters_compile_and_stay_far_below_the_kernels_limit() {
+    for process in [Process::Server, Process::Emptier] {
+        let program = compile(process, OnViolation::Kill).expect("the tables are well formed");
+        assert!(program.len() < 1024, "{process:?}: {} instructions of at most 4096", program.len());
+    }
+}
+
+#[test]
+fn no_call_is_allowed_both_always_and_on_a_condition() {
+    for (calls, conditional) in [(SERVER, SERVER_IF), (EMPTIER, &[])] {
+        let always: Vec<_> = BOTH.iter().chain(calls).copied().flatten().collect();
+        for (index, call) in always.iter().enumerate() {
+            assert!(!always[..index].contains(call), "call {call} is in the tables twice");
+        }
+        for Row(call, _) in BOTH_IF.iter().chain(conditional) {
+            assert!(!always.contains(&call), "call {call} is allowed without its condition");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_in_the_tables_ends_the_process_or_is_logged() {
+    for call in
+        [libc::SYS_mount, libc::SYS_execve, libc::SYS_ptrace, libc::SYS_fsopen, libc::SYS_unshare, libc::SYS_setns]
+    {
+        assert!(!server(call, &[]) && !emptier(call, &[]), "{call}");
+        let logging = compile(Process::Server, OnViolation::Log).expect("the tables are well formed");
+        assert_eq!(run(&logging, ARCHITECTURE, call, &[]), LOG, "{call}");
+        assert_eq!(run(&logging, ARCHITECTURE, libc::SYS_close, &[]), ALLOW);
+    }
+}
+
+#[test]
+fn the_numbers_of_another_architecture_end_the_process() {
+    let program = compile(Process::Server, OnViolation::Kill).expect("the tables are well formed");
+    assert_eq!(run(&program, ARCHITECTURE, libc::SYS_close, &[3]), ALLOW);
+    assert_eq!(run(&program, 0x4000_0003, libc::SYS_close, &[3]), KILL);
+}
+
+#[test]
+fn each_process_has_only_its_own_calls() {
+    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_mkdirat, libc::SYS_fsetxattr, libc::SYS_fallocate] {
+        assert!(server(call, &[]) && !emptier(call, &[]), "{call}");
+    }
+    for call in [libc::SYS_getdents64, FILE_GETATTR, FILE_SETATTR] {
+        assert!(emptier(call, &[]) && !server(call, &[]), "{call}");
+    }
+    let mounts: [(libc::c_long, &[u64]); 4] = [
+        (libc::SYS_open_tree, &[3, 0, 0x8_1001]),
+        (libc::SYS_move_mount, &[3, 0, 4, 0, 0x44]),
+        (libc::SYS_umount2, &[0, 8]),
+        (libc::SYS_mknodat, &[3, 0, 0o060_600, 0x701]),
+    ];
+    for (call, arguments) in mounts {
+        assert!(server(call, arguments) && !emptier(call, arguments), "{call}");
+    }
+}
+
+#[test]
+fn memory_is_never_executable() {
+    for process in [Process::Server, Process::Emptier] {
+        for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+            for (protection, allowed) in [(0, true), (1, true), (3, true), (4, false), (5, false), (7, false)] {
+                assert_eq!(allows(process, call, &[0, 4096, protection]), allowed, "{call}, {protection}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mount_is_cloned_alone_moved_by_descriptors_and_unmounted_by_name_only() {
+    // OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH, and neighbours: a tree, no clone, by path.
+    for (flags, allowed) in [(0x8_1001, true), (0x8_9001, false), (0x8_1000, false), (0x8_0001, false)] {
+        assert_eq!(server(libc::SYS_open_tree, &[3, 0, flags]), allowed, "{flags:#x}");
+    }
+    for (flags, allowed) in [(0x44, true), (0x04, false), (0x40, false), (0x45, false), (0x144, false)] {
+        assert_eq!(server(libc::SYS_move_mount, &[3, 0, 4, 0, flags]), allowed, "{flags:#x}");
+    }
+    for (flags, allowed) in [(8, true), (0, false), (2, false), (0xa, false)] {
+        assert_eq!(server(libc::SYS_umount2, &[0, flags]), allowed, "{flags:#x}");
+    }
+    for (flags, allowed) in [(0x1000, true), (0x9000, false), (0, false)] {
+        assert_eq!(server(libc::SYS_mount_setattr, &[3, 0, flags]), allowed, "{flags:#x}");
+    }
+}
+
+#[test]
+fn only_nodes_of_loop_devices_are_made() {
+    let block = u64::from(libc::S_IFBLK | 0o600);
+    for (mode, device, allowed) in [
+        (block, 0x700, true),
+        (block, 0x7ff, true),
+        (block, 0x10_0700, true),
+        (block, 0xfff0_07ff, true),
+        (block, 0x600, false),
+        (block, 0x800, false),
+        (block, 0x1700, false),
+        (block, 0x7, false),
+        (u64::from(libc::S_IFCHR | 0o600), 0x700, false),
+        (u64::from(libc::S_IFREG | 0o600), 0x700, false),
+        (0o600, 0x700, false),
+    ] {
+        assert_eq!(server(libc::SYS_mknodat, &[3, 0, mode, device]), allowed, "{mode:o} {device:#x}");
+    }
+}
+
+#[test]
+fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
+    let both = [0x801c_581f, 0x401c_5820];
+    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x4c82];
+    for request in both {
+        assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+    }
+    for request in loops {
+        assert!(server(libc::SYS_ioctl, &[3, request]) && !emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+    }
+    for request in both.iter().chain(&loops).flat_map(|request| [request - 1, request + 1]) {
+        let allowed = loops.contains(&request) || both.contains(&request);
+        assert_eq!(server(libc::SYS_ioctl, &[3, request]), allowed, "{request:#x}");
+    }
+    // LOOP_SET_FD and LOOP_CHANGE_FD take whatever descriptor they are given; LOOP_CTL_ADD makes devices.
+    for request in [0x4c00, 0x4c06, 0x4c80, 0x4c81] {
+        assert!(!server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+    }
+    let commands = [quota::GET, quota::GET_NEXT, quota::SET, quota::GET_XFS_STATE].map(u64::from);
+    for command in commands {
+        assert!(server(libc::SYS_quotactl_fd, &[3, command]) && !emptier(libc::SYS_quotactl_fd, &[3, command]));
+        // The same for users and groups, and the commands beside it.
+        for neighbour in [command ^ 2, command ^ 3, command + 0x100, command - 0x100] {
+            assert_eq!(server(libc::SYS_quotactl_fd, &[3, neighbour]), commands.contains(&neighbour), "{neighbour:#x}");
+        }
+    }
+}
+
+#[test]
+fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() {
+    assert!(
+        server(libc::SYS_socket, &[1, 5]) && !server(libc::SYS_socket, &[2, 1]) && !server(libc::SYS_socket, &[16, 3])
+    );
+    for (command, allowed) in [(1, true), (3, true), (1030, true), (0, false), (2, false), (4, false), (1029, false)] {
+        assert_eq!(server(libc::SYS_fcntl, &[3, command]), allowed, "{command}");
+    }
+    for (option, allowed) in [(21, true), (20, false), (22, false), (4, false), (38, false)] {
+        assert_eq!(server(libc::SYS_prctl, &[option]), allowed, "{option}");
+    }
+    for (advice, allowed) in [(4, true), (8, true), (3, false), (9, false)] {
+        assert_eq!(server(libc::SYS_madvise, &[0, 4096, advice]), allowed, "{advice}");
+    }
+}

@@ -1,0 +1,92 @@
+//! Whether a directory is fit to be served as a pool. It is judged while the host's own tree is in sight.
+
+use std::os::fd::OwnedFd;
+
+use bulkhead_protocol::{MountFlags, QuotaMode};
+use rustix::fs::{OFlags, StatVfsMountFlags};
+
+use super::directory::{Directory, Role};
+use super::marker;
+use super::mountinfo::Mount;
+use crate::state::PoolConfig;
+use crate::sys::file::{self, Attributes};
+use crate::sys::quota::{self, QuotaState};
+
+/// A pool that passed its checks.
+#[derive(Debug)]
+pub struct HostPool {
+    /// Its directory.
+    pub directory: Directory,
+    /// Its marker, unless it is yet to be made.
+    pub marker: Option<OwnedFd>,
+    /// What every mount of its volumes has because the pool's own mount has it.
+    pub inherited: MountFlags,
+    /// What is not right, but does not keep it from being served.
+    pub warnings: Vec<String>,
+}
+
+/// Judges a pool, and changes nothing.
+///
+/// # Errors
+/// One sentence on why it is not to be served and how to mend that.
+pub fn inspect(config: &PoolConfig, mounts: &[Mount]) -> Result<HostPool, String> {
+    let shown = config.directory.display();
+    let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
+        .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
+    let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
+    // First of all: without its disk it does not matter what else is wrong with the filesystem that shows instead.
+    let marker = marker::find(&directory, status.mount_root, config)?;
+    let mount = mounts.iter().find(|mount| mount.id == status.mount_id);
+    let mount = mount.ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
+    let point = mount.point.display();
+    if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
+    }
+    if !matches!(mount.filesystem.as_str(), "xfs" | "ext4") {
+        return Err(format!("{shown} is on {}; a pool must be on XFS or ext4", mount.filesystem));
+    }
+    if file::is_open_to_others(&status) {
+        return Err(format!(
+            "{shown} can be changed by users other than root; run: chown root {shown}; chmod go-w {shown}"
+        ));
+    }
+    if config.quota == QuotaMode::Enforced {
+        check_quotas(&directory, config, mount)?;
+    }
+    let mut warnings = Vec::new();
+    if mount.has("noexec") {
+        warnings.push(format!("{point} is mounted noexec, so no program runs from a volume of this pool"));
+    }
+    let role = Role::Pool(config.name.clone());
+    let directory = Directory::new(role, &config.directory, config.directory.clone(), directory);
+    Ok(HostPool { directory, marker, inherited: mount.flags(), warnings })
+}
+
+fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<(), String> {
+    let (shown, point) = (config.directory.display(), mount.point.display());
+    let remedy = if mount.filesystem == "xfs" {
+        "mount it with -o prjquota (a remount is not enough)"
+    } else {
+        "run tune2fs -O project,quota -Q prjquota on the unmounted device and mount it with -o prjquota"
+    };
+    match quota::state(directory).map_err(|errno| format!("cannot ask {shown} for quotas: {errno}"))? {
+        QuotaState::Enforced => {}
+        QuotaState::Accounted => {
+            return Err(format!("{point} counts project quotas but does not enforce them; {remedy}"));
+        }
+        QuotaState::Off => {
+            return Err(format!(
+                "{point} has no project quotas; {remedy}, or configure quota=none to do without enforced sizes"
+            ));
+        }
+    }
+    let attributes =
+        file::attributes(directory).map_err(|errno| format!("cannot read the project id of {shown}: {errno}"))?;
+    if attributes.project != 0 || attributes.flags & Attributes::PROJECT_INHERIT != 0 {
+        return Err(format!(
+            "{shown} itself is in project {}; take it out: xfs_quota -x -c 'project -C', or chattr -P -p 0 {shown}",
+            attributes.project
+        ));
+    }
+    Ok(())
+}
