@@ -1,0 +1,129 @@
+//! What the documentation refers to exists: the files and headings that its links lead to, and the files that
+//! CONTRIBUTING.md tells people to change.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Directories whose files CONTRIBUTING.md names by their path from the root.
+const NAMED: [&str; 7] = ["privhelper/", "protocol/", "frontend/", "tests/", "xtask/", "deploy/", "docs/"];
+
+#[test]
+fn links_lead_to_files_and_headings_that_exist() {
+    let pages = pages();
+    assert!(pages.len() > 10, "only {} pages were found", pages.len());
+    let broken: Vec<String> = pages.iter().flat_map(|page| broken_links(page)).collect();
+    assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn files_named_in_contributing_exist() {
+    let text = read(&root().join("CONTRIBUTING.md"));
+    let named: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_path(span)).collect();
+    assert!(named.len() > 30, "only {} paths were found", named.len());
+    let missing: Vec<&str> = named.into_iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "CONTRIBUTING.md names files that do not exist: {missing:?}");
+}
+
+#[test]
+fn broken_links_are_found() {
+    let root = tempfile::tempdir().expect("a directory");
+    let page = root.path().join("page.md");
+    fs::write(root.path().join("other.md"), "# Some `code`, twice\n## Twice\n## Twice\n").expect("a page");
+    let text = "# Page\n[a](other.md) [b](other.md#some-code-twice) [c](#page) [d](https://example.com/x) [e](.)\n\
+                [f](other.md#twice-1)\n```\n[not a link](nowhere.md)\n```\n[g](nowhere.md) [h](other.md#none) [i](#none)\n";
+    fs::write(&page, text).expect("a page");
+    let broken = broken_links(&page);
+    let named = |part: &str| broken.iter().any(|link| link.ends_with(part));
+    assert!(broken.len() == 3 && named("nowhere.md") && named("other.md#none") && named(" #none"), "{broken:?}");
+}
+
+fn root() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
+}
+
+/// Every Markdown page of the project.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    let mut waiting = vec![root()];
+    while let Some(directory) = waiting.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory that can be listed") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                waiting.push(path);
+            } else if name.ends_with(".md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// The links of a page to files or headings that do not exist, each as `page: link`.
+fn broken_links(page: &Path) -> Vec<String> {
+    let text = read(page);
+    let mut broken = Vec::new();
+    for link in links(&text) {
+        if link.contains("://") || link.starts_with("mailto:") {
+            continue;
+        }
+        let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+        let target = if file.is_empty() { page.to_owned() } else { page.with_file_name("").join(file) };
+        let leads = target.exists() && (heading.is_empty() || anchors(&read(&target)).contains(heading));
+        if !leads {
+            broken.push(format!("{}: {link}", page.display()));
+        }
+    }
+    broken
+}
+
+/// The text outside fenced blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    text.split("\n```").step_by(2)
+}
+
+/// The targets of `[text](target)`.
+fn links(text: &str) -> Vec<&str> {
+    prose(text)
+        .flat_map(|part| part.split("](").skip(1))
+        .filter_map(|rest| rest.split_once(')').map(|(target, _)| target))
+        .collect()
+}
+
+/// The anchors that GitHub gives to the headings of a page.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let lines = prose(text).flat_map(str::lines);
+    for heading in
+        lines.filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')))
+    {
+        let kept = heading
+            .to_lowercase()
+            .chars()
+            .filter(|kept| kept.is_alphanumeric() || " -_".contains(*kept))
+            .collect::<String>();
+        let anchor = kept.replace(' ', "-");
+        let mut unique = anchor.clone();
+        let mut number = 0;
+        while !anchors.insert(unique) {
+            number += 1;
+            unique = format!("{anchor}-{number}");
+        }
+    }
+    anchors
+}
+
+/// The texts between single backquotes.
+fn code_spans(text: &str) -> Vec<&str> {
+    prose(text).flat_map(|part| part.split('`').skip(1).step_by(2)).collect()
+}
+
+/// Whether `text` is a path from the root, without placeholders.
+fn is_path(text: &str) -> bool {
+    NAMED.iter().any(|directory| text.starts_with(directory)) && !text.contains(['<', '*', ' ', '{'])
+}
