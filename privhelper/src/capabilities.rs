@@ -37,6 +37,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+    use crate::dispatch::tests::requests;
 
     /// The table of operations in SECURITY.md: what stands in the first column, and the capabilities in the second.
     fn documented() -> BTreeMap<String, Vec<String>> {
@@ -54,22 +55,6 @@ mod tests {
 
     fn names(capabilities: &[Capability]) -> Vec<String> {
         capabilities.iter().map(Capability::to_string).collect()
-    }
-
-    /// A request of each variant, from the golden vectors of the protocol.
-    fn requests() -> Vec<Request> {
-        let golden = include_str!("../../protocol/tests/golden.txt");
-        let unhex = |hex: &str| -> Vec<u8> {
-            let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
-            digits.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
-        };
-        let lines = golden.lines().filter_map(|line| line.split_once(' '));
-        lines
-            .filter_map(|(name, hex)| {
-                let request: Request = bulkhead_protocol::decode(&unhex(hex)).ok()?;
-                name.starts_with(request.name()).then_some(request)
-            })
-            .collect()
     }
 
     #[test]

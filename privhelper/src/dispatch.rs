@@ -41,3 +41,6 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
     };
     reply.map(|reply| (reply, None))
 }
+
+#[cfg(test)]
+pub mod tests;

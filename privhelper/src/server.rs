@@ -1,6 +1,7 @@
 //! Connections: a fixed number of threads, each serving one connection, one request at a time.
 //!
-//! A peer that breaks the protocol gets no answer, only a closed connection; an operation that fails gets a typed error.
+//! A client that breaks the protocol gets no answer: its connection is closed. An operation that fails is answered with a
+//! typed error.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,23 +21,23 @@ use crate::sys::{Errno, capability, process};
 
 /// How many connections are served at once; one more is closed.
 const CONNECTIONS: usize = 8;
-/// How long a connection may say nothing before its hello.
+/// How long a client may take to send its hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// How long a peer may leave a reply unread.
+/// How long a client may leave a reply unread.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
 
-/// What every connection is served with.
+/// What all connections share.
 #[derive(Debug)]
 pub struct Service {
     /// What the operations work on.
     pub state: State,
-    /// The answer to a hello, for the highest version.
+    /// The answer to a hello of the highest version.
     pub welcome: Welcome,
-    /// The only user who is served.
+    /// The only user that is served.
     pub allowed_uid: u32,
 }
 
-/// Threads that wait for connections. They exist before the seccomp filter does, which lets nobody start another.
+/// Threads that wait for connections. They are started before the seccomp filter is installed, which allows no others.
 #[derive(Debug)]
 pub struct Threads {
     connections: Sender<OwnedFd>,
@@ -44,7 +45,7 @@ pub struct Threads {
     free: Receiver<()>,
 }
 
-/// Starts the threads, and returns when each has a working directory of its own, which the filter would not let it get.
+/// Starts the threads, and returns when each has a working directory of its own, which the filter would not allow.
 ///
 /// # Errors
 /// A sentence when one cannot be started.
@@ -62,8 +63,8 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     };
-    let attendant = Arc::clone(service);
-    spawn(Box::new(move || attend(&attendant)))?;
+    let own = Arc::clone(service);
+    spawn(Box::new(move || finish_deletions(&own)))?;
     for _ in 0..CONNECTIONS {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
         let _ = freed.send(());
@@ -75,7 +76,7 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
     Ok(Threads { connections, free })
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 ///
 /// # Errors
 /// When the listening socket fails.
@@ -102,7 +103,7 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
             }
         }
         if threads.free.try_recv().is_err() {
-            log::warning!("a connection is closed: {CONNECTIONS} are served already");
+            log::warning!("a connection is closed: {CONNECTIONS} connections are served already");
             continue;
         }
         // The threads live as long as the process.
@@ -122,16 +123,16 @@ fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()
     }
 }
 
-fn attend(service: &Service) {
+fn finish_deletions(service: &Service) {
     let state = &service.state;
     let _allowed = capability::allow(capabilities::RELEASE);
     if let Err(error) = state.deletions.finish_all(|deletion| ops::release(state, deletion)) {
-        log::error!("the helper ends: it cannot go on without the emptier error={error}");
+        log::error!("the helper exits: it cannot go on without the emptier error={error}");
         std::process::exit(1);
     }
 }
 
-/// One connection, from hello to its end.
+/// Serves one connection, from its hello to its end.
 fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
     let say = |errno: Errno| errno.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
@@ -172,7 +173,7 @@ fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// The next packet; `None` at the connection's end.
+/// The next packet; `None` at the end of the connection.
 fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, String> {
     loop {
         match socket::receive(connection, buffer) {
@@ -180,7 +181,7 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
             Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
             Ok(Received::Truncated) => return Err("a packet is longer than 4096 bytes".to_owned()),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err("it said nothing for five seconds".to_owned()),
+            Err(Errno::AGAIN) => return Err("it sent nothing for five seconds".to_owned()),
             Err(errno) => return Err(errno.to_string()),
         }
     }

@@ -28,8 +28,8 @@ pub struct Device {
 pub struct Loops {
     control: OwnedFd,
     nodes: OwnedFd,
-    /// Numbers that were unbound when last seen, the one given back last at the end: a container's own node to it may
-    /// still exist, so it is the last to be used again.
+    /// Numbers that were unbound when last seen. One that is given back goes to the end and is the last to be used again,
+    /// because a container's own node for it may still exist.
     idle: Mutex<VecDeque<u32>>,
 }
 
@@ -37,12 +37,12 @@ pub struct Loops {
 const TRIES: usize = 64;
 
 impl Loops {
-    /// Loop devices by this control device, with nodes in that directory.
+    /// Loop devices of this control device, with their nodes in this directory.
     pub fn new(control: OwnedFd, nodes: OwnedFd) -> Self {
         Self { control, nodes, idle: Mutex::default() }
     }
 
-    /// What a device that exists is bound to, and makes its node. An unbound one is noted as idle.
+    /// What an existing device is bound to; makes its node. An unbound device is noted as idle.
     pub fn examine(&self, number: u32) -> SysResult<Option<Binding>> {
         let device = self.open(number)?;
         match loopdevice::binding(&device) {
@@ -56,13 +56,13 @@ impl Loops {
         }
     }
 
-    /// Removes the node of a device that is none of ours.
+    /// Removes the node of a device that is not ours.
     pub fn remove_node(&self, number: u32) {
-        // It can only be missing, which is what is wanted.
+        // The only failure is that it is missing already.
         let _ = file::remove(&self.nodes, node_name(number));
     }
 
-    /// Attaches an image to a device that nobody uses.
+    /// Attaches an image to a device that is not in use.
     pub fn attach(
         &self,
         volume: &VolumeId,
@@ -74,13 +74,13 @@ impl Loops {
             let idle = lock(&self.idle).pop_front();
             let number = idle.map_or_else(|| loopdevice::any_free(&self.control), Ok)?;
             let device = match self.open(number) {
-                // It is on its way out.
+                // It is being removed.
                 Err(Errno::NXIO) => continue,
                 device => device?,
             };
             let configure =
                 |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), read_only, direct);
-            // A backing file may refuse direct I/O, or not with this block size.
+            // A backing file may not support direct I/O, or not with this block size.
             match configure(true).or_else(|errno| if errno == Errno::INVAL { configure(false) } else { Err(errno) }) {
                 Ok(()) => return Ok(Device { number, read_only }),
                 Err(Errno::BUSY) => self.remove_node(number),
@@ -94,7 +94,10 @@ impl Loops {
         Err(Errno::NODEV)
     }
 
-    /// Detaches a device. `Busy` while somebody else has it open: it is dying then, and goes at the last close.
+    /// Detaches a device.
+    ///
+    /// # Errors
+    /// `BUSY` while somebody else has it open: it is detached when they close it.
     pub fn detach(&self, number: u32, image: FileId) -> SysResult<()> {
         let device = self.open(number)?;
         let mut bound = is_bound_to(&device, image)?;
@@ -108,7 +111,7 @@ impl Loops {
             loopdevice::unbind(&device)?;
             bound = is_bound_to(&device, image)?;
         }
-        // Since Linux 6.10 it is this close that unbinds: only now may somebody else take the number.
+        // Since Linux 6.10 it is this close that unbinds: only now can the number be taken again.
         drop(device);
         if bound {
             return Err(Errno::BUSY);
@@ -123,7 +126,7 @@ impl Loops {
         is_bound_to(self.open(number)?, image)
     }
 
-    /// The same; one that is dying is revived.
+    /// The same; a device that would be detached at its last close is kept.
     pub fn revive(&self, number: u32, image: FileId) -> SysResult<bool> {
         let device = self.open(number)?;
         let bound = is_bound_to(&device, image)?;
@@ -133,7 +136,7 @@ impl Loops {
         Ok(bound)
     }
 
-    /// Lets a device see its image's new length.
+    /// Makes a device take on its image's new length.
     pub fn refresh(&self, number: u32) -> SysResult<()> {
         loopdevice::refresh_capacity(self.open(number)?)
     }

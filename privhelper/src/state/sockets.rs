@@ -1,5 +1,5 @@
-//! The two listening sockets that the helper makes for the frontend and keeps, as an init system would: a frontend's
-//! restart loses no connection, and the kubelet sees nothing of it.
+//! The two listening sockets that the helper makes for the frontend and keeps, as an init system would: when a frontend
+//! restarts, no connection is lost and the kubelet notices nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::net::SocketType;
 use super::{failed, lock};
 use crate::sys::{Errno, socket};
 
-/// Where a socket is to appear.
+/// Where a socket appears.
 #[derive(Debug)]
 pub struct Place {
     /// The directory, in the jail.
@@ -28,18 +28,20 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Sockets that can be asked for.
+    /// The sockets that can be requested.
     pub fn new(places: BTreeMap<Socket, Place>) -> Self {
         Self { places, listening: Mutex::default() }
     }
 
-    /// The listening socket, made when it is first asked for.
+    /// The listening socket, made when it is first requested.
     ///
     /// # Errors
-    /// `Unsupported` when none is configured, `AlreadyExists` when something that is no socket has its name.
+    /// `Unsupported` when none is configured, `AlreadyExists` when something other than a socket has its name.
     pub fn listening(&self, which: Socket) -> Result<OwnedFd, Error> {
         let Some(place) = self.places.get(&which) else {
-            let message = format!("no {which:?} socket is configured: give --kubelet-dir or the socket's own flag");
+            let message = format!(
+                "no {which:?} socket is configured; start the helper with --kubelet-dir or with the socket's own flag"
+            );
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let mut listening = lock(&self.listening);
@@ -48,9 +50,10 @@ impl Sockets {
         }
         let made =
             socket::listen(&place.directory, &place.name, SocketType::STREAM, None).map_err(|errno| match errno {
-                Errno::EXIST => {
-                    Error::new(ErrorKind::AlreadyExists, format!("{} is there and is no socket; remove it", place.name))
-                }
+                Errno::EXIST => Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!("{} exists and is not a socket; remove it", place.name),
+                ),
                 errno => failed("make the socket", &place.name, errno),
             })?;
         let passed = copy(&made).map_err(|errno| failed("duplicate the socket", &place.name, errno))?;

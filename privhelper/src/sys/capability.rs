@@ -21,6 +21,12 @@ pub fn allow(capabilities: &'static [Capability]) -> Allowed {
     Allowed(())
 }
 
+/// What the calling thread may raise.
+#[cfg(test)]
+pub fn allowed() -> &'static [Capability] {
+    ALLOWED.get()
+}
+
 impl Drop for Allowed {
     fn drop(&mut self) {
         ALLOWED.set(&[]);
@@ -58,5 +64,24 @@ impl Drop for Raised {
             // Lowering an effective capability needs no privilege and cannot fail for the calling thread.
             let _ = caps::drop(None, CapSet::Effective, capability);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_allowed_cannot_be_raised() {
+        // A thread of its own: its sets are lowered for good.
+        let thread = std::thread::spawn(|| {
+            caps::clear(None, CapSet::Effective).expect("lowering needs no privilege");
+            assert_eq!(raise(Capability::CAP_SYS_ADMIN).err(), Some(Errno::PERM), "nothing is allowed");
+            let allowed = allow(&[Capability::CAP_MKNOD]);
+            assert_eq!(raise(Capability::CAP_SYS_ADMIN).err(), Some(Errno::PERM), "something else is allowed");
+            drop(allowed);
+            assert_eq!(raise(Capability::CAP_MKNOD).err(), Some(Errno::PERM), "it is not allowed any more");
+        });
+        thread.join().expect("the thread ends well");
     }
 }
