@@ -114,8 +114,8 @@ fn a_directory_with_content_at_the_target_stays(stand: &mut Stand) -> Result<()>
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     fs::create_dir(&target)?;
     fs::write(target.join("precious"), "content")?;
-    refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::FailedPrecondition, "something in it")?;
-    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "something in it")?;
+    refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::FailedPrecondition, "is not empty")?;
+    refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "is not empty")?;
     ensure!(fs::read(target.join("precious"))? == b"content");
     fs::remove_dir_all(&target)?;
     csi.delete_volume(delete("vol-a"))?;
