@@ -1,5 +1,5 @@
-//! Every privileged operation is one log line that begins with `audit`: what, on which volume, at which target, for whom, how it
-//! ended and how long it took.
+//! Every privileged operation is one log line that begins with `audit`: what, on which volume, at which target, for
+//! whom, how it ended and how long it took.
 
 use bulkhead_protocol::{Error, Request, TargetPath, VolumeId};
 

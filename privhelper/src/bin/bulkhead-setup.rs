@@ -64,11 +64,11 @@ fn print(text: &str) -> Result<bool, String> {
 fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     let pools: Vec<_> = arguments.map(|argument| pool(&argument)).collect::<Result<_, _>>()?;
     if pools.is_empty() {
-        return Err("init-pool: which directory is to be a pool? See --help".to_owned());
+        return Err("init-pool: no directory is given; see --help".to_owned());
     }
     for (name, path) in pools {
         match open_to_write(&path).and_then(|directory| marker::make(&directory, name.as_ref())) {
-            Ok(_) => println!("{} is a pool now", path.display()),
+            Ok(_) => println!("{} is now a pool", path.display()),
             Err(Errno::EXIST) => return Err(format!("{} is already a pool", path.display())),
             Err(errno) => return Err(format!("cannot make {} a pool: {errno}", path.display())),
         }
@@ -128,7 +128,11 @@ fn check_capabilities() -> Result<(), String> {
     let needed = privileges::SERVER.iter().chain(privileges::EMPTIER).chain(&for_the_start);
     let missing = needed.filter(|capability| !permitted.contains(capability));
     let missing: Vec<_> = missing.map(Capability::to_string).collect();
-    if missing.is_empty() { Ok(()) } else { Err(format!("{} missing; run it as root with these", missing.join(", "))) }
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} missing; run this as root with these capabilities", missing.join(", ")))
+    }
 }
 
 /// Opens a directory of the configuration. For one that the helper would make, the nearest directory above stands in.
@@ -168,7 +172,7 @@ mod tests {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned())).unwrap_err();
         assert!(run(&[]).contains("a command is missing"));
         assert!(run(&["chek"]).contains("unknown command \"chek\""));
-        assert!(run(&["init-pool"]).contains("which directory"));
+        assert!(run(&["init-pool"]).contains("no directory is given"));
         assert!(run(&["check", "--pool", "x"]).contains("expected NAME=DIR"));
     }
 }

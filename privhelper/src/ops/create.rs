@@ -110,7 +110,7 @@ fn discard(state: &State, index: usize, pool: &Served, id: &VolumeId, share: Sha
         Err(Errno::NOENT) => false,
         Err(errno) => {
             log::error!(
-                "cannot take an unfinished volume out of the way; the next start does volume={id} errno={errno}"
+                "cannot move an incomplete volume out of the way; the next start will volume={id} errno={errno}"
             );
             true
         }

@@ -52,10 +52,7 @@ pub fn release(state: &State, deletion: &Deletion) -> bool {
             return false;
         }
         if let Err(errno) = pool.filesystem.set_quota(project, (0, 0)) {
-            log::warning!(
-                "cannot release a deleted volume's quota; it is tried again project={} errno={errno}",
-                project.0
-            );
+            log::warning!("cannot release a deleted volume's quota; trying again project={} errno={errno}", project.0);
             return false;
         }
     }

@@ -34,7 +34,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
     if let Err(errno) = new.replace(&pool.directory, id) {
         // The record is what a restart believes: go back to it.
         if let Err(errno) = limit(old.spec.size, had).and_then(|()| old.replace(&pool.directory, id)) {
-            log::error!("a quota could not be set back after a failed growth volume={id} errno={errno}");
+            log::error!("cannot restore a quota after a failed expansion volume={id} errno={errno}");
         }
         return Err(cannot(errno));
     }
@@ -60,7 +60,7 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     if let Err(errno) = extended.and_then(|()| new.replace(&pool.directory, id)) {
         let back = rustix::fs::ftruncate(&image, old.spec.size.get());
         if let Err(errno) = back.and_then(|()| old.replace(&pool.directory, id)) {
-            log::error!("an image could not be set back after a failed growth volume={id} errno={errno}");
+            log::error!("cannot restore an image's size after a failed expansion volume={id} errno={errno}");
         }
         return Err(cannot(errno));
     }

@@ -84,6 +84,6 @@ pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<
     let attached = state
         .loops
         .is_attached(device.number, volume.content)
-        .map_err(|errno| failed("look at the device of volume", id, errno))?;
+        .map_err(|errno| failed("inspect the device of volume", id, errno))?;
     Ok(attached.then_some(device))
 }

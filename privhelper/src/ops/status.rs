@@ -30,7 +30,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         targets: count(volume.targets.len()),
         condition: Text::default(),
     };
-    let fail = |errno| failed("look at volume", id, errno);
+    let fail = |errno| failed("inspect volume", id, errno);
     match volume.kind() {
         Kind::Directory => match volume.project {
             Some(project) => {
@@ -96,7 +96,8 @@ pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply
 /// Free space and condition of a pool.
 pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
-    let room = pool.filesystem.room(&pool.config).map_err(|errno| failed("find the room in pool", name, errno))?;
+    let room =
+        pool.filesystem.room(&pool.config).map_err(|errno| failed("determine the free space of pool", name, errno))?;
     let available = whole_steps(room.available);
     Ok(Reply::Pool(PoolStatus {
         quota: pool.config.quota,

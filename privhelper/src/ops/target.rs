@@ -58,7 +58,8 @@ impl<'a> Target<'a> {
                 Error::new(ErrorKind::NotFound, format!("the directory of target {path} does not exist"))
             }
             Errno::LOOP | Errno::XDEV => {
-                let message = format!("the way to target {path} leads over a symbolic link or into another mount");
+                let message =
+                    format!("the path to target {path} contains a symbolic link or crosses into another mount");
                 Error::new(ErrorKind::Refused, message)
             }
             errno => failed("open the directory of target", path, errno),
@@ -79,7 +80,7 @@ impl<'a> Target<'a> {
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(Some(status)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(failed("look at target", self.path, errno)),
+            Err(errno) => Err(failed("inspect target", self.path, errno)),
         }
     }
 

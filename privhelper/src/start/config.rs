@@ -128,7 +128,7 @@ impl Config {
             "--registration-socket" => absolute(value).map(|path| self.registration_socket = Some(path)),
             "--project-ids" => project_ids(value).map(|range| self.project_ids = range),
             "--seccomp" => violation(value).map(|violation| self.on_violation = violation),
-            _ => Err("there is no such flag; see --help".to_owned()),
+            _ => Err("unknown flag; see --help".to_owned()),
         };
         result.map_err(|complaint| format!("{flag}: {complaint}"))
     }

@@ -77,7 +77,7 @@ impl Directory {
     /// A sentence on what is wrong and how to mend it.
     pub fn check_publish(&self, mounts: &[Mount]) -> Result<(), String> {
         let shown = self.path.display();
-        let status = file::status(&self.descriptor).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
+        let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
         if file::is_open_to_others(&status) {
             return Err(format!(
                 "{shown} can be changed by users other than root, who could hide a mount in it; run: chown root {shown}; chmod go-w {shown}"

@@ -28,14 +28,14 @@ pub fn take(config: &Config) -> Result<Outside, String> {
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
-        .map_err(|errno| format!("cannot close what was open at start: {errno}"))?;
+        .map_err(|errno| format!("cannot close the descriptors inherited at start: {errno}"))?;
     let null = file::open_at_start("/dev/null", OFlags::RDWR);
     null.and_then(rustix::stdio::dup2_stdin).map_err(|errno| format!("cannot open /dev/null: {errno}"))?;
     let listener = match (passed, &config.socket) {
         (Some(passed), _) => passed,
         (None, Some(path)) => listen(path, config.allowed_uid)
-            .map_err(|errno| format!("cannot make the socket {}: {errno}", path.display()))?,
-        (None, None) => return Err("--socket is missing, and systemd passes no socket".to_owned()),
+            .map_err(|errno| format!("cannot create the socket {}: {errno}", path.display()))?,
+        (None, None) => return Err("no socket to listen on: give --socket, or have systemd pass one".to_owned()),
     };
     Ok(Outside { listener, service_manager: connect_service_manager() })
 }
@@ -46,9 +46,9 @@ impl Outside {
         if let Some(manager) = self.service_manager.take()
             && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
-            log::warning!("systemd cannot be told that the helper is ready errno={errno}");
+            log::warning!("cannot notify systemd that the helper is ready errno={errno}");
         }
-        log::info!("requests are served");
+        log::info!("serving requests");
     }
 }
 
@@ -61,11 +61,12 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
     if std::env::var("LISTEN_FDS").as_deref() != Ok("1") {
         return Err("systemd must pass exactly one socket (LISTEN_FDS)".to_owned());
     }
-    let passed =
-        socket::passed_by_service_manager().map_err(|errno| format!("systemd's socket is not there: {errno}"))?;
+    let passed = socket::passed_by_service_manager()
+        .map_err(|errno| format!("cannot use the socket that systemd passes: {errno}"))?;
     if !socket::is_packet_listener(&passed) {
         return Err(
-            "systemd's socket is no listening SOCK_SEQPACKET unix socket: use ListenSequentialPacket=".to_owned()
+            "the socket that systemd passes is not a listening SOCK_SEQPACKET Unix socket: use ListenSequentialPacket="
+                .to_owned(),
         );
     }
     Ok(Some(passed))
@@ -80,5 +81,5 @@ fn listen(path: &Path, uid: u32) -> Result<OwnedFd, Errno> {
 fn connect_service_manager() -> Option<OwnedFd> {
     let path = std::env::var("NOTIFY_SOCKET").ok()?;
     let connected = socket::connect_datagram(&path);
-    connected.inspect_err(|errno| log::warning!("NOTIFY_SOCKET cannot be connected to errno={errno}")).ok()
+    connected.inspect_err(|errno| log::warning!("cannot connect to NOTIFY_SOCKET errno={errno}")).ok()
 }

@@ -33,7 +33,7 @@ pub fn inspect(config: &PoolConfig, mounts: &[Mount]) -> Result<HostPool, String
     let shown = config.directory.display();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
-    let status = file::status(&directory).map_err(|errno| format!("cannot look at {shown}: {errno}"))?;
+    let status = file::status(&directory).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
     // First of all: without its disk it does not matter what else is wrong with the filesystem that shows instead.
     let marker = marker::find(&directory, status.mount_root, config)?;
     let mount = mounts.iter().find(|mount| mount.id == status.mount_id);
@@ -76,7 +76,7 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
         }
         QuotaState::Off => {
             return Err(format!(
-                "{point} has no project quotas; {remedy}, or configure quota=none to do without enforced sizes"
+                "{point} has no project quotas; {remedy}, or configure quota=none to run without enforced sizes"
             ));
         }
     }
@@ -84,7 +84,7 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
         file::attributes(directory).map_err(|errno| format!("cannot read the project id of {shown}: {errno}"))?;
     if attributes.project != 0 || attributes.flags & Attributes::PROJECT_INHERIT != 0 {
         return Err(format!(
-            "{shown} itself is in project {}; take it out: xfs_quota -x -c 'project -C', or chattr -P -p 0 {shown}",
+            "{shown} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {shown}",
             attributes.project
         ));
     }

@@ -20,7 +20,7 @@ pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
     for (outside, inside) in host.publish.iter().zip(&jail.publish) {
         let shown = outside.path.display();
         let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes)
-            .map_err(|errno| format!("cannot try a mount in {shown}: {errno}"))?;
+            .map_err(|errno| format!("cannot perform a trial mount in {shown}: {errno}"))?;
         if !appeared || !went {
             let what = if appeared { "unmounting" } else { "a mount" };
             return Err(format!(

@@ -127,7 +127,7 @@ fn scan(
         Ok(())
     })?;
     for name in names {
-        let foreign = || log::warning!("an entry of the pool is no volume pool={} name={name:?}", pool.config.name);
+        let foreign = || log::warning!("an entry of the pool is not a volume pool={} name={name:?}", pool.config.name);
         match Entry::of(&name) {
             Entry::Unfinished => deleted.push(adopt_deleted(state, index, pool, name)?),
             Entry::Deleted(number) => {
@@ -192,7 +192,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
                 let size = record.spec.size;
                 let (quota, wanted) = (pool.filesystem.quota(project).map_err(say)?, limits(size, inodes));
                 if (quota.limit_bytes, quota.limit_inodes) != wanted {
-                    log::warning!("a volume's quota is set back to what its record says volume={id}");
+                    log::warning!("a volume's quota is reset to the value in its record volume={id}");
                     pool.filesystem.set_quota(project, wanted).map_err(say)?;
                 }
             }
@@ -218,7 +218,7 @@ fn adopt(state: &State, index: usize, pool: &Served, id: &VolumeId, owners: &mut
     let volume = Volume { pool: index, project, record, content, targets: BTreeMap::new(), device: None };
     let share = volume.share();
     if !state.volumes.insert(id.clone(), volume) {
-        return Err("another pool has a volume of that id".to_owned());
+        return Err("another pool has a volume with the same id".to_owned());
     }
     owners.insert(content, id.clone());
     pool.filesystem.adopt(share);
@@ -241,7 +241,7 @@ fn find_devices(state: &State, numbers: &[u32], owners: &Owners) -> BTreeMap<u32
             Ok(None) => {}
             Err(errno) => {
                 state.loops.remove_node(*number);
-                log::warning!("a loop device cannot be looked at number={number} errno={errno}");
+                log::warning!("cannot inspect a loop device number={number} errno={errno}");
             }
         }
     }

@@ -15,13 +15,14 @@ use crate::{emptier, log};
 /// # Errors
 /// A sentence on what failed.
 pub fn split(config: &Config, host: &Host) -> Result<OwnedFd, String> {
-    let (line, other) = socket::pair().map_err(|errno| format!("cannot make a line to the emptier: {errno}"))?;
+    let (line, other) =
+        socket::pair().map_err(|errno| format!("cannot create the socket pair for the emptier: {errno}"))?;
     if !process::fork().map_err(|errno| format!("cannot fork the emptier: {errno}"))? {
         return Ok(line);
     }
     let result = live_as_emptier(config, host, &other);
     if let Err(complaint) = &result {
-        log::error!("the emptier ends complaint={complaint:?}");
+        log::error!("the emptier stops complaint={complaint:?}");
     }
     std::process::exit(i32::from(result.is_err()));
 }

@@ -121,7 +121,7 @@ impl Deletions {
         match self.send_job(deletion) {
             Ok(()) => *stage = Stage::Emptying,
             // The emptier is gone, and `finish_all` is about to end the process.
-            Err(errno) => log::error!("the emptier takes no job errno={errno}"),
+            Err(errno) => log::error!("cannot send a job to the emptier errno={errno}"),
         }
     }
 
@@ -163,10 +163,7 @@ impl Queue {
             // It takes long, and others wait.
             Some(Errno::TIME) => Stage::Waiting(None),
             Some(errno) => {
-                log::warning!(
-                    "a deleted volume could not be emptied; it is tried again name={} errno={errno}",
-                    deletion.name
-                );
+                log::warning!("cannot empty a deleted volume; trying again name={} errno={errno}", deletion.name);
                 Stage::Waiting(now.checked_add(RETRY_INTERVAL))
             }
         };

@@ -93,7 +93,9 @@ impl Filesystem {
     }
 
     fn check_room(&self, ledger: &Ledger, pool: &PoolConfig, share: Share) -> Result<(), Error> {
-        let room = self.room_in(ledger, pool).map_err(|errno| failed("find the room in pool", &pool.name, errno))?;
+        let room = self
+            .room_in(ledger, pool)
+            .map_err(|errno| failed("determine the free space of pool", &pool.name, errno))?;
         let limit = room.limit(share.preallocated);
         if share.bytes <= limit {
             return Ok(());

@@ -20,11 +20,11 @@ impl Config {
             (!self.given.contains("--allow-uid"), "--allow-uid is missing: which user does the frontend run as?"),
             (
                 matches!(self.allowed_uid, 0 | 65534 | u32::MAX),
-                "--allow-uid: root needs no helper, and nobody's id is shared; give the frontend a user of its own",
+                "--allow-uid: neither root nor the shared user nobody is accepted; give the frontend a user of its own",
             ),
             (self.pools.is_empty(), "no pool is given: --pool NAME=DIR"),
             (self.pools.len() > MAX_POOLS, "one helper serves at most 16 pools"),
-            (self.publish.is_empty(), "there is nowhere to publish: give --kubelet-dir DIR or --publish-dir NAME=DIR"),
+            (self.publish.is_empty(), "no publish directory is given: --kubelet-dir DIR or --publish-dir NAME=DIR"),
             (
                 self.publish.len() > MAX_PUBLISH_DIRECTORIES,
                 "one helper serves at most 16 publish directories, and --kubelet-dir counts as two",

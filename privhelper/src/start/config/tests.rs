@@ -115,7 +115,7 @@ fn help_names_every_flag() {
     let mut config = Config::of_defaults().expect("defaults");
     let words = HELP.split([' ', '=', '\n', '[', ']', '(', ')', ',']).filter(|word| word.starts_with("--"));
     for flag in words.filter(|flag| !matches!(*flag, "--help" | "--version")) {
-        assert!(config.set(flag, "").is_err_and(|complaint| !complaint.contains("no such flag")), "{flag}");
+        assert!(config.set(flag, "").is_err_and(|complaint| !complaint.contains("unknown flag")), "{flag}");
     }
     for flag in ["--pool", "--socket", "--allow-uid", "--kubelet-dir", "--publish-dir", "--driver-name", "--csi-socket"]
         .into_iter()
@@ -138,9 +138,9 @@ fn what_is_missing_unknown_or_repeated_is_refused() {
         let flag = flags.drain(missing * 2..missing * 2 + 2).next().expect("a flag");
         assert!(read(&flags).expect_err(flag).contains(flag));
     }
-    refused(&["--no-such-flag", "1"], "--no-such-flag: there is no such flag");
-    refused(&["stray"], "stray: there is no such flag");
-    refused(&["--pools", "x=/a"], "--pools: there is no such flag");
+    refused(&["--no-such-flag", "1"], "--no-such-flag: unknown flag");
+    refused(&["stray"], "stray: unknown flag");
+    refused(&["--pools", "x=/a"], "--pools: unknown flag");
     for (flag, value) in [
         ("--socket", "/a"),
         ("--kubelet-dir", "/a"),
@@ -165,8 +165,8 @@ fn users_that_cannot_be_the_frontends_alone_are_refused() {
         uid(good).expect(good);
     }
     for (wrong, part) in [
-        ("0", "root needs no helper"),
-        ("65534", "nobody's id is shared"),
+        ("0", "neither root"),
+        ("65534", "neither root nor the shared user nobody"),
         ("4294967295", "of its own"),
         ("4294967296", "numeric user id"),
         ("frontend", "numeric user id"),
@@ -250,7 +250,7 @@ fn other_values_are_refused_with_what_is_expected() {
     refused(&["--driver-name", "Not A Name"], "not a valid name");
     refused(&["--publish-dir", "/a"], "expected NAME=DIR");
     refused(&["--publish-dir", "A=/a"], "not a valid name");
-    refused(&["--publish-dir", "kubelet-x=/a"], "are taken");
+    refused(&["--publish-dir", "kubelet-x=/a"], "are reserved");
     good(&["--publish-dir", "kubelet=/a"]);
 }
 
@@ -307,7 +307,7 @@ fn a_configuration_file_holds_the_same_flags_one_a_line() {
         ("--socket", "absolute path"),
         ("--allow-uid 902", "given twice"),
         ("--socket /a\n--socket /a", "given twice"),
-        ("stray words", "no such flag"),
+        ("stray words", "unknown flag"),
     ] {
         let complaint = read(text).expect_err(part);
         assert!(complaint.contains(part) && complaint.contains("bulkhead-config-"), "{text:?}: {complaint}");

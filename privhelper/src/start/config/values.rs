@@ -53,7 +53,7 @@ pub fn violation(text: &str) -> Result<OnViolation, String> {
 pub fn publish(text: &str) -> Result<PublishConfig, String> {
     let (title, path) = text.split_once('=').ok_or_else(|| format!("expected NAME=DIR, not {text:?}"))?;
     if title.starts_with("kubelet-") {
-        return Err("names that begin with kubelet- are taken".to_owned());
+        return Err("names that begin with kubelet- are reserved".to_owned());
     }
     Ok(PublishConfig { name: name(title)?, path: absolute(path)?, shape: Shape::Any })
 }

@@ -75,7 +75,7 @@ fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Resu
         (with(&["--pool", "x=/a,overcommit=0"]), "overcommit"),
         (with(&["--pool", "x=/a,reserve=much"]), "reserve"),
         (with(&["--publish-dir", "work=/a"]), "two publish"),
-        (with(&["--publish-dir", "kubelet-x=/a"]), "taken"),
+        (with(&["--publish-dir", "kubelet-x=/a"]), "reserved"),
         (with(&["--project-ids", "5-1"]), "FIRST-LAST"),
         (with(&["--project-ids", "0-9"]), "FIRST-LAST"),
         (with(&["--seccomp=off"]), "kill or log"),
