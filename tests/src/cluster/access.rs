@@ -112,7 +112,7 @@ impl Access {
         }
     }
 
-    /// Waits until an object satisfies `check`, and gives it.
+    /// Waits until an object satisfies `check`, and returns it.
     ///
     /// # Errors
     /// What was waited for, and why the last check failed.

@@ -103,7 +103,7 @@ pub fn since(before: &Requests, after: &Requests) -> Requests {
     after.iter().filter_map(more).collect()
 }
 
-/// Waits until the agent of `node` has made no essential request for `quiet`, and gives its requests so far.
+/// Waits until the agent of `node` has made no essential request for `quiet`, and returns its requests so far.
 ///
 /// # Errors
 /// When it goes on making requests.

@@ -92,7 +92,7 @@ impl ControlPlane {
         self.credentials.kubeconfig(&self.server, user, group)
     }
 
-    /// Ends it and keeps its files. Gives their directory.
+    /// Ends it and keeps its files. Returns their directory.
     pub fn keep(mut self) -> PathBuf {
         self.components.clear();
         self.directory.disable_cleanup(true);

@@ -44,13 +44,13 @@ impl Cluster {
     /// Allows PersistentVolumes again.
     ///
     /// # Errors
-    /// When the policy does not go out of force.
+    /// When the policy stays in force.
     pub fn unfence_volumes(&self) -> Result<()> {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.access.client());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.access.client());
         self.access.run(bindings.delete(&self.namespace, &DeleteParams::default()))?;
         self.access.run(policies.delete(&self.namespace, &DeleteParams::default()))?;
-        self.access.wait(PATIENCE, "a policy to go out of force", || {
+        self.access.wait(PATIENCE, "a policy to be no longer in force", || {
             ensure!(!self.is_fenced()?, "volumes still cannot be created");
             Ok(())
         })

@@ -22,7 +22,7 @@ use crate::kubelet::DRIVER;
 /// The topology key, and the label on what belongs to a node.
 pub const TOPOLOGY_KEY: &str = "bulkhead.csi.local/node";
 
-/// Creates a node that is ready, and gives its uid.
+/// Creates a node that is ready, and returns its uid.
 ///
 /// # Errors
 /// When the API server refuses it.

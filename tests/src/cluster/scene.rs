@@ -25,9 +25,8 @@ use crate::setting::Setting;
 /// How long a controller's reaction may take on a loaded machine, with other tests beside this one.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How old the binding of the claims' policy must be before agents rely on it, with the second to which the API server
-/// rounds its age.
-const RELIED_ON: Duration = Duration::from_secs(11);
+/// How old the binding of the claims' policy must be before agents rely on it.
+const RELIED_ON: Duration = Duration::from_secs(10);
 
 /// The binding of the policy that gives claims the label by which agents watch them.
 const CLAIMS_POLICY: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims";
@@ -53,15 +52,15 @@ pub struct Cluster {
 impl Scene for Cluster {
     type Shared = ControlPlane;
 
-    // Several waits, each of which may take what a loaded machine needs.
+    // A test waits several times, each time as long as a loaded machine may need.
     const LIMIT: Duration = Duration::from_secs(300);
 
-    // A test mostly waits: for controllers, for backoffs, for proof that nothing happens.
+    // Most of a test's time is spent waiting for controllers and backoffs.
     const SIDE_BY_SIDE: usize = 6;
 
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
         let control_plane = ControlPlane::launch()?;
-        // The controllers need not work yet, and meanwhile the policies grow old enough to be relied on.
+        // This needs no controllers, which are still starting, and the policies must have a certain age for agents.
         manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
         control_plane.wait_for_controllers()?;
         setting.control_plane = Some(control_plane.directory().to_owned());
@@ -104,14 +103,14 @@ impl Scene for Cluster {
 }
 
 impl Cluster {
-    /// A namespace called after `work`, below which everything else is.
+    /// Creates a namespace named after `work`, the directory for all files of the test.
     ///
     /// # Errors
     /// When the control plane does not serve.
     pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
-        // A test that failed may have left a component stopped. Only one that runs alone stops any.
+        // A test that failed may have left a component stopped. Tests that stop components run alone.
         for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
             access.component(name).release();
         }
@@ -178,7 +177,7 @@ impl Cluster {
         };
         let made: Time = from_value(binding["metadata"]["creationTimestamp"].clone())?;
         let age = Timestamp::now().duration_since(made.0);
-        // The API server's clock is this one.
+        // The API server runs on this machine, so the clocks agree.
         std::thread::sleep(RELIED_ON.saturating_sub(Duration::try_from(age).unwrap_or_default()));
         Ok(())
     }
@@ -206,7 +205,7 @@ impl Cluster {
         &mut self.agents[0]
     }
 
-    /// Makes a class like [`objects::class`], changed by `edit`, and gives its name.
+    /// Makes a class like [`objects::class`], changed by `edit`, and returns its name.
     ///
     /// # Errors
     /// When the API server refuses it.

@@ -15,7 +15,7 @@ use tokio_stream::StreamExt;
 use super::objects::{block, claim, on};
 use super::scene::Cluster;
 
-/// Creates small claims for the nodes in turn, ten requests at a time, half of them for block volumes, and gives the
+/// Creates small claims for the nodes in turn, ten requests at a time, half of them for block volumes, and returns the
 /// sorted times from the creation of each to its binding.
 ///
 /// # Errors

@@ -27,7 +27,7 @@ impl Cluster {
         Api::all(self.access.client())
     }
 
-    /// Makes a claim and gives its uid.
+    /// Creates a claim and returns its uid.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -37,7 +37,7 @@ impl Cluster {
         made.metadata.uid.context("a claim without a uid")
     }
 
-    /// Makes a pod.
+    /// Creates a pod.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -46,7 +46,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes a volume.
+    /// Creates a volume.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -92,7 +92,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until a claim is bound, and gives its volume.
+    /// Waits until a claim is bound, and returns its volume.
     ///
     /// # Errors
     /// When it is not bound, with the events about it.
@@ -101,7 +101,7 @@ impl Cluster {
         result.with_context(|| format!("events: {:?}", self.notes(name).unwrap_or_default()))
     }
 
-    /// Waits until a claim is bound, but not longer than `limit`, and gives its volume.
+    /// Waits until a claim is bound, but not longer than `limit`, and returns its volume.
     ///
     /// # Errors
     /// When it is not bound.
@@ -183,8 +183,8 @@ impl Cluster {
         })
     }
 
-    /// Checks that a claim gets no volume for this time. Nothing can be waited for here, so every test keeps the time as
-    /// short as still proves it.
+    /// Checks that a claim gets no volume for this time. There is nothing to wait for here, so each test uses the shortest
+    /// time that still proves it.
     ///
     /// # Errors
     /// When it gets one.

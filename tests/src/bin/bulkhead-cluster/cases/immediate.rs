@@ -92,10 +92,12 @@ fn the_fuller_node_holds_back(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("large", &cluster.class, "400Mi"), &cluster.node()))?;
     cluster.bound("large")?;
     let mut nodes = BTreeMap::<String, usize>::new();
-    for number in 0..8 {
-        let name = format!("data-{number}");
-        cluster.create_claim(&claim(&name, &class, "8Mi"))?;
-        *nodes.entry(node_of(&cluster.bound(&name)?)?).or_default() += 1;
+    let names: Vec<String> = (0..8).map(|number| format!("data-{number}")).collect();
+    for name in &names {
+        cluster.create_claim(&claim(name, &class, "8Mi"))?;
+    }
+    for name in &names {
+        *nodes.entry(node_of(&cluster.bound(name)?)?).or_default() += 1;
     }
     // A busy machine may delay the emptier node longer than the fuller one waits.
     let emptier = nodes.get(&cluster.agents[1].node).copied().unwrap_or_default();

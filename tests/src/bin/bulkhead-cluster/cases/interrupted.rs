@@ -85,8 +85,8 @@ fn the_claim_goes_while_the_agent_is_dead(cluster: &mut Cluster) -> Result<()> {
 
 fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    // Each lives a little longer than the one before: some are deleted before the agent has seen them, some while it
-    // works. It has worked on some when it has created an object.
+    // Each exists a little longer than the one before, so that some are deleted before the agent has seen them and some
+    // while it works on them. It has worked on one when it has created a PersistentVolume.
     let mut worked = false;
     for number in 0..100 {
         if number >= 20 && worked {
@@ -98,8 +98,8 @@ fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
         cluster.delete_claim(&name)?;
         worked = audit::log(&cluster.access, Some(&node))?.iter().any(Request::creates_volume);
     }
-    ensure!(worked, "the agent never got to work on a claim");
-    // A claim that comes after them is done after them.
+    ensure!(worked, "the agent never worked on a claim");
+    // The agent is done with them when it has bound a claim that was created later.
     cluster.create_claim(&on(claim("last", &cluster.class, "4Mi"), &node))?;
     cluster.bound("last")?;
     cluster.delete_claim("last")?;
@@ -189,7 +189,7 @@ fn the_helper_dies(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.agent().stand.kill_helper()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
-    // With the helper it would be bound within a second.
+    // With the helper the claim would be bound within a second.
     cluster.stays_pending("data", Duration::from_secs(1))?;
     cluster.agent().stand.start_helper()?;
     cluster.bound("data").map(drop)

@@ -16,23 +16,26 @@ mod requests;
 mod resize;
 mod rights;
 mod storm;
+mod token;
 
-/// All of them.
+/// All of them, in the order in which they begin. What takes longest comes first, so that the run does not end with it
+/// alone. The tests of rights start no agent, so they need not wait until agents rely on the policies.
 pub fn all() -> Vec<Case<Cluster>> {
     [
-        provision::cases(),
-        refuse::cases(),
-        immediate::cases(),
-        no_room::cases(),
-        capacity::cases(),
-        resize::cases(),
-        reclaim::cases(),
-        nodes::cases(),
-        requests::cases(),
+        token::cases(),
+        storm::cases(),
         rights::cases(),
         interrupted::cases(),
+        nodes::cases(),
+        requests::cases(),
+        capacity::cases(),
+        resize::cases(),
+        no_room::cases(),
+        reclaim::cases(),
+        provision::cases(),
+        immediate::cases(),
+        refuse::cases(),
         fallback::cases(),
-        storm::cases(),
     ]
     .concat()
 }

@@ -1,23 +1,19 @@
 //! Several agents on one API server: each does its own work, and none does the work of another.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::audit::{self, requests};
+use bulkhead_tests::cluster::audit::requests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod};
 use bulkhead_tests::cluster::{Cluster, manifests, node};
 
 cases! {
     on Cluster;
-    a_token_is_renewed,
     each_agent_does_its_own_work,
     claims_wait_for_an_agent_that_is_away,
-    an_agent_with_another_nodes_token_does_nothing,
     what_is_documented_for_a_lost_node_works,
-    a_token_that_is_bound_to_no_node_is_refused,
 }
 
 fn each_agent_does_its_own_work(cluster: &mut Cluster) -> Result<()> {
@@ -95,63 +91,4 @@ fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()>
         ensure!(left.is_empty(), "it holds {left:?}");
         Ok(())
     })
-}
-
-fn an_agent_with_another_nodes_token_does_nothing(cluster: &mut Cluster) -> Result<()> {
-    let second = cluster.add_agent()?.node.clone();
-    let (name, uid) = (cluster.node(), cluster.agents[0].uid.clone());
-    let token = node::token(&cluster.access, &name, &uid, Duration::from_secs(600))?;
-    cluster.agents[1].stand.kill_frontend()?;
-    node::write_token(&cluster.agents[1].stand.work().join("run"), &token)?;
-    cluster.agents[1].stand.start_frontend()?;
-    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &second))?;
-    cluster.access.wait(cluster.patience(), "the agent to say why it does nothing", || {
-        cluster.agents[1].has_logged("the token is bound to node")
-    })?;
-    // An agent that did not mind its token would have bound the claim within a second.
-    cluster.stays_pending("data", Duration::from_secs(1))?;
-    ensure!(cluster.agents[1].volumes()?.is_empty(), "a volume was created");
-    Ok(())
-}
-
-fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
-    let node = cluster.node();
-    cluster.create_claim(&on(claim("before", &cluster.class, "8Mi"), &node))?;
-    cluster.bound("before")?;
-    // No token lives for less than ten minutes, so this test does not wait for the old one to expire.
-    let first = credentials(cluster, &node)?;
-    cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
-    let mut claims = 0..;
-    cluster.access.wait(Duration::from_secs(75), "the new token to be used", || {
-        let name = format!("data-{}", claims.next().unwrap_or(0));
-        cluster.create_claim(&on(claim(&name, &cluster.class, "64Ki"), &node))?;
-        // An agent without work makes no requests. Its client reads the token again once a minute.
-        std::thread::sleep(Duration::from_secs(2));
-        let used = credentials(cluster, &node)?;
-        ensure!(used.len() > first.len(), "all requests came with {used:?}");
-        Ok(())
-    })?;
-    cluster.create_claim(&on(claim("after", &cluster.class, "8Mi"), &node))?;
-    cluster.bound("after").map(drop)
-}
-
-/// The tokens that a node's requests came with.
-fn credentials(cluster: &Cluster, node: &str) -> Result<BTreeSet<String>> {
-    let log = audit::log(&cluster.access, Some(node))?;
-    Ok(log.into_iter().map(|request| request.credential).collect())
-}
-
-fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<()> {
-    let token = node::unbound_token(&cluster.access)?;
-    cluster.agent().stand.kill_frontend()?;
-    node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
-    cluster.agent().stand.start_frontend()?;
-    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
-    // An agent that is not refused binds a claim within a second.
-    cluster.stays_pending("data", Duration::from_secs(2))?;
-    // The claim is bound when the agent has its own token again.
-    cluster.agent().stand.kill_frontend()?;
-    cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
-    cluster.agent().stand.start_frontend()?;
-    cluster.bound("data").context("with its own token").map(drop)
 }

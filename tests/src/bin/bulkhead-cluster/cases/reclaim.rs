@@ -26,7 +26,7 @@ cases! {
 
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Makes a bound claim called data, and gives its volume's name.
+/// Makes a bound claim called data, and returns its volume's name.
 fn bound(cluster: &Cluster) -> Result<String> {
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &cluster.node()))?;
     cluster.bound("data")?.metadata.name.context("a name")
@@ -42,7 +42,7 @@ fn holds(cluster: &Cluster, name: &str, wanted: bool) -> Result<()> {
 
 /// Checks that a volume is in the pool, and is not deleted.
 fn stays(cluster: &Cluster, name: &str) -> Result<()> {
-    // An agent that were to delete it would do so at once.
+    // An agent deletes a volume at once, if it does at all.
     std::thread::sleep(Duration::from_secs(1));
     let found = cluster.agents[0].volumes()?;
     ensure!(found.iter().any(|volume| volume == name), "{name} was deleted; the pool holds {found:?}");
@@ -131,7 +131,7 @@ fn a_published_volume_stays_until_it_is_not(cluster: &mut Cluster) -> Result<()>
     cluster.delete_claim("data")?;
     cluster.volume_phase(&name, "Released")?;
     cluster.event(&name, "VolumeFailedDelete", &name)?;
-    ensure!(fs::read(target.join("file"))? == b"kept", "the file is gone");
+    ensure!(fs::read(target.join("file"))? == b"kept", "the file was lost");
     csi.node_unpublish_volume(unpublish(&name, &target))?;
     cluster.volume_gone(&name)?;
     holds(cluster, &name, false)

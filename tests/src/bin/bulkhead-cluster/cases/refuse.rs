@@ -30,7 +30,7 @@ fn refused(cluster: &Cluster, class: &str, edit: impl FnOnce(&mut Value), part: 
     cluster.create_claim(&claim)?;
     let event = cluster.event("data", "ProvisioningFailed", part)?;
     ensure!(event.type_.as_deref() == Some("Warning"), "it is of type {:?}", event.type_);
-    // The event was written when all was over.
+    // The agent writes the event when the attempt is over, and tries again after a second at the earliest.
     cluster.stays_pending("data", Duration::from_millis(200))?;
     ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created all the same");
     Ok(())
@@ -110,7 +110,7 @@ fn a_missing_class_is_reported_until_it_exists(cluster: &mut Cluster) -> Result<
 fn claims_of_another_provisioner_are_left_alone(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["provisioner"] = json!("other.example.com"))?;
     cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
-    // A claim of ours that comes later is bound first.
+    // A claim for our driver is created later and bound before this time is over.
     cluster.create_claim(&on(claim("ours", &cluster.class, "16Mi"), &cluster.node()))?;
     let ours = cluster.bound("ours")?.metadata.name;
     cluster.stays_pending("data", Duration::from_millis(500))?;

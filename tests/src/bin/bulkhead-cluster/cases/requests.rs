@@ -15,7 +15,7 @@ cases! {
     claims_of_other_nodes_cost_no_requests,
 }
 
-/// How long an agent must have been quiet for its work to be done: what follows a step follows at once.
+/// How long an agent must have made no requests for its work to be done. It does not pause between the writes of a step.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The essential requests that the agent makes for `work`.
@@ -69,7 +69,7 @@ fn claims_of_other_nodes_cost_no_requests(cluster: &mut Cluster) -> Result<()> {
             let foreign = on(claim(&format!("foreign-{number}"), &cluster.class, "4Mi"), "elsewhere");
             uids.push(cluster.create_claim(&foreign)?);
         }
-        // A claim of this node that comes after them: when it is bound, the agent has seen whatever it sees of them.
+        // A claim of this node is created after them. When it is bound, the agent has seen all it ever sees of them.
         cluster.create_claim(&on(claim("own", &cluster.class, "4Mi"), &node))?;
         cluster.bound("own").map(drop)
     })?;

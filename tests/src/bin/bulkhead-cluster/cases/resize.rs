@@ -24,7 +24,7 @@ fn ask_for(cluster: &Cluster, name: &str, size: &str) -> Result<()> {
     cluster.patch_claim(name, &json!({ "spec": { "resources": { "requests": { "storage": size } } } }))
 }
 
-/// Waits until the claim's capacity is `size`, and gives the whole claim.
+/// Waits until the claim's capacity is `size`, and returns the whole claim.
 fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
     let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to have grown", |claim| {
         let status = to_value(&claim.status)?;
@@ -38,7 +38,7 @@ fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
 /// Checks that the claim's status is what external-resizer and the kubelet leave when a growth is finished.
 fn is_settled(claim: &Value, size: &str) -> Result<()> {
     let status = &claim["status"];
-    same("what is allocated", &status["allocatedResources"], json!({ "storage": size }))?;
+    same("the allocated size", &status["allocatedResources"], json!({ "storage": size }))?;
     ensure!(status["allocatedResourceStatuses"].get("storage").is_none(), "a growth is under way: {status}");
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     ensure!(conditions.is_empty(), "conditions are left over: {conditions:?}");

@@ -12,7 +12,7 @@ use serde_json::json;
 
 cases! {
     on Cluster;
-    two_hundred_claims_are_bound_and_deleted: Alone("takes all of the control plane's time"),
+    two_hundred_claims_are_bound_and_deleted,
     a_thousand_claims_are_bound_and_deleted: Long + Alone("takes all of the control plane's time"),
 }
 

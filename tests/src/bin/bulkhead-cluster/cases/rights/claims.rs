@@ -138,7 +138,7 @@ fn no_claims_are_made(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// Creates a bound claim that asks for more space, and gives the path of its status.
+/// Creates a bound claim that asks for more space, and returns the path of its status.
 fn growing(rights: &Rights<'_>) -> Result<String> {
     let (claim, _) = rights.bound("data", &rights.here, &rights.agent)?;
     let larger = json!({ "spec": { "resources": { "requests": { "storage": "16Mi" } } } });

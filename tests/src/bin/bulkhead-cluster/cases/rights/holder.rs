@@ -108,7 +108,7 @@ impl<'a> Holder<'a> {
 }
 
 impl Answer {
-    /// Checks that it was granted, and gives the object.
+    /// Checks that it was granted, and returns the object.
     pub fn granted(self) -> Result<Value> {
         self.result.with_context(|| format!("not granted: {}", self.request))
     }

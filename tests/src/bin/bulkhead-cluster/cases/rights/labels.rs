@@ -29,7 +29,7 @@ fn claims_are_labelled_in_the_same_write(cluster: &mut Cluster) -> Result<()> {
         claim["metadata"]["labels"] = json!({ "colour": "red" });
         let (path, made) = rights.make_claim(&claim)?;
         ensure!(*label(&made) == "", "a claim without a node is labelled {}", label(&made));
-        ensure!(made["metadata"]["labels"]["colour"] == "red", "its own label is gone");
+        ensure!(made["metadata"]["labels"]["colour"] == "red", "its own label was removed");
         let taken = rights.administrator.patch(&path, Patch::Merge, &select(rights.here.as_str())).granted()?;
         ensure!(*label(&taken) == rights.here, "a claim of a node is labelled {}", label(&taken));
         let back = rights.agent.patch(&path, Patch::Merge, &select(Value::Null)).granted()?;

@@ -148,7 +148,7 @@ impl Rights<'_> {
         claim
     }
 
-    /// Creates a claim as a user does, and gives its path and the object.
+    /// Creates a claim as a user does, and returns its path and the object.
     fn make_claim(&self, claim: &Value) -> Result<(String, Value)> {
         let made = self.administrator.create(&self.claims(), claim).granted()?;
         Ok((path_of(&self.claims(), &made), made))

@@ -256,7 +256,7 @@ fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// Creates a volume on this node as an administrator does, changed by `edit`, and gives its path.
+/// Creates a volume on this node as an administrator does, changed by `edit`, and returns its path.
 fn by_hand(rights: &Rights<'_>, edit: impl FnOnce(&mut Value)) -> Result<String> {
     let name = format!("{}-by-hand", rights.cluster.namespace);
     let mut object = volume(&name, "by-hand", &rights.class, "8Mi", &rights.here);
