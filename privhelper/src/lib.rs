@@ -1,4 +1,4 @@
-//! The privileged half of Bulkhead. `main.rs` is its life, one call a step, in order; `SECURITY.md` tells why.
+//! The privileged half of Bulkhead. `main.rs` is its life, one call per step, in order; `SECURITY.md` says why.
 #![cfg_attr(
     not(test),
     deny(

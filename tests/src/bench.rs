@@ -1,4 +1,4 @@
-//! What the benches share: a place that is taken away behind them, and the times that stand for many.
+//! What the benches share: a place that is removed after them, and the times that summarize many.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::keeper::{clean, make_place};
 use crate::setting::{PoolFilesystem, Setting};
 
-/// Calls `measure` with its setting on this host, a work directory and one for templates, and tells what went wrong.
+/// Calls `measure` with its setting on this host, a work directory and one for templates, and reports what went wrong.
 pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
     match in_place(pool_fs, measure) {
         Ok(()) => ExitCode::SUCCESS,
@@ -27,7 +27,7 @@ fn in_place(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &
     std::fs::create_dir(&work)?;
     make_place(setting.place, &work)?;
     let measured = measure(&mut setting, &work, scratch.path());
-    // After a failure it has much to take away, and that is not the failure to tell of.
+    // After a failure there is much to clean up, and errors of the cleanup must not hide that failure.
     let cleaned = clean(&work);
     measured.and(cleaned)
 }

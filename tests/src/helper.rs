@@ -26,14 +26,14 @@ pub struct HelperClient {
     socket: OwnedFd,
 }
 
-/// The effective user id is changed for a connect; one thread at a time may be somebody else.
+/// The effective user id is changed for a connect; only one thread at a time may have another one.
 static IDENTITY: Mutex<()> = Mutex::new(());
 
 impl HelperClient {
     /// Connects as the frontend's user, and says nothing.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no process listens.
     pub fn connect(path: &Path) -> Result<Self> {
         Self::connect_as(path, FRONTEND_UID)
     }
@@ -41,7 +41,7 @@ impl HelperClient {
     /// Connects as another user, and says nothing.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no process listens.
     pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let limit = Some(Duration::from_secs(120));
@@ -70,7 +70,7 @@ impl HelperClient {
     /// Says hello with this version.
     ///
     /// # Errors
-    /// When the answer is no welcome.
+    /// When the answer is not a welcome.
     pub fn hello(&self, highest_version: u16) -> Result<Welcome> {
         self.send(&encode(&Hello::new(highest_version))?)?;
         let packet = self.receive()?.context("the helper has closed the connection")?;
@@ -107,7 +107,7 @@ impl HelperClient {
         Ok(())
     }
 
-    /// Sends bytes as one packet, and a descriptor that nobody has asked for.
+    /// Sends bytes as one packet, with an unexpected descriptor.
     ///
     /// # Errors
     /// When the connection is broken.
@@ -182,7 +182,7 @@ impl HelperClient {
 
 /// A volume id that a test writes down.
 pub fn volume(id: &str) -> VolumeId {
-    id.parse().unwrap_or_else(|_| panic!("{id:?} is no volume id"))
+    id.parse().unwrap_or_else(|_| panic!("{id:?} is not a volume id"))
 }
 
 /// A target below the publish directory of that name.
@@ -192,7 +192,7 @@ pub fn target(directory: &str, path: &str) -> TargetPath {
 
 /// A size that a test writes down.
 pub fn bytes(bytes: u64) -> Bytes {
-    Bytes::try_from(bytes).unwrap_or_else(|_| panic!("{bytes} is no size"))
+    Bytes::try_from(bytes).unwrap_or_else(|_| panic!("{bytes} is not a size"))
 }
 
 /// A directory volume of this size with 4,096 inodes.

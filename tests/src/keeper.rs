@@ -22,7 +22,7 @@ pub const NODES: &str = "nodes";
 
 /// Runs `body`, which is this program as the test itself, below `work`.
 pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
-    // Whatever the test leaves behind becomes a child of this process, wherever it was started.
+    // Every process that the test leaves behind becomes a child of this one, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
     let verdict = run(&mut body, case.limit(setting));
@@ -32,7 +32,7 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     if verdict.is_err() {
         print_logs(work);
     }
-    // The emptier ends shortly behind the helper.
+    // The emptier ends shortly after the helper.
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     let _ = wait::until(setting.place.patience(Duration::from_secs(1)), || {
         ensure!(verdict.is_err() || processes::descendants(pid)?.is_empty());
@@ -78,7 +78,7 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Ends everything below this process, and tells what there was.
+/// Ends every process below this one, and reports what there was.
 fn end_processes() -> Result<Vec<String>> {
     let mut left = BTreeSet::new();
     // A helper that was just stopped takes its emptier along, a moment later.

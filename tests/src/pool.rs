@@ -156,7 +156,7 @@ fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
     let mut buffer = vec![0; BLOCK];
     let mut offset = 0;
     while offset < length {
-        // Where the filesystem cannot tell holes from data, it says that all is data.
+        // A filesystem that cannot distinguish holes from data reports everything as data.
         offset = match rustix::fs::seek(&source, rustix::fs::SeekFrom::Data(offset)).map_err(std::io::Error::from) {
             Ok(data) => data,
             Err(error) if error.kind() == ErrorKind::NotSeekable || error.raw_os_error() == Some(6) => break,

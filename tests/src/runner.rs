@@ -42,12 +42,12 @@ enum Role {
     Body,
 }
 
-/// How the cases of a run are told of.
+/// How the cases of a run are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
     /// One line each, and the output of those that failed.
     Lines,
-    /// All that each writes; it ends with a line `N passed, N failed`, and the sums are told at the end.
+    /// All output of each, which ends with a line `N passed, N failed`; the sums are reported at the end.
     Everything,
 }
 
@@ -200,7 +200,7 @@ impl Company {
     /// Waits until a test may run, which it may until this value is dropped.
     fn enter(alone: bool) -> Self {
         static RUNNING: RwLock<()> = RwLock::new(());
-        // Nothing is behind the lock that a panic could leave half done.
+        // The lock protects nothing that a panic could leave half done.
         if alone {
             Self::Alone { _guard: RUNNING.write().unwrap_or_else(PoisonError::into_inner) }
         } else {
@@ -261,7 +261,7 @@ fn in_role<S: Scene>(
     }
 }
 
-/// ext4 lets whoever has this capability write beyond a quota, and a test wants to feel it. Programs that it starts as
+/// ext4 lets a process with this capability write beyond a quota, which tests need to notice. Programs that it starts as
 /// root have it all the same.
 fn feel_limits() -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};

@@ -10,7 +10,7 @@ use crate::case::Case;
 use crate::setting::Setting;
 use crate::stand::Stand;
 
-/// The surroundings of one test, made before it and checked behind it.
+/// The environment of one test, prepared before it and checked after it.
 pub trait Scene: Debug + Sized + 'static {
     /// What all tests of a run share. It is made once, in the process that runs them.
     type Shared;
@@ -24,7 +24,7 @@ pub trait Scene: Debug + Sized + 'static {
     /// Whether its tests run on the host, too: then a machine runs only those that may end otherwise there.
     const RUNS_ON_HOST: bool = false;
 
-    /// Makes what is shared, and has the setting tell the tests of it.
+    /// Prepares what is shared, and passes it to the tests in the setting.
     ///
     /// # Errors
     /// When it cannot be made.

@@ -58,7 +58,7 @@ pub fn capture_with_errors_shown(command: &mut Command) -> Result<String> {
 pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<ExitStatus> {
     let (mut reader, writer) = io::pipe()?;
     let child = command.stdout(writer.try_clone()?).stderr(writer).spawn();
-    // The output ends when nobody holds the pipe's other end any more, and the command holds it, too.
+    // The output ends when no process holds the pipe's other end any more, and the command still holds it.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("start {}", describe(command)))?;
     let mut buffer = [0; 4096];

@@ -7,7 +7,7 @@ use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
 use super::config::Config;
 use crate::state::State;
 
-/// What every frontend is told first.
+/// What every frontend receives first.
 ///
 /// # Errors
 /// A sentence, when names and paths are too long for one packet.

@@ -154,7 +154,7 @@ impl Queue {
         self.entries.iter_mut().find(|(stage, _)| is_due(stage))
     }
 
-    /// Notes how the current job ended. What is not empty yet goes behind all others.
+    /// Notes how the current job ended. What is not empty yet goes to the end of the queue.
     fn note(&mut self, report: &Report, now: Instant) {
         let Some(current) = self.entries.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
         let (_, deletion) = self.entries.remove(current);

@@ -225,7 +225,7 @@ fn audit_policy() -> serde_json::Value {
     })
 }
 
-/// Ports on which nobody listens at the moment.
+/// Ports on which no process listens at the moment.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];

@@ -38,7 +38,7 @@ impl CsiClient {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no process listens there.
     pub fn connect(path: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;

@@ -23,11 +23,11 @@ impl Machine {
     /// The machine on standard input.
     ///
     /// # Errors
-    /// When standard input is no socket.
+    /// When standard input is not a socket.
     pub fn lent() -> Result<Self> {
         let socket = io::stdin().as_fd().try_clone_to_owned().context("take the machine from standard input")?;
         let socket = UnixStream::from(socket);
-        socket.peer_addr().context("standard input is no machine: start this with `cargo xtask`")?;
+        socket.peer_addr().context("standard input does not lead to a machine: start this with `cargo xtask`")?;
         Ok(Self { line: Mutex::new(BufReader::new(socket)) })
     }
 
@@ -83,7 +83,7 @@ impl Machine {
     }
 
     fn lock(&self) -> MutexGuard<'_, BufReader<UnixStream>> {
-        // Whoever panicked with it had no half-read answer worth keeping others out for.
+        // After a panic there is no half-read answer that would have to be kept from others.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
-/// A process as its `stat` file tells it (proc(5)).
+/// A process as its `stat` file describes it (proc(5)).
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Process id.

@@ -28,7 +28,7 @@ pub enum Frame {
     Kill,
 }
 
-/// The bytes that arrived are no frame: the two sides are out of step.
+/// The bytes received are not a frame: the two sides are out of step.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Malformed;
 

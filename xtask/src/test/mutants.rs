@@ -40,7 +40,7 @@ pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
         mutants.args(["--file", &glob]);
     }
     fs::create_dir_all(&output)?;
-    // It tells how it ended by its code: 2 for missed changes and 3 for tests that did not end, which are reported below.
+    // Its exit code says how it ended: 2 for missed changes and 3 for tests that did not end, which are reported below.
     let status = mutants.status().context("start cargo-mutants")?;
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo-mutants: {status}");

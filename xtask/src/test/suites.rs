@@ -57,7 +57,7 @@ impl Suites<'_> {
             Step::PowerCut => self.interrupted(step, self.up(machine)?, Machine::power_cut, transcript),
             Step::Systemd => self.services(transcript),
             Step::Node => self.node(transcript),
-            Step::Policy | Step::Unit => anyhow::bail!("{} is no suite", step.name()),
+            Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
         }
     }
 

@@ -21,7 +21,7 @@ pub enum Event {
     Frame(Frame),
     /// Nothing within the time.
     Silence,
-    /// QEMU is gone, or sends bytes that are no frame.
+    /// QEMU is gone, or sends bytes that are not a frame.
     Closed,
 }
 

@@ -61,7 +61,7 @@ pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) 
     root.file("overlay/etc/fstab", 0o644, content.fstab.as_bytes())?;
     root.file("overlay/etc/hostname", 0o644, b"node\n")?;
     root.file("overlay/etc/hosts", 0o644, HOSTS)?;
-    // A known identity is no first boot, at which systemd would set all units up anew.
+    // With a known identity this is not a first boot, at which systemd would set up all units again.
     root.file("overlay/etc/machine-id", 0o444, b"b01c4ead00000000000000000000c0de\n")?;
     let units = "overlay/etc/systemd/system";
     root.file(&format!("{units}/bulkhead-vm-agent.service"), 0o644, include_bytes!("guest/agent.service"))?;

@@ -110,7 +110,7 @@ impl Node {
     /// A client of the frontend.
     ///
     /// # Errors
-    /// When nobody listens.
+    /// When no process listens.
     pub fn csi(&self) -> Result<CsiClient> {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
@@ -118,14 +118,14 @@ impl Node {
     /// A client of the helper, as the frontend's user.
     ///
     /// # Errors
-    /// When nobody listens, or it is not welcome.
+    /// When no process listens, or the connection is rejected.
     pub fn helper(&self) -> Result<HelperClient> {
         let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
         client.hello(HIGHEST_VERSION)?;
         Ok(client)
     }
 
-    /// Leaves everything as it is when the test ends, for the time behind a reboot.
+    /// Leaves everything as it is when the test ends, for the checks after a reboot.
     pub fn leave_as_it_is(&mut self) {
         self.ends_clean = false;
     }

@@ -62,7 +62,7 @@ fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
 fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
-    // Somebody fills the pool, and the agent does not know.
+    // Another user fills the pool, and the agent does not know.
     let filler = cluster.agents[0].stand.pool().directory.join(".filler");
     let file = File::create(&filler)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 300 << 20)?;

@@ -1,4 +1,4 @@
-//! Input that is wrong, hostile or no input at all: a clear refusal, a helper that lives, and nothing left behind.
+//! Input that is wrong, hostile or missing: a clear refusal, a helper that survives, and nothing left behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -175,7 +175,7 @@ fn a_parent_in_another_mount_is_refused(stand: &mut Stand) -> Result<()> {
         fs::create_dir(stand.target("other"))?;
         mount_bind(stand.logs(), stand.target("other"))?;
         denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
-        // A published volume is another mount too: nobody publishes into what a pod writes.
+        // A published volume is another mount, too: nothing is published into a directory that a pod writes.
         helper.ask(&bind("vol-a", "t"))?;
         fs::create_dir(stand.target("t/inner"))?;
         denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
@@ -212,7 +212,7 @@ fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
         client.send(packet)?;
         client.check_closed()?;
     }
-    // A client of another protocol is told so, and not served.
+    // A client of another protocol gets an error that says so, and is not served.
     let client = HelperClient::connect(&socket)?;
     client.send(&magic)?;
     let answer = client.receive()?.context("the connection is closed without a word")?;

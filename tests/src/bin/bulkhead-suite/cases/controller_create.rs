@@ -101,7 +101,7 @@ fn the_same_name_with_other_wishes_already_exists(stand: &mut Stand) -> Result<(
     ] {
         refused(csi.create_volume(request), Code::AlreadyExists, "vol-a")?;
     }
-    // A range that holds the size it has is no other wish.
+    // A range that includes the volume's size is the same request.
     let request = with(|request| request.capacity_range = between(SIZE - MIB, SIZE + MIB));
     let volume = csi.create_volume(request)?.volume.context("no volume")?;
     ensure!(volume.capacity_bytes == SIZE, "{volume:?}");

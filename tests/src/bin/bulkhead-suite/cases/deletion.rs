@@ -312,7 +312,7 @@ fn an_open_file_keeps_its_project_until_it_is_closed(stand: &mut Stand) -> Resul
     csi.delete_volume(delete("vol-a"))?;
     std::thread::sleep(stand.patience(Duration::from_millis(300)));
     ensure!(quotas::blocks(&stand.pool().directory)?.iter().any(|quota| quota.project == project));
-    // Whoever comes next gets another project.
+    // The next volume gets another project.
     csi.create_volume(create("vol-b", SIZE, mount()))?;
     fs::write(stand.pool().volume("vol-b").join("data/file"), vec![1; 1 << 20])?;
     File::open(stand.pool().volume("vol-b").join("data/file"))?.sync_all()?;

@@ -49,7 +49,7 @@ fn with_volumes(
     Ok(())
 }
 
-/// The size as statistics tell it, and the device's own where there is one.
+/// The size in the statistics, and the device's own if there is one.
 fn check_size(stand: &Stand, id: &str, target: &Path, bytes: i64) -> Result<()> {
     let total = stand.csi()?.node_get_volume_stats(stats(id, target))?.usage[0].total;
     ensure!(total == bytes, "{id} has {total} bytes, not {bytes}");
@@ -198,7 +198,7 @@ fn a_device_grows_under_a_live_writer(stand: &mut Stand) -> Result<()> {
         let file = File::options().read(true).write(true).open(target)?;
         for round in 1..4 {
             let end = u64::try_from(SIZE + (round - 1) * MIB)?;
-            ensure!(file.write_at(b"behind", end).is_err(), "written behind the end");
+            ensure!(file.write_at(b"behind", end).is_err(), "written beyond the end");
             stand.csi()?.node_expand_volume(node_expand(id, target, SIZE + round * MIB))?;
             file.write_all_at(b"behind", end)?;
         }

@@ -51,7 +51,7 @@ fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result
         Ok(())
     })?;
     stand.stop()?;
-    // Its sockets have names of their own; whoever asks for another name takes them away.
+    // Its sockets have names of their own, so a helper with another name removes them.
     for path in [own, stand.kubelet.root().join("plugins_registry/other.example@reg.sock")] {
         if path.exists() {
             fs::remove_file(path)?;

@@ -219,7 +219,7 @@ fn overcommit_and_reserve_change_the_promise(stand: &mut Stand) -> Result<()> {
 }
 
 fn an_image_that_does_not_fit_leaves_nothing(stand: &mut Stand) -> Result<()> {
-    // Somebody else fills the filesystem, so that the promise would still hold and the blocks are missing.
+    // Another user fills the filesystem: the promise would still hold, but the blocks are missing.
     let csi = stand.csi()?;
     let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
     csi.create_volume(create("vol-a", room / 2, mount()))?;
@@ -290,7 +290,7 @@ fn a_preallocated_device_never_runs_out(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Whoever owns a directory can put it into another project, through the published mount too.
+/// The owner of a directory can put it into another project, even through the published mount.
 fn retag(path: &Path, project: u32) -> Result<()> {
     run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
 }
@@ -353,7 +353,7 @@ fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
 
 fn a_project_in_use_is_not_taken(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
-    // Somebody squats on the first ids of the range.
+    // Another user occupies the first ids of the range.
     let squat = stand.pool().directory.join("squat");
     fs::create_dir(&squat)?;
     retag(&squat, 7000)?;
@@ -435,7 +435,7 @@ fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(stand: &mut Sta
     })
 }
 
-/// Somebody else takes and gives back what is free while images are allocated: each is made whole, or not at all.
+/// Another user takes and frees space while images are allocated: each is created completely or not at all.
 fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering};
     let csi = stand.csi()?;

@@ -101,7 +101,7 @@ fn many_block_volumes_have_many_devices(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Each volume's calls come from a task of their own, and none is told to try again.
+/// Each volume's calls come from a task of their own, and none is answered with a request to retry.
 fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     let ids: Vec<String> = (0..24).map(|number| format!("vol-{number}")).collect();
@@ -132,7 +132,7 @@ fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> 
     Ok(())
 }
 
-/// Every call for the same few volumes at once: each is done or told to try again, and nothing is doubled.
+/// Every call for the same few volumes at once: each succeeds or is asked to retry, and nothing happens twice.
 fn storms_of_calls_leave_nothing(stand: &mut Stand) -> Result<()> {
     use bulkhead_tests::csi::v1::controller_client::ControllerClient;
     let csi = stand.csi()?;

@@ -213,7 +213,7 @@ fn a_dying_device_is_never_doubled(stand: &mut Stand) -> Result<()> {
         let device = only_device(stand)?;
         let open = File::options().read(true).write(true).open(&device.path)?;
         refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
-        // It is published again while somebody has it open: one device, which lives on.
+        // It is published again while a process has it open: the same device stays in use.
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         let revived = only_device(stand)?;
         ensure!(revived.path == device.path, "{revived:?} beside {device:?}");

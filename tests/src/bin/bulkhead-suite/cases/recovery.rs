@@ -58,7 +58,7 @@ fn kill(stand: &mut Stand, victim: Victim) -> Result<()> {
 
 type Step<'a> = &'a dyn Fn(&Stand) -> Result<()>;
 
-/// A volume's whole life in CSI calls; after each the victim is killed, and each is repeated behind that.
+/// A volume's whole life in CSI calls; after each call the victim is killed, and the call is then repeated.
 fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
         let (target, other) = (stand.target(id), stand.target("other"));
@@ -235,7 +235,7 @@ fn foreign_entries_in_a_pool_stay(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// A kill at a moment that nobody chose, again and again.
+/// A kill at a random moment, again and again.
 fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
     for round in 0..40_u64 {
         let id = format!("vol-{round}");
@@ -277,7 +277,7 @@ fn a_cancelled_call_runs_to_its_end(stand: &mut Stand) -> Result<()> {
         hasty.set_limit(Duration::from_micros(200 * round));
         let _ = hasty.create_volume(create("vol-a", SIZE, block()));
         let csi = stand.csi()?;
-        // While the first call runs, the second is told to try again.
+        // While the first call runs, the second is asked to retry.
         wait::until(stand.patience(Duration::from_secs(5)), || {
             csi.create_volume(create("vol-a", SIZE, block()))?;
             Ok(())

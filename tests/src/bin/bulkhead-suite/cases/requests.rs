@@ -219,7 +219,7 @@ fn lists_are_paged_in_order(stand: &mut Stand) -> Result<()> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let Reply::Volumes(page) = helper.ask(&Request::List { after, limit })? else {
-                anyhow::bail!("the answer to a list is no list");
+                anyhow::bail!("the reply to a list request is not a list");
             };
             let full = usize::from(limit).min(MAX_LISTED).min(ids.len() - found.len());
             ensure!(page.as_slice().len() == full, "a page of at most {limit} has {}", page.as_slice().len());
@@ -272,7 +272,7 @@ fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
     for (socket, path) in
         [(Socket::Csi, stand.kubelet.csi_socket()), (Socket::Registration, stand.kubelet.registration_socket())]
     {
-        // Nobody serves it: a client waits in the queue and is not turned away.
+        // While no process serves it, a client waits in the queue and is not rejected.
         let waiting = std::os::unix::net::UnixStream::connect(&path)?;
         let listener = UnixListener::from(listen(&helper, socket)?);
         listener.accept()?;
@@ -310,7 +310,7 @@ fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
     use bulkhead_protocol::{QuotaMode, Text};
     let helper = stand.helper()?;
     let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-        anyhow::bail!("the answer is no pool's");
+        anyhow::bail!("the reply is not a pool's status");
     };
     ensure!(status.total > status.available && status.available >= status.largest_volume, "{status:?}");
     ensure!(status.promised == 0 && status.volumes == 0 && status.emptying == 0, "{status:?}");

@@ -291,7 +291,7 @@ fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
     check_refuses(stand, "not shared")?;
-    // A slave sees the host's mounts, and the host sees none of its.
+    // A slave sees the host's mounts, but the host does not see the slave's.
     mount_change(&publish, MountPropagationFlags::SHARED)?;
     let inner = publish.join("inner");
     fs::create_dir(&inner)?;

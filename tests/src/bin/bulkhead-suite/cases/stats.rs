@@ -167,7 +167,7 @@ fn available_is_never_negative(stand: &mut Stand) -> Result<()> {
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     std::fs::write(target.join("file"), vec![1; 8 << 20])?;
     std::fs::File::open(target.join("file"))?.sync_all()?;
-    // An operator takes room away behind the driver's back.
+    // An operator takes space away without the driver's knowledge.
     let project = bulkhead_tests::observe::quotas::blocks(&stand.pool().directory)?;
     let limit = format!("limit -p bhard=1m {}", project.first().context("no project")?.project);
     bulkhead_tests::pool::run(

@@ -204,7 +204,7 @@ fn another_volumes_device_is_never_touched(stand: &mut Stand) -> Result<()> {
     }
     let before = loops::backed_by(&stand.pool().device()?)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &b)), Code::FailedPrecondition, "vol-b")?;
-    // Somebody puts the one volume's device on the other's target.
+    // Another program puts one volume's device on the other's target.
     unmount(&a, UnmountFlags::NOFOLLOW)?;
     mount_bind(&b, &a)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &a)), Code::FailedPrecondition, "mounted")?;

@@ -1,4 +1,4 @@
-//! The request that deletes only what was never published: no mistake of whoever asks costs data.
+//! The request that deletes only volumes that were never published: a client's mistake costs no data.
 
 use std::fs::File;
 
@@ -145,7 +145,7 @@ fn growing_is_no_use(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Nobody asks what a first publish was for.
+/// The purpose of the first publish does not matter.
 fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;

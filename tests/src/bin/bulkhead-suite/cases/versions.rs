@@ -71,7 +71,7 @@ fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Resu
 fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
-    // The number behind the last request of this version.
+    // The number after the last request of this version.
     let mut packet = encode(&Request::DeleteUnused { volume: volume("vol-a") })?;
     packet[0] += 1;
     newer.send(&packet)?;

@@ -1,4 +1,4 @@
-//! A reboot, behind which nobody starts anything by hand.
+//! A reboot, after which nothing is started by hand.
 
 use std::fs;
 use std::path::PathBuf;

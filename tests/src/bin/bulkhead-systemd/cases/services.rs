@@ -39,7 +39,7 @@ const UNITS: [Unit; 3] = [SOCKET, HELPER, FRONTEND];
 fn the_units_have_no_mistake(_: &mut Node) -> Result<()> {
     let verify = Command::new("systemd-analyze").arg("verify").args(UNITS.map(Unit::name)).output()?;
     let complaints = String::from_utf8_lossy(&verify.stderr).into_owned();
-    // Other units of the machine are none of ours.
+    // Other units of the machine do not matter here.
     let ours: Vec<&str> = complaints.lines().filter(|line| line.contains("bulkhead")).collect();
     ensure!(verify.status.success() && ours.is_empty(), "{complaints}");
     for unit in UNITS {
@@ -88,7 +88,7 @@ fn the_helpers_socket_outlives_its_restart(node: &mut Node) -> Result<()> {
         node.wait()?;
     }
     ensure!(FRONTEND.pid()? == frontend, "the frontend was restarted as well");
-    // Who connects while nobody serves waits, and is served.
+    // A client that connects while no process serves waits, and is then served.
     HELPER.stop()?;
     let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
     client.hello(HIGHEST_VERSION)?;
@@ -181,7 +181,7 @@ fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
         let found = Command::new("pgrep").args(["--full", &format!("^/usr/local/bin/{name}")]).output()?;
         ensure!(!found.status.success(), "{name} still runs: {}", String::from_utf8_lossy(&found.stdout));
     }
-    // Nobody answers, and nothing is started by asking.
+    // Nothing answers, and connecting starts nothing.
     ensure!(node.csi().is_err() || node.csi()?.probe(ProbeRequest {}).is_err());
     ensure!(node.helper().is_err());
     HELPER.check("inactive")

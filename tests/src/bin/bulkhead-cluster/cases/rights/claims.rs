@@ -75,7 +75,7 @@ fn another_nodes_claim_is_left_alone(cluster: &mut Cluster) -> Result<()> {
             .refused_by(POLICY, SELECTED)?;
         rights.unbound.patch(&open, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, UNBOUND)?;
         rights.unbound.patch(&open, Patch::Merge, &select("")).refused_by(POLICY, UNBOUND)?;
-        // Taken from another node, given to another node, given back in its name, and given back as nobody's.
+        // Taken from another node, given to another node, given back in its name, and given back with an empty name.
         rights.agent.patch(&theirs, Patch::Merge, &select(rights.here.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&own, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&own, Patch::Merge, &select("")).refused_by(POLICY, SELECTED)?;

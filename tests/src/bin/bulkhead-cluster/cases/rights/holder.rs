@@ -1,4 +1,4 @@
-//! Requests with any token, as somebody who has stolen it would make them.
+//! Requests with any token, as a thief would make them.
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cluster::access::{Access, connect};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tonic::codegen::http::Request;
 
-/// The type of a body that is no patch.
+/// The type of a body that is not a patch.
 const JSON: (&str, &str) = ("Content-Type", "application/json");
 
 /// The holder of a token.
