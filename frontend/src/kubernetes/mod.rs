@@ -9,7 +9,7 @@
 //! - `agent`: the agent's life
 //! - `claims`: the controller of claims, and their watch
 //! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
-//! - `capacity`: what the scheduler is told
+//! - `capacity`: the capacity published for the scheduler
 //! - `reconcile`: the loop that controllers run in
 //! - `context`: the base that all of the above share
 //! - `memory`: what is remembered of objects

@@ -35,7 +35,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Whether trying again soon is pointless, because somebody has to change something first.
+    /// Whether retrying soon is pointless, because something has to be changed first.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(_) => true,

@@ -27,7 +27,7 @@ impl Estimates {
     /// The capacity for volumes of `class`. A pool that fails has none.
     ///
     /// # Errors
-    /// When the class cannot be served at all, or the helper is unavailable, so that nobody knows.
+    /// When the class cannot be served at all, or the helper is unavailable, so that it is unknown.
     pub async fn of(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
         let measured = match context.volumes.capacity(&storage_class::parameters(class)?).await {
             Ok(capacity) => capacity,

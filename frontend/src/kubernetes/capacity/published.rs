@@ -118,7 +118,7 @@ impl Published {
     }
 }
 
-/// Whether the difference is one that filesystems make by themselves, and that nobody needs to know.
+/// Whether the difference is one that filesystems cause by themselves, and that need not be published.
 fn is_drift(before: Capacity, now: Capacity) -> bool {
     let little = now.total / DRIFT_SHARE;
     before.available.abs_diff(now.available) < little && before.largest_volume.abs_diff(now.largest_volume) < little

@@ -65,7 +65,7 @@ impl CapacityPublisher {
         own.map_or(Ok(()), |(_, failure)| Err(failure))
     }
 
-    /// Publishes everything again next time, whether or not it has changed: somebody else may have changed it.
+    /// Publishes everything again next time, whether or not it has changed here: another client may have changed it.
     pub async fn invalidate(&self) {
         self.published.lock().await.invalidate();
     }

@@ -12,7 +12,7 @@ use crate::kubernetes::api::backoff::{Interruptions, jitter};
 /// How often capacity is measured without a reason.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// How often all objects are written whether or not they have changed: somebody else may have changed them.
+/// How often all objects are written whether or not they have changed here: another client may have changed them.
 const REWRITTEN: Duration = Duration::from_secs(900);
 
 /// How often the API server is asked whether the node is still the same object. When a node is deleted and registered

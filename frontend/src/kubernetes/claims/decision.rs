@@ -21,7 +21,7 @@ pub enum Decision {
 
 /// What the node called `node`, at `place`, does about `claim` of `class`, whose provisioner is known to be ours.
 pub fn decide(claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, place: &Place) -> Decision {
-    // Nobody can use a claim that is being deleted.
+    // A claim that is being deleted cannot be used.
     if claim::is_being_deleted(claim) || claim::persistent_volume(claim).is_some() {
         return Decision::Ignore;
     }

@@ -55,7 +55,7 @@ impl ImmediateBinding {
     /// A conflict when another node was first.
     pub async fn compete(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let (memory, uid) = (&self.context.memory, claim::uid(claim));
-        // A claim that cannot be served as it stands has to be refused by somebody: by the node that gets it.
+        // A claim that cannot be served as it stands still has to be refused by one node: the one that gets it.
         let capacity = match self.capacity.estimate(class).await {
             Ok(capacity) => Some(capacity),
             Err(failure) if failure.is_final() => None,

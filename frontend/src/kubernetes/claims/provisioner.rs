@@ -100,7 +100,7 @@ impl Provisioner {
                 context.orphan_suspected.notify_one();
                 return Ok(());
             }
-            // Nobody will ever claim it: the object exists only so that the volume is deleted in the ordinary way.
+            // It will never be claimed: the object exists only so that the volume is deleted in the ordinary way.
             Standing::Gone => {
                 if let Some(spec) = &mut object.spec {
                     spec.persistent_volume_reclaim_policy = Some("Delete".to_owned());
@@ -152,7 +152,7 @@ impl Provisioner {
         let existing = request("reading a PersistentVolume", objects.get(&name)).await?;
         if persistent_volume::binding(&existing) != persistent_volume::binding(object) {
             return Err(Failure::Refused(format!(
-                "PersistentVolume {name} already exists and is for something else: delete it if nobody uses it"
+                "PersistentVolume {name} already exists for another purpose: delete it if it is not in use"
             )));
         }
         if persistent_volume::own_volume(&existing, &self.context.driver, &self.context.place).is_none() {

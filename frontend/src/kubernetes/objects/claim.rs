@@ -34,7 +34,7 @@ pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.annotations().contains_key(BOUND)
 }
 
-/// Whether somebody has deleted it, although it may still be in use.
+/// Whether it is being deleted, although it may still be in use.
 pub fn is_being_deleted(claim: &PersistentVolumeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_some()
 }

@@ -116,7 +116,7 @@ pub fn has_finalizer(object: &PersistentVolume) -> bool {
     object.finalizers().iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// Whether somebody has deleted it, although a finalizer still keeps it.
+/// Whether it is being deleted, although a finalizer still keeps it.
 pub fn is_being_deleted(object: &PersistentVolume) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }

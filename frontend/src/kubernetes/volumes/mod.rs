@@ -1,4 +1,4 @@
-//! The end of volumes: deleting those that were released, and those that nobody knows any more.
+//! The end of volumes: deletes those that were released, and those to which no object refers any more.
 
 pub mod orphans;
 pub mod reclaimer;

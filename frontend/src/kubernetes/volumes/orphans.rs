@@ -72,7 +72,7 @@ async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), 
     Ok(())
 }
 
-/// The volumes that nobody in the API knows, except those in `kept`.
+/// The volumes that no object in the API refers to, except those in `kept`.
 ///
 /// First the volumes are listed, then claims, then PersistentVolumes: whatever is made meanwhile is made in this order.
 async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<VolumeId>, Failure> {

@@ -62,7 +62,7 @@ impl Reclaimer {
         let has_finalizer = persistent_volume::has_finalizer(object);
         let is_being_deleted = persistent_volume::is_being_deleted(object);
         match (persistent_volume::is_deleted_when_released(object), persistent_volume::phase(object)) {
-            // Somebody who deletes the object and removes our finalizer wants the volume to stay.
+            // A user who deletes the object and removes our finalizer wants the volume to stay.
             (true, "Released") if has_finalizer || !is_being_deleted => {
                 self.reclaim(object, &volume).await?;
                 if !is_being_deleted {
@@ -83,7 +83,7 @@ impl Reclaimer {
 
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
         if let Err(fault) = self.context.volumes.reclaim(volume.clone()).await {
-            warn!(object = %object.name_any(), "the released volume is not deleted: {fault}");
+            warn!(object = %object.name_any(), "cannot delete the released volume yet: {fault}");
             self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());
             return Err(fault.into());
         }
