@@ -19,9 +19,9 @@ pub enum Step {
     Ext4,
     /// csi-sanity in the machine.
     Sanity,
-    /// The tests that a reboot of the machine interrupts, on XFS.
+    /// The tests that a reboot of the machine interrupts.
     Reboot,
-    /// The same tests on ext4, interrupted by a power cut.
+    /// The same tests, interrupted by a power cut.
     PowerCut,
     /// Both programs as services, in a machine with systemd.
     Systemd,

@@ -53,8 +53,8 @@ impl Suites<'_> {
                 let line = format!("{SANITY} --place vm --pool-fs {}", filesystem(step));
                 count(self.up(machine)?, &line, self.patience(), transcript)
             }
-            Step::Reboot => self.interrupted(step, self.up(machine)?, Machine::reboot, transcript),
-            Step::PowerCut => self.interrupted(step, self.up(machine)?, Machine::power_cut, transcript),
+            Step::Reboot => self.interrupted(self.up(machine)?, Machine::reboot, transcript),
+            Step::PowerCut => self.interrupted(self.up(machine)?, Machine::power_cut, transcript),
             Step::Systemd => self.services(transcript),
             Step::Node => self.node(transcript),
             Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
@@ -79,15 +79,14 @@ impl Suites<'_> {
         }
     }
 
-    /// The suite's two phases, with the end of the machine and its next start between them.
+    /// The suite's two phases, on both filesystems, with the end of the machine and its next start between them.
     fn interrupted(
         &self,
-        step: Step,
         machine: &mut Machine,
         interrupt: fn(&mut Machine) -> Result<()>,
         transcript: &mut Transcript<'_>,
     ) -> Result<Count> {
-        let line = |phase| format!("{SUITE} --place vm --pool-fs {} --phase {phase}", filesystem(step));
+        let line = |phase| format!("{SUITE} --place vm --phase {phase}");
         let before = count(machine, &line("before-reboot"), self.patience(), transcript)?;
         interrupt(machine)?;
         let mut sum = count(machine, &line("after-reboot"), self.patience(), transcript)?;

@@ -89,7 +89,8 @@ impl<'a> Transcript<'a> {
     /// Shows what was kept, and hands over the times.
     pub fn close(self) -> Vec<SlowTest> {
         if let Some(kept) = &self.kept {
-            show(Output::Stdout, kept);
+            let title = format!("\n== {}\n", self.step.title());
+            show(Output::Stdout, &[title.as_bytes(), kept].concat());
         }
         self.slow
     }
