@@ -14,18 +14,10 @@ use crate::workspace::{Architecture, Workspace};
 /// The modules and directories that are changed: those whose unit tests alone must notice. The rest of the helper makes
 /// system calls, and the suites test it.
 const MODULES: [&str; 12] = [
-    "protocol/src",
-    "privhelper/src/capabilities",
-    "privhelper/src/start/config",
-    "privhelper/src/start/marker",
-    "privhelper/src/start/mountinfo",
-    "privhelper/src/state/deletions",
-    "privhelper/src/state/layout",
-    "privhelper/src/state/ledger",
-    "privhelper/src/state/locks",
-    "privhelper/src/state/targets",
-    "privhelper/src/state/vol_data",
-    "privhelper/src/state/volumes",
+    "protocol/src", "privhelper/src/capabilities", "privhelper/src/start/config", "privhelper/src/start/marker",
+    "privhelper/src/start/mountinfo", "privhelper/src/state/deletions", "privhelper/src/state/layout",
+    "privhelper/src/state/ledger", "privhelper/src/state/locks", "privhelper/src/state/targets",
+    "privhelper/src/state/vol_data", "privhelper/src/state/volumes",
 ];
 
 /// Runs it, and prints how many changes were caught and which were missed.
