@@ -22,13 +22,13 @@ pub const NAME: &str = "127.0.0.1";
 /// The host, as the machine sees it.
 const HOST: &str = "10.0.2.2";
 
-/// How long the node may take to do what takes a few seconds: its processor is emulated, and others use ours.
+/// How long the node may take for what takes a few seconds elsewhere: its processor is emulated, and the host is busy.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Waits until `check` finds nothing to complain of, with the patience that the node needs.
+/// Waits until `check` succeeds, with the patience that the node needs.
 ///
 /// # Errors
-/// The last complaint.
+/// The last error of `check`.
 pub fn eventually(mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -93,8 +93,8 @@ impl Node {
         })
     }
 
-    /// Writes what an operator would look at when something is wrong.
-    pub fn tell_logs(&self) {
+    /// Prints what an operator would look at when something is wrong.
+    pub fn print_logs(&self) {
         let ours = "--namespace=bulkhead-system";
         for arguments in [
             &["get", "pods,pvc,pv,csistoragecapacities", "--all-namespaces", "--output=wide"][..],
@@ -102,14 +102,14 @@ impl Node {
             &[ours, "describe", "pods"],
             &[ours, "logs", "daemonset/bulkhead", "--all-containers", "--prefix", "--tail=30"],
         ] {
-            self.tell(&format!("kubectl {}", arguments.join(" ")), self.kubectl.run(arguments));
+            self.print(&format!("kubectl {}", arguments.join(" ")), self.kubectl.run(arguments));
         }
         for command in ["journalctl --boot --no-pager --lines 40 --output cat", "losetup --list"] {
-            self.tell(command, self.machine.run(command));
+            self.print(command, self.machine.run(command));
         }
     }
 
-    fn tell(&self, what: &str, result: Result<String>) {
+    fn print(&self, what: &str, result: Result<String>) {
         let text = result.unwrap_or_else(|error| format!("{error:#}"));
         let lines: Vec<&str> = text.lines().collect();
         println!("--- {what}\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));

@@ -30,7 +30,7 @@ impl Deployment {
         }
     }
 
-    /// Installs it, and waits until the scheduler knows of the node's room.
+    /// Installs it, and waits until the scheduler knows how much room the node has.
     ///
     /// # Errors
     /// When a part does not get ready.
@@ -39,12 +39,12 @@ impl Deployment {
             install_helper(node, deploy)?;
         }
         let overlay = deploy.join("kubernetes/overlays").join(self.name());
-        let overlay = overlay.to_str().context("the path of the overlay is no text")?;
+        let overlay = overlay.to_str().context("the path of the overlay is not UTF-8")?;
         node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", overlay])?;
         wait_until_ready(node)
     }
 
-    /// Takes the programs off the node, and leaves what the cluster has.
+    /// Removes the programs from the node. The objects of the cluster stay.
     ///
     /// # Errors
     /// When a part does not end.
@@ -57,24 +57,24 @@ impl Deployment {
     }
 }
 
-/// Waits until the agent runs, is registered with the kubelet, and has told how much room there is.
+/// Waits until the agent runs, is registered with the kubelet, and has published how much room there is.
 pub fn wait_until_ready(node: &Node) -> Result<()> {
     let [namespace, kind, name] = AGENT;
     let status = format!("{kind}/{name}");
     node.kubectl.run(&[namespace, "rollout", "status", &status, "--timeout=240s"])?;
     eventually(|| {
         let registered = node.kubectl.get(&["csinode", NAME])?;
-        ensure!(!registered["spec"]["drivers"].is_null(), "the kubelet knows no driver");
+        ensure!(!registered["spec"]["drivers"].is_null(), "the kubelet has no driver registered");
         room(node).map(drop)
     })
 }
 
-/// The room that the scheduler believes the node to have, in bytes.
+/// The room on the node that the scheduler knows of, in bytes.
 pub fn room(node: &Node) -> Result<u64> {
     let capacities = node.kubectl.get(&["csistoragecapacities", "--all-namespaces"])?;
     let capacities = capacities["items"].as_array().map(Vec::as_slice).unwrap_or_default();
     let of_class = |object: &&Value| object["storageClassName"] == "bulkhead";
-    let object = capacities.iter().find(of_class).context("no capacity is told")?;
+    let object = capacities.iter().find(of_class).context("no capacity is published for the class")?;
     bytes(object["capacity"].as_str().unwrap_or_default())
 }
 

@@ -8,15 +8,16 @@ mod traces;
 mod volumes;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bulkhead_tests::node::Node;
 use clap::{Parser, Subcommand};
 
 use self::deployment::Deployment;
-use self::story::{Check, Story};
+use self::story::{Check, Outcome, Story};
 
 /// Brings up a control plane, and a node on the machine that is lent on standard input.
 #[derive(Debug, Parser)]
@@ -30,8 +31,12 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run the tests, in both deployments
-    Test,
+    /// Run the tests: all of them in one deployment, and in the other one those that may end otherwise there
+    Test {
+        /// Run all of them in both deployments
+        #[arg(long)]
+        everything: bool,
+    },
     /// Run a shell command that finds the cluster with kubectl
     Shell {
         /// The command
@@ -39,22 +44,32 @@ enum Task {
     },
 }
 
-/// The story of a deployment. Later checks go on with the volumes and pods of the earlier ones.
-const CHECKS: [(&str, Check); 13] = [
-    ("the node is registered and tells its room", deployment::is_installed),
-    ("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
-    ("the quota is felt inside the pod", volumes::the_quota_is_felt),
-    ("read-only volumes", volumes::read_only_is_read_only),
-    ("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
-    ("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
-    ("a stateful set", volumes::a_stateful_set),
-    ("the kubelet is restarted", restarts::the_kubelet),
-    ("both programs are killed", restarts::both_programs_are_killed),
-    ("the agent is upgraded in place", restarts::the_agent_is_upgraded),
-    ("the node is rebooted", restarts::the_node_is_rebooted),
-    ("the node is cut off", restarts::the_node_is_cut_off),
-    ("nothing is left of deleted claims", traces::nothing_is_left),
+/// The story. Later checks go on with the volumes and pods of the earlier ones.
+const CHECKS: [Check; 13] = [
+    in_each("the node is registered and reports its room", deployment::is_installed),
+    in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
+    in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
+    in_one("read-only volumes", volumes::read_only_is_read_only),
+    in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
+    in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
+    in_one("a stateful set", volumes::a_stateful_set),
+    in_one("the kubelet is restarted", restarts::the_kubelet),
+    in_each("both programs are killed", restarts::both_programs_are_killed),
+    in_each("the agent is upgraded in place", restarts::the_agent_is_upgraded),
+    in_one("the node is rebooted", restarts::the_node_is_rebooted),
+    in_one("the node loses its power", restarts::the_node_loses_its_power),
+    in_each("nothing is left of deleted claims", traces::nothing_is_left),
 ];
+
+/// A check whose outcome may depend on the deployment.
+const fn in_each(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
+    Check { name, in_each_deployment: true, run }
+}
+
+/// A check that shows the same in either deployment.
+const fn in_one(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
+    Check { name, in_each_deployment: false, run }
+}
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
@@ -67,9 +82,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode> {
+    let start = Instant::now();
     let node = Node::start()?;
+    println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
-        Task::Test => test(&node, options),
+        Task::Test { everything } => test(&node, &options.deploy, *everything),
         Task::Shell { command } => {
             Deployment::Container.install(&node, &options.deploy)?;
             shell(&node, command)
@@ -77,26 +94,25 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-fn test(node: &Node, options: &Options) -> Result<ExitCode> {
-    let (mut passed, mut failed) = (0, 0);
+/// The whole story in the first deployment, and in the second one what may differ there, or everything.
+fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
+    let mut outcome = Outcome::default();
     for deployment in [Deployment::Container, Deployment::HostService] {
-        let told = deployment.install(node, &options.deploy).and_then(|()| {
-            let mut story = Story::new(node, deployment)?;
-            story.tell(&CHECKS);
-            passed += story.passed;
-            failed += story.failed;
-            deployment.remove(node)
-        });
-        if let Err(error) = told {
-            println!("{deployment:?}: {error:#}");
-            node.tell_logs();
-            failed += 1;
-            // The other deployment finds a node in an unknown state.
+        let whole = everything || deployment == Deployment::Container;
+        let checks: Vec<Check> = CHECKS.into_iter().filter(|check| whole || check.in_each_deployment).collect();
+        let installed = outcome.run(node, deployment, "install", || deployment.install(node, deploy));
+        // A deployment after one that failed would find a node in an unknown state.
+        if !installed {
+            break;
+        }
+        Story::new(node, deployment)?.tell(&checks, &mut outcome);
+        if !outcome.run(node, deployment, "remove", || deployment.remove(node)) {
             break;
         }
     }
-    println!("{passed} passed, {failed} failed");
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    outcome.times.print_slowest();
+    println!("{} passed, {} failed", outcome.passed, outcome.failed);
+    Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn shell(node: &Node, command: &str) -> Result<ExitCode> {

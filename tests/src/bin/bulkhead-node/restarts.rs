@@ -1,25 +1,42 @@
-//! What ends and comes back under running pods.
+//! Programs and machines that end and come back under running pods.
 
-use anyhow::{Result, ensure};
-use bulkhead_tests::node::eventually;
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::node::{Machine, eventually};
 use serde_json::json;
 
 use crate::deployment::{self, AGENT, Deployment};
 use crate::pods::DIRECTORY;
 use crate::story::Story;
-use crate::volumes::{POD, check_beat, check_text, container};
+use crate::volumes::{POD, check_beat, check_text, container, scale, wait_for_set};
 
-/// The mounts of our volumes on the node, one a line.
+/// Prints the mounts of our volumes on the node, one a line.
 const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
+
+/// How often the helper has published a volume since the machine's boot, whichever way it runs.
+fn published(machine: &Machine) -> Result<u64> {
+    let count = machine.run(
+        "{ cat /var/log/pods/bulkhead-system_*/privhelper/*.log
+           journalctl --unit bulkhead-privhelper --boot --no-pager --output cat; } 2>/dev/null |
+         grep -cE 'operation=(bind-mount|make-device) .*outcome=ok' || true",
+    )?;
+    count.trim().parse().with_context(|| format!("grep counts {count:?}"))
+}
 
 /// A new kubelet publishes every volume once more, which must change nothing.
 pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
     ensure!(mounts.lines().count() >= 4, "few volumes are mounted: {mounts}");
+    let published_before = published(machine)?;
     machine.run("systemctl restart kubelet")?;
     story.node.wait_ready()?;
-    machine.run("sleep 10")?;
+    // Two volumes of the writer, and one of each pod of the set.
+    let volumes = 2 + u64::from(story.replicas);
+    eventually(|| {
+        let again = published(machine)?.saturating_sub(published_before);
+        ensure!(again >= volumes, "the new kubelet has published {again} times, and there are {volumes} volumes");
+        Ok(())
+    })?;
     check_beat(kubectl)?;
     check_text(kubectl)?;
     let now = machine.run(MOUNTS)?;
@@ -38,9 +55,9 @@ pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
     check_text(kubectl)?;
     eventually(|| machine.run("pgrep -x bulkhead-fronte && pgrep -x bulkhead-privhe").map(drop))?;
     deployment::wait_until_ready(story.node)?;
-    // Provisions, publishes and deletes.
-    kubectl.run(&["scale", "statefulset", "set", "--replicas=3"])?;
-    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    // The new ones provision and publish.
+    scale(story, story.replicas + 1)?;
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     check_beat(kubectl)?;
     ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
     let now = machine.run(MOUNTS)?;
@@ -52,6 +69,8 @@ pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
 pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let container_before = container(kubectl)?;
+    let file = format!("{DIRECTORY}/before-the-upgrade");
+    kubectl.exec("set-0", &format!("echo set-0 >{file} && sync"))?;
     let mut containers = vec!["frontend"];
     if story.deployment == Deployment::Container {
         containers.push("privhelper");
@@ -78,8 +97,8 @@ pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     check_text(kubectl)?;
     // The new agent unpublishes and publishes what the old one did.
     kubectl.delete(&["pod", "set-0"])?;
-    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
-    let text = kubectl.exec("set-0", &format!("cat {DIRECTORY}/name"))?;
+    wait_for_set(kubectl)?;
+    let text = kubectl.exec("set-0", &format!("cat {file}"))?;
     ensure!(text.trim() == "set-0", "the volume of set-0 holds {text:?}");
     ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
     Ok(())
@@ -92,23 +111,23 @@ pub fn the_node_is_rebooted(story: &mut Story<'_>) -> Result<()> {
 }
 
 /// The node loses its power.
-pub fn the_node_is_cut_off(story: &mut Story<'_>) -> Result<()> {
+pub fn the_node_loses_its_power(story: &mut Story<'_>) -> Result<()> {
     story.node.kubectl.exec(POD, &format!("echo cut >{DIRECTORY}/cut && sync"))?;
     story.node.machine.power_cut()?;
     comes_back(story)?;
     let text = story.node.kubectl.exec(POD, &format!("cat {DIRECTORY}/cut"))?;
-    ensure!(text.trim() == "cut", "what was synchronized is lost: {text:?}");
+    ensure!(text.trim() == "cut", "what was synced is lost: {text:?}");
     Ok(())
 }
 
 fn comes_back(story: &Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     story.node.wait_ready()?;
-    // What the API server knows of the pods may still be from before.
+    // The API server may still have the state of the pods from before.
     eventually(|| check_text(kubectl))?;
     check_beat(kubectl)?;
     deployment::wait_until_ready(story.node)?;
-    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    wait_for_set(kubectl)?;
     let text = kubectl.exec("set-1", &format!("cat {DIRECTORY}/name"))?;
     ensure!(text.trim() == "set-1", "the volume of set-1 holds {text:?}");
     Ok(())

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use bulkhead_tests::node::Node;
+use bulkhead_tests::times::Times;
 
 use crate::deployment::{self, Deployment};
 
@@ -16,41 +17,70 @@ pub struct Story<'a> {
     pub deployment: Deployment,
     /// The room that the node had at the beginning, in bytes.
     pub room: u64,
+    /// How many pods the stateful set has.
+    pub replicas: u32,
+}
+
+/// One check.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// What it shows.
+    pub name: &'static str,
+    /// Whether the deployment may matter for it. The others run in one deployment only, unless everything is wanted.
+    pub in_each_deployment: bool,
+    /// The check.
+    pub run: fn(&mut Story<'_>) -> Result<()>,
+}
+
+/// How the checks of all deployments ended.
+#[derive(Debug, Default)]
+pub struct Outcome {
     /// How many checks have passed.
     pub passed: usize,
     /// How many have failed.
     pub failed: usize,
+    /// How long each took.
+    pub times: Times,
 }
 
-/// One check.
-pub type Check = fn(&mut Story<'_>) -> Result<()>;
+impl Outcome {
+    /// Runs one step, with a line for it.
+    pub fn run(&mut self, node: &Node, deployment: Deployment, name: &str, step: impl FnOnce() -> Result<()>) -> bool {
+        let name = format!("{}: {name}", deployment.name());
+        let start = Instant::now();
+        let result = step();
+        let time = start.elapsed();
+        self.times.add(&name, time);
+        let seconds = time.as_secs_f64();
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("{name} ... ok ({seconds:.1} s)");
+                true
+            }
+            Err(error) => {
+                self.failed += 1;
+                println!("{name} ... FAILED ({seconds:.1} s): {error:#}");
+                node.print_logs();
+                false
+            }
+        }
+    }
+}
 
 impl<'a> Story<'a> {
     /// A story that has not begun.
     ///
     /// # Errors
-    /// When nobody tells of the node's room.
+    /// When the node's room is unknown.
     pub fn new(node: &'a Node, deployment: Deployment) -> Result<Self> {
-        Ok(Self { node, deployment, room: deployment::room(node)?, passed: 0, failed: 0 })
+        Ok(Self { node, deployment, room: deployment::room(node)?, replicas: 0 })
     }
 
-    /// Runs the checks, with a line for each. One that fails does not keep the others from running.
-    pub fn tell(&mut self, checks: &[(&str, Check)]) {
-        for (name, check) in checks {
-            let start = Instant::now();
-            let result = check(self);
-            let seconds = start.elapsed().as_secs_f64();
-            match result {
-                Ok(()) => {
-                    self.passed += 1;
-                    println!("{}: {name} ... ok ({seconds:.1} s)", self.deployment.name());
-                }
-                Err(error) => {
-                    self.failed += 1;
-                    println!("{}: {name} ... FAILED ({seconds:.1} s): {error:#}", self.deployment.name());
-                    self.node.tell_logs();
-                }
-            }
+    /// Runs the checks. One that fails does not keep the others from running.
+    pub fn tell(&mut self, checks: &[Check], outcome: &mut Outcome) {
+        for check in checks {
+            outcome.run(self.node, self.deployment, check.name, || (check.run)(self));
         }
     }
 }

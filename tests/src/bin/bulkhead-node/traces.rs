@@ -1,4 +1,4 @@
-//! What is left of volumes when their claims are deleted: nothing.
+//! Nothing is left of volumes whose claims are deleted.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::node::eventually;
@@ -7,7 +7,7 @@ use crate::deployment;
 use crate::story::Story;
 use crate::volumes::POD;
 
-/// Each prints what is left over, on the node.
+/// Each prints what is left over on the node.
 const TRACES: [(&str, &str); 5] = [
     ("mounts", "grep -E 'kubernetes.io~csi|volumeDevices|/srv/bulkhead/default/' /proc/self/mountinfo || true"),
     ("loop devices", "losetup --list --noheadings"),

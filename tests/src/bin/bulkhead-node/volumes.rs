@@ -10,7 +10,7 @@ use crate::story::Story;
 /// The pod with both kinds of volume, which stays through most of the story.
 pub const POD: &str = "writer";
 
-/// Holds a file open and goes on writing to it, so that a mount that is replaced under it would be noticed.
+/// Holds a file open and keeps writing to it, so that a mount that is replaced under it would be noticed.
 pub const BEAT: &str = "trap exit TERM; exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
 
 const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
@@ -47,13 +47,13 @@ pub fn container(kubectl: &Kubectl) -> Result<String> {
     Ok(pod["status"]["containerStatuses"][0]["containerID"].as_str().context("no container runs")?.to_owned())
 }
 
-/// The pod's process goes on writing to the file that it holds open.
+/// The pod's process keeps writing to the file that it holds open.
 pub fn check_beat(kubectl: &Kubectl) -> Result<()> {
     let beats = || -> Result<u64> { Ok(kubectl.exec(POD, "wc -l </data/beat")?.trim().parse()?) };
     let before = beats()?;
     eventually(|| {
         let now = beats()?;
-        ensure!(now > before, "the pod does not write any more: {now} lines");
+        ensure!(now > before, "the pod has stopped writing: {now} lines");
         Ok(())
     })
 }
@@ -61,21 +61,21 @@ pub fn check_beat(kubectl: &Kubectl) -> Result<()> {
 fn check_sizes(kubectl: &Kubectl, mebibytes: u64) -> Result<()> {
     let told = kubectl.exec(POD, &format!("df -P -k {DIRECTORY} | tail -n 1; blockdev --getsize64 {DEVICE}"))?;
     let (filesystem, device) =
-        told.trim().split_once('\n').with_context(|| format!("df and blockdev told {told:?}"))?;
+        told.trim().split_once('\n').with_context(|| format!("df and blockdev printed {told:?}"))?;
     let kibibytes = filesystem.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
     ensure!(kibibytes == Some(mebibytes << 10), "the directory has {filesystem:?}, not {mebibytes} MiB");
     ensure!(device.parse() == Ok(mebibytes << 20), "the device has {device} bytes, not {mebibytes} MiB");
     Ok(())
 }
 
-/// A full directory volume is felt as a full disk, and the pool is not.
+/// A full directory volume looks like a full disk to its pod, while the pool has room.
 pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     let fill = format!("dd if=/dev/zero of={DIRECTORY}/full bs=1M count=80 2>&1; wc -c <{DIRECTORY}/full");
     let told = kubectl.exec(POD, &fill)?;
     let refused = told.contains("No space left on device") || told.contains("Disk quota exceeded");
     ensure!(refused, "nothing kept the pod from writing: {told}");
-    let written: u64 = told.lines().last().and_then(|line| line.trim().parse().ok()).context("dd told no size")?;
+    let written: u64 = told.lines().last().and_then(|line| line.trim().parse().ok()).context("dd printed no size")?;
     ensure!((60 << 20..=64 << 20).contains(&written), "the pod could write {written} bytes");
     let beyond = kubectl.exec(POD, &format!("dd if=/dev/zero of={DEVICE} bs=1M seek=64 count=1 2>&1 || true"))?;
     ensure!(beyond.contains("No space left on device"), "a write beyond the device's end: {beyond}");
@@ -130,16 +130,28 @@ pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Gives the stateful set this many pods, and waits until they are ready.
+pub fn scale(story: &mut Story<'_>, replicas: u32) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    kubectl.apply(&pods::stateful_set("set", replicas, IDLE).to_string())?;
+    story.replicas = replicas;
+    wait_for_set(kubectl)
+}
+
+/// Waits until every pod of the stateful set is ready.
+pub fn wait_for_set(kubectl: &Kubectl) -> Result<()> {
+    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"]).map(drop)
+}
+
 /// Each pod of a set has a volume of its own, and a new pod has that of its predecessor.
 pub fn a_stateful_set(story: &mut Story<'_>) -> Result<()> {
+    scale(story, 2)?;
     let kubectl = &story.node.kubectl;
-    kubectl.apply(&pods::stateful_set("set", 2, IDLE).to_string())?;
-    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
     for pod in ["set-0", "set-1"] {
         kubectl.exec(pod, &format!("echo {pod} >{DIRECTORY}/name && sync"))?;
     }
     kubectl.delete(&["pod", "set-0", "set-1"])?;
-    kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"])?;
+    wait_for_set(kubectl)?;
     for pod in ["set-0", "set-1"] {
         let name = kubectl.exec(pod, &format!("cat {DIRECTORY}/name"))?;
         ensure!(name.trim() == pod, "the volume of {pod} belongs to {name:?}");

@@ -1,4 +1,5 @@
-//! A real reboot, and a power cut, with volumes published: on the machine's own disks, which outlive both.
+//! A real reboot, and a power cut, with volumes published: on the machine's own disks, which outlive both. Pools of both
+//! filesystems are tested at once, whatever `--pool-fs` says.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -15,7 +16,7 @@ use bulkhead_tests::helper::volume;
 use bulkhead_tests::observe::{loops, mounts, quotas};
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::Phase::{AfterReboot, BeforeReboot};
-use bulkhead_tests::setting::{PoolFilesystem, program};
+use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 
 cases! {
@@ -25,10 +26,10 @@ cases! {
 
 const SIZE: i64 = 64 * MIB;
 
-/// Where the machine has its pools; both filesystems at once, one pool each.
+/// Where the machine has its pools, one of each filesystem.
 const POOLS: [(&str, &str); 2] = [("default", "/pools/xfs"), ("other", "/pools/ext4")];
 
-/// The volumes, two kinds on two pools; all but the last are published when the machine goes.
+/// Volumes of both kinds in both pools, all of them published when the machine goes down.
 fn volumes() -> Vec<(String, &'static str, VolumeCapability)> {
     let mut volumes = Vec::new();
     for (pool, _) in POOLS {
@@ -51,7 +52,6 @@ fn pattern(id: &str) -> Vec<u8> {
 }
 
 fn start(stand: &mut Stand) -> Result<()> {
-    ensure!(stand.setting.pool_fs == PoolFilesystem::Xfs, "both filesystems are tested at once: leave out --pool-fs");
     stand.pools = POOLS.map(|(name, directory)| Pool::existing(Path::new(directory), name)).into();
     for (_, directory) in POOLS {
         if !Path::new(directory).join(".bulkhead").exists() {
@@ -82,7 +82,7 @@ fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
         parameters: parameters(&[("pool", "other")]),
         ..create("spare", SIZE, mount())
     })?;
-    // One that is being deleted when the machine goes.
+    // One that is being deleted when the machine goes down.
     let parameters = parameters(&[("pool", "default")]);
     csi.create_volume(CreateVolumeRequest { parameters, ..create("going", SIZE, mount()) })?;
     let data = Path::new("/pools/xfs/going/data");
@@ -95,7 +95,7 @@ fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
 }
 
 fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
-    // A reboot takes every mount and every device with it.
+    // No mount and no loop device survives a reboot.
     for (_, directory) in POOLS {
         let device = Pool::existing(Path::new(directory), "any").device()?;
         ensure!(loops::backed_by(&device)?.is_empty());
@@ -103,7 +103,7 @@ fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
         ensure!(!mounts::all()?.iter().any(elsewhere), "a volume is still mounted");
     }
     start(stand)?;
-    // Neither end of the machine makes a volume look as if it were unused.
+    // Neither a reboot nor a power cut makes a volume look as if it had never been used.
     for (id, ..) in volumes() {
         denied(stand.helper()?.request(&discard(&id))?, ErrorKind::Refused, "may hold data")?;
     }
@@ -118,7 +118,7 @@ fn volumes_are_found_unpublished_and_whole(stand: &mut Stand) -> Result<()> {
         let path = if capability == mount() { at.join("file") } else { at.clone() };
         let mut found = vec![0; 1 << 20];
         File::open(&path)?.read_exact_at(&mut found, 4096)?;
-        ensure!(found == pattern(&id), "{id} has lost what was written and synced");
+        ensure!(found == pattern(&id), "{id} has lost data that was written and synced");
         let total = csi.node_get_volume_stats(stats(&id, &at))?.usage[0].total;
         ensure!(total == 2 * SIZE, "{id} has {total} bytes");
         if capability == mount() {
