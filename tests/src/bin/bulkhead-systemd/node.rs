@@ -19,7 +19,7 @@ use bulkhead_tests::scene::Scene;
 use bulkhead_tests::setting::{Phase, Place, Setting, program};
 use bulkhead_tests::wait;
 
-use crate::unit::{FRONTEND, HELPER, SOCKET, output, systemctl};
+use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
 
 /// The frontend's user, as `bulkhead.sysusers` has it.
 pub const FRONTEND_USER: u32 = 10001;
@@ -49,7 +49,7 @@ const FILES: [(&str, &str); 7] = [
     (CONFIGURATION, deployed!("systemd/privhelper.conf")),
 ];
 
-/// What makes the frontend the node's storage agent, too.
+/// What makes the frontend the node's storage agent as well.
 pub const AGENT_FILES: [(&str, &str); 2] = [
     ("/etc/systemd/system/bulkhead-frontend.service.d/kubernetes.conf", deployed!("systemd/kubernetes.conf")),
     ("/etc/bulkhead/kubeconfig", deployed!("systemd/kubeconfig")),
@@ -89,9 +89,7 @@ impl Node {
     /// # Errors
     /// When it does not get ready.
     pub fn start(&self) -> Result<()> {
-        for unit in [SOCKET, FRONTEND, HELPER] {
-            unit.start()?;
-        }
+        Unit::start_all(&[SOCKET, FRONTEND, HELPER])?;
         self.wait()
     }
 
@@ -101,7 +99,10 @@ impl Node {
     /// When it does not get ready.
     pub fn wait(&self) -> Result<()> {
         let ready = wait::until(self.patience(Duration::from_secs(5)), || {
-            ensure!(self.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it says that it is not ready");
+            ensure!(
+                self.csi()?.probe(ProbeRequest {})?.ready == Some(true),
+                "the frontend reports that it is not ready"
+            );
             Ok(())
         });
         ready.with_context(|| format!("{}\n{}", FRONTEND.log(), HELPER.log()))
@@ -137,17 +138,15 @@ impl Scene for Node {
     const LIMIT: Duration = Duration::from_secs(90);
 
     fn share(setting: &mut Setting) -> Result<()> {
-        ensure!(setting.place == Place::Vm, "this installs services: run it with --place vm, in a machine for it");
+        ensure!(
+            setting.place == Place::Vm,
+            "this installs services on the machine it runs on: run it with --place vm, in a virtual machine"
+        );
         if setting.phase == Some(Phase::AfterReboot) {
-            // What comes up, comes up by itself.
+            // Whatever is needed must come up by itself.
             return Ok(());
         }
-        install()?;
-        for unit in [HELPER, FRONTEND] {
-            let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;
-            println!("systemd-analyze security: {}", verdict.lines().last().unwrap_or_default());
-        }
-        Ok(())
+        install()
     }
 
     fn end((): (), _: bool) -> Result<()> {
@@ -191,7 +190,7 @@ impl Scene for Node {
 /// When one cannot be written.
 pub fn install_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
     for (path, content) in files {
-        fs::create_dir_all(Path::new(path).parent().context("a file in no directory")?)?;
+        fs::create_dir_all(Path::new(path).parent().context("a path without a directory")?)?;
         fs::write(path, content).with_context(|| format!("install {path}"))?;
     }
     Ok(())

@@ -47,6 +47,15 @@ impl Unit {
         self.ask("restart")
     }
 
+    /// Starts several, and waits until all are ready. One call of systemctl is much cheaper than several.
+    ///
+    /// # Errors
+    /// What systemctl says, with the units' logs.
+    pub fn start_all(units: &[Self]) -> Result<()> {
+        let arguments: Vec<&str> = ["start"].into_iter().chain(units.iter().map(|unit| unit.0)).collect();
+        systemctl(&arguments).with_context(|| units.iter().map(|unit| unit.log()).collect::<Vec<_>>().join("\n"))
+    }
+
     fn ask(self, what: &str) -> Result<()> {
         systemctl(&[what, self.0]).with_context(|| self.log())
     }
