@@ -28,7 +28,7 @@ fn in_place(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &
     make_place(setting.place, &work)?;
     let measured = measure(&mut setting, &work, scratch.path());
     // After a failure there is much to clean up, and errors of the cleanup must not hide that failure.
-    let cleaned = clean(&work);
+    let cleaned = clean(&work, None);
     measured.and(cleaned)
 }
 

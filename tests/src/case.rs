@@ -38,6 +38,9 @@ pub enum Need {
     /// Another kernel and each filesystem, because the outcome may depend on them: it runs in every machine as well as
     /// on the host.
     Kernel,
+    /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
+    /// in any case.
+    OwnPool,
     /// Much time.
     Long,
     /// No other test beside it, for this reason. It matters only where tests run side by side.

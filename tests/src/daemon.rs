@@ -63,10 +63,10 @@ impl Daemon {
         Ok(())
     }
 
-    /// Waits until `check` finds nothing to complain of.
+    /// Waits until `check` succeeds.
     ///
     /// # Errors
-    /// When the process ends, or its last complaint when `limit` is over.
+    /// When the process ends, or the last error of `check` when `limit` is over.
     pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let end = Instant::now() + limit;
         loop {

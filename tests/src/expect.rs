@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Response};
 use tonic::{Code, Status};
 
-/// Complains unless the call is refused with `code` and a message that holds `part`.
+/// Checks that the call is refused with `code` and a message that contains `part`.
 ///
 /// # Errors
 /// What happened instead.
@@ -23,7 +23,7 @@ pub fn refused<T: Debug>(result: Result<T, Status>, code: Code, part: &str) -> R
     Ok(())
 }
 
-/// Complains unless the helper refuses with `kind` and a message that holds `part`.
+/// Checks that the helper refuses with `kind` and a message that contains `part`.
 ///
 /// # Errors
 /// What happened instead.
@@ -38,7 +38,7 @@ pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
     Ok(())
 }
 
-/// Complains unless `found` is what was `wanted`.
+/// Checks that `found` is what was `wanted`.
 ///
 /// # Errors
 /// Both.

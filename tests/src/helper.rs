@@ -30,7 +30,7 @@ pub struct HelperClient {
 static IDENTITY: Mutex<()> = Mutex::new(());
 
 impl HelperClient {
-    /// Connects as the frontend's user, and says nothing.
+    /// Connects as the frontend's user, and sends nothing.
     ///
     /// # Errors
     /// When no process listens.
@@ -38,7 +38,7 @@ impl HelperClient {
         Self::connect_as(path, FRONTEND_UID)
     }
 
-    /// Connects as another user, and says nothing.
+    /// Connects as another user, and sends nothing.
     ///
     /// # Errors
     /// When no process listens.
@@ -48,7 +48,7 @@ impl HelperClient {
         rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, limit)?;
         let address = SocketAddrUnix::new(path)?;
         let _one_at_a_time =
-            IDENTITY.lock().map_err(|_| anyhow!("another thread failed while it was somebody else"))?;
+            IDENTITY.lock().map_err(|_| anyhow!("another thread panicked while it had another user id"))?;
         let root = Uid::from_raw(0);
         rustix::thread::set_thread_res_uid(root, Uid::from_raw(uid), root)?;
         let connected = rustix::net::connect(&socket, &address);
@@ -57,7 +57,7 @@ impl HelperClient {
         Ok(Self { socket })
     }
 
-    /// Connects and is made welcome with the highest version.
+    /// Connects and says hello with the highest version.
     ///
     /// # Errors
     /// When the helper closes the connection.
@@ -168,7 +168,7 @@ impl HelperClient {
         Ok(Some((packet, descriptor)))
     }
 
-    /// Complains unless the helper closes the connection without another word.
+    /// Checks that the helper closes the connection without sending anything else.
     ///
     /// # Errors
     /// What it said instead.

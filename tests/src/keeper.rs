@@ -1,4 +1,5 @@
-//! The process around one test: gives it a place of its own, ends what it leaves running, and takes its place away.
+//! The process around one test: it gives the test a place of its own, ends what the test leaves running, and removes the
+//! place.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,16 +14,16 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use crate::case::{Case, Need};
 use crate::observe::{loops, mounts, processes};
+use crate::pool::Pool;
 use crate::scene::Scene;
 use crate::setting::{Phase, Place, Setting};
-use crate::wait;
 
 /// Where a work directory has the stands of several nodes.
 pub const NODES: &str = "nodes";
 
 /// Runs `body`, which is this program as the test itself, below `work`.
 pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
-    // Every process that the test leaves behind becomes a child of this one, wherever it was started.
+    // Whatever the test leaves behind becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
     let verdict = run(&mut body, case.limit(setting));
@@ -32,33 +33,37 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     if verdict.is_err() {
         print_logs(work);
     }
-    // The emptier ends shortly after the helper.
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
-    let _ = wait::until(setting.place.patience(Duration::from_secs(1)), || {
-        ensure!(verdict.is_err() || processes::descendants(pid)?.is_empty());
-        Ok(())
-    });
-    let left = end_processes();
-    let cleaned = clean(work);
+    // The emptier of a helper that was just stopped ends a moment later. After a failure there is nothing to wait for.
+    let grace = if verdict.is_ok() { setting.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
+    let left = end_processes(grace);
+    let cleaned = clean(work, setting.shared_pool.as_deref());
     verdict?;
     let left = left?;
     ensure!(left.is_empty(), "processes are left over: {left:?}");
     cleaned
 }
 
-/// Makes the work directory a shared mount, in a namespace of its own where the place is somebody's machine. Call it
-/// while the process has one thread.
+/// Makes the work directory a shared mount, and on the host in a mount namespace of its own. Call it while the process
+/// has one thread.
 ///
 /// # Errors
 /// When this is not root.
 pub fn make_place(place: Place, work: &Path) -> Result<()> {
     if place == Place::Host {
-        unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace: run this as root")?;
-        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+        leave_the_hosts_mounts()?;
         mount_bind(work, work)?;
         mount_change(work, MountPropagationFlags::SHARED)?;
     }
     Ok(())
+}
+
+/// Moves this process to a mount namespace of its own. Call it while the process has one thread.
+///
+/// # Errors
+/// When this is not root.
+pub(crate) fn leave_the_hosts_mounts() -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace: run this as root")?;
+    Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
 }
 
 fn run(body: &mut Command, limit: Duration) -> Result<()> {
@@ -78,11 +83,10 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Ends every process below this one, and reports what there was.
-fn end_processes() -> Result<Vec<String>> {
+/// Ends all descendants of this process, and returns what they were.
+fn end_processes(grace: Duration) -> Result<Vec<String>> {
     let mut left = BTreeSet::new();
-    // A helper that was just stopped takes its emptier along, a moment later.
-    let grace = Instant::now() + Duration::from_secs(3);
+    let grace = Instant::now() + grace;
     loop {
         let found = processes::descendants(rustix::process::getpid().as_raw_nonzero().get())?;
         while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
@@ -104,15 +108,18 @@ fn end_processes() -> Result<Vec<String>> {
     }
 }
 
-/// Takes away the mounts, loop devices and files of a work directory.
+/// Removes the mounts, loop devices and files of a work directory, and the loop devices of a pool outside it.
 ///
 /// # Errors
-/// When there were any mounts or loop devices, or they do not go.
-pub fn clean(work: &Path) -> Result<()> {
+/// When there were any mounts or loop devices, or they cannot be removed.
+pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
     let left = mounts::below(work)?;
-    let devices: BTreeSet<&str> = left.iter().map(|mount| mount.device.as_str()).collect();
+    let mut devices: BTreeSet<String> = left.iter().map(|mount| mount.device.clone()).collect();
+    if let Some(directory) = shared_pool {
+        devices.insert(Pool::existing(directory, "shared").device()?);
+    }
     let is_ours = |device: &loops::Loop| {
-        devices.contains(device.backing_device.as_str()) || Path::new(&device.backing_file).starts_with(work)
+        devices.contains(&device.backing_device) || Path::new(&device.backing_file).starts_with(work)
     };
     // The pool's own device goes with its mount.
     let looped: Vec<loops::Loop> =

@@ -1,4 +1,4 @@
-//! What a kubelet does in its own directory: parents of targets, its record of volumes, the global map of devices.
+//! A kubelet's work in its own directory: parents of targets, its record of volumes, the global map of devices.
 
 use std::cell::RefCell;
 use std::fs;
@@ -130,7 +130,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Complains of each target given out that is still there.
+    /// Checks that no target given out is still there.
     ///
     /// # Errors
     /// The first of them.

@@ -11,7 +11,7 @@ use crate::observe::{loops, mounts, quotas};
 use crate::stand::Stand;
 use crate::wait;
 
-/// Complains of what the processes under test have left while they still run.
+/// Checks, while the processes under test still run, that they have left nothing over.
 pub fn check(stand: &Stand) -> Result<()> {
     for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
@@ -29,7 +29,7 @@ pub fn check(stand: &Stand) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(15)), || check_pools(stand))
 }
 
-/// Complains of what the processes under test have left when they have ended.
+/// Checks that the processes under test have left nothing over when they have ended.
 pub fn check_stopped(stand: &Stand) -> Result<()> {
     for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
@@ -51,7 +51,7 @@ fn check_pools(stand: &Stand) -> Result<()> {
     Ok(())
 }
 
-/// The three sockets have their names; anything else, above all a half-made one, is left over.
+/// Three sockets are known by their names; any other, above all a half-made one, is left over.
 fn check_sockets(stand: &Stand) -> Result<()> {
     let known = [stand.helper_socket(), stand.kubelet.csi_socket(), stand.kubelet.registration_socket()];
     let mut found = Vec::new();

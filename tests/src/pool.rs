@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
 
+use crate::observe::mounts;
 use crate::setting::{PoolFilesystem, Setting, program};
 
 /// Large enough for XFS, which refuses to be smaller than 300 MiB.
@@ -44,11 +46,16 @@ impl Pool {
         copy_sparse(&template(setting, templates)?, &image)?;
         fs::create_dir_all(directory)?;
         mount_image(setting, &image, directory)?;
-        let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
-        Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
+        Ok(Self::mounted(setting, directory, name))
     }
 
-    /// Marks a directory of whatever filesystem it is on as a pool, whose sizes nothing enforces.
+    /// A filesystem of this run that is mounted already.
+    pub fn mounted(setting: &Setting, directory: &Path, name: &str) -> Self {
+        let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
+        Self { name: name.to_owned(), directory: directory.to_owned(), options }
+    }
+
+    /// Marks a directory of any filesystem as a pool, in which sizes are not enforced.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -97,6 +104,49 @@ impl Pool {
     /// The directory or image of a volume.
     pub fn volume(&self, id: &str) -> PathBuf {
         self.directory.join(id)
+    }
+}
+
+/// The pool that the tests of a run use one after another. Each leaves it empty, which is checked.
+#[derive(Debug)]
+pub struct SharedPool {
+    scratch: TempDir,
+}
+
+impl SharedPool {
+    /// Makes and mounts it.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn make(setting: &Setting) -> Result<Self> {
+        let pool = Self { scratch: setting.place.make_scratch()? };
+        Pool::make(setting, pool.scratch.path(), &pool.directory(), "default")?;
+        Ok(pool)
+    }
+
+    /// Where it is mounted.
+    pub fn directory(&self) -> PathBuf {
+        self.scratch.path().join("pool")
+    }
+
+    /// Makes it anew, whatever it holds.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn renew(setting: &Setting, directory: &Path) -> Result<()> {
+        let templates = directory.parent().context("a pool without a directory around it")?;
+        mounts::unmount_all(directory)?;
+        fs::remove_file(directory.with_extension("disk")).context("remove the disk of the shared pool")?;
+        Pool::make(setting, templates, directory, "default").map(drop)
+    }
+
+    /// Unmounts it and removes its files.
+    ///
+    /// # Errors
+    /// When something of it is still in use.
+    pub fn remove(self) -> Result<()> {
+        mounts::unmount_all(&self.directory())?;
+        self.scratch.close().context("remove the shared pool")
     }
 }
 

@@ -91,7 +91,7 @@ fn tell_all<S: Scene>(cases: &[Case<S>], setting: &Setting) -> Result<ExitCode> 
         match run_one(case, setting, scratch.path(), number) {
             Ok(text) => {
                 println!("{text}");
-                let (more_passed, more_failed) = counts(&text).context("the test tells no numbers")?;
+                let (more_passed, more_failed) = counts(&text).context("the test has printed no numbers")?;
                 passed += more_passed;
                 failed += more_failed;
             }
@@ -186,7 +186,12 @@ fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<T
         let start = Instant::now();
         let outcome = run_one(&case, &setting, &scratch, number);
         times.add(short(name), start.elapsed());
-        outcome.map(drop).map_err(|error| Failed::from(format!("{error:#}")))
+        outcome.map(drop).map_err(|mut error| {
+            if let Err(also) = S::renew(&setting) {
+                error = error.context(format!("and what the tests share cannot be made anew: {also:#}"));
+            }
+            Failed::from(format!("{error:#}"))
+        })
     })
 }
 

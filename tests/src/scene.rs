@@ -1,4 +1,4 @@
-//! What the tests of a program find when they begin.
+//! The surroundings that the tests of a program begin with.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::case::Case;
-use crate::setting::Setting;
+use crate::case::{Case, Need};
+use crate::keeper::leave_the_hosts_mounts;
+use crate::pool::{Pool, SharedPool};
+use crate::setting::{Place, Setting};
 use crate::stand::Stand;
 
 /// The environment of one test, prepared before it and checked after it.
@@ -21,7 +23,7 @@ pub trait Scene: Debug + Sized + 'static {
     /// How many tests run at the same time, unless `--test-threads` says otherwise.
     const SIDE_BY_SIDE: usize = 1;
 
-    /// Whether its tests run on the host, too: then a machine runs only those that may end otherwise there.
+    /// Whether its tests run on the host, too: then a machine runs only those whose outcome may differ there.
     const RUNS_ON_HOST: bool = false;
 
     /// Prepares what is shared, and passes it to the tests in the setting.
@@ -29,6 +31,14 @@ pub trait Scene: Debug + Sized + 'static {
     /// # Errors
     /// When it cannot be made.
     fn share(setting: &mut Setting) -> Result<Self::Shared>;
+
+    /// Makes anew what all tests share, after one that failed and may have left something in it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    fn renew(_: &Setting) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends what was shared.
     ///
@@ -50,22 +60,40 @@ pub trait Scene: Debug + Sized + 'static {
 }
 
 impl Scene for Stand {
-    type Shared = ();
+    type Shared = Option<SharedPool>;
 
     const LIMIT: Duration = Duration::from_secs(90);
     const RUNS_ON_HOST: bool = true;
 
-    fn share(_: &mut Setting) -> Result<()> {
-        Ok(())
+    fn share(setting: &mut Setting) -> Result<Option<SharedPool>> {
+        if setting.phase.is_some() {
+            // Such tests have pools that outlive a reboot.
+            return Ok(None);
+        }
+        if setting.place == Place::Host {
+            leave_the_hosts_mounts()?;
+        }
+        let pool = SharedPool::make(setting)?;
+        setting.shared_pool = Some(pool.directory());
+        Ok(Some(pool))
     }
 
-    fn end((): (), _: bool) -> Result<()> {
-        Ok(())
+    fn renew(setting: &Setting) -> Result<()> {
+        setting.shared_pool.iter().try_for_each(|directory| SharedPool::renew(setting, directory))
+    }
+
+    fn end(pool: Option<SharedPool>, _: bool) -> Result<()> {
+        pool.map_or(Ok(()), SharedPool::remove)
     }
 
     fn set(case: &Case, setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         let mut stand = Stand::new(setting, work, templates)?;
         if case.starts() {
+            if let Some(directory) = &setting.shared_pool
+                && !case.needs(Need::OwnPool)
+            {
+                stand.pools.push(Pool::mounted(setting, directory, "default"));
+            }
             stand.start()?;
         }
         Ok(stand)

@@ -1,4 +1,4 @@
-//! Where a suite runs and on what.
+//! The place that a suite runs in and the filesystem of its pools.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tempfile::TempDir;
 
-/// What carries the suite.
+/// The place that the suite runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Place {
     /// This machine, each test in a mount namespace of its own. Pools are without quotas: sizes are not enforced.
@@ -31,9 +31,9 @@ pub enum PoolFilesystem {
 /// Which half of a test that a reboot interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Phase {
-    /// Leave volumes published behind.
+    /// Publish volumes and leave them published.
     BeforeReboot,
-    /// Find them again.
+    /// Find the volumes again.
     AfterReboot,
 }
 
@@ -55,7 +55,10 @@ pub struct Setting {
     /// Run one half of the tests that a reboot interrupts, and nothing else
     #[arg(long)]
     pub phase: Option<Phase>,
-    /// The control plane that the run has started, set for its tests.
+    /// The pool that tests share, one after another; set by the run for its tests.
+    #[arg(long, hide = true)]
+    pub shared_pool: Option<PathBuf>,
+    /// The control plane that the run has started; set by the run for its tests.
     #[arg(long, hide = true)]
     pub control_plane: Option<PathBuf>,
 }
@@ -120,10 +123,18 @@ impl Phase {
 impl Setting {
     /// An ordinary run on this host.
     pub fn on_host(pool_fs: PoolFilesystem) -> Self {
-        Self { place: Place::Host, pool_fs, long: false, everything: false, phase: None, control_plane: None }
+        Self {
+            place: Place::Host,
+            pool_fs,
+            long: false,
+            everything: false,
+            phase: None,
+            shared_pool: None,
+            control_plane: None,
+        }
     }
 
-    /// The flags that say the same to another process of this program.
+    /// The flags that give another process of this program the same setting.
     pub fn flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> =
             ["--place", self.place.name(), "--pool-fs", self.pool_fs.name()].map(Into::into).into();
@@ -135,6 +146,9 @@ impl Setting {
         }
         if let Some(phase) = self.phase {
             flags.extend(["--phase", phase.name()].map(Into::into));
+        }
+        if let Some(directory) = &self.shared_pool {
+            flags.extend(["--shared-pool".into(), directory.into()]);
         }
         if let Some(directory) = &self.control_plane {
             flags.extend(["--control-plane".into(), directory.into()]);

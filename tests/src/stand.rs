@@ -175,7 +175,7 @@ impl Stand {
         self.launch_frontend()?;
         let end = Instant::now() + self.patience(Duration::from_secs(20));
         loop {
-            // There is nothing to wait for without either of them.
+            // There is nothing to wait for once either of them has ended.
             for daemon in [&mut self.frontend, &mut self.helper].into_iter().flatten() {
                 daemon.check_alive()?;
             }
@@ -238,7 +238,7 @@ impl Stand {
         self.frontend.take().context("the frontend was not started")?.kill()
     }
 
-    /// Kills whichever process runs, when all that is left is to clean up.
+    /// Kills the processes that run, when only the clean-up is left to do.
     pub fn abandon(&mut self) {
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
             // One that has ended by itself needs no killing.
@@ -276,18 +276,18 @@ impl Stand {
         Ok(())
     }
 
-    /// A new connection to the helper that was made welcome.
+    /// A new connection to the helper, past the hello.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When none can be made.
     pub fn helper(&self) -> Result<HelperClient> {
         HelperClient::welcomed(&self.helper_socket())
     }
 
-    /// What the helper says to a hello.
+    /// The helper's answer to a hello.
     ///
     /// # Errors
-    /// When it says nothing.
+    /// When it does not answer.
     pub fn welcome(&self) -> Result<Welcome> {
         HelperClient::connect(&self.helper_socket())?.hello(bulkhead_protocol::HIGHEST_VERSION)
     }
@@ -295,7 +295,7 @@ impl Stand {
     /// A new connection to the frontend.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When none can be made.
     pub fn csi(&self) -> Result<CsiClient> {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
@@ -309,7 +309,7 @@ impl Stand {
         Ok(answer.volume.context("a volume was made and is not in the answer")?.volume_id)
     }
 
-    /// Leaves things behind on purpose: the next phase looks for them.
+    /// Leaves everything as it is when the test ends: the next phase looks for it.
     pub fn leave_as_it_is(&mut self) {
         self.ends_clean = false;
     }

@@ -1,13 +1,13 @@
-//! Waiting for what happens on its own.
+//! Waiting for a condition.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Waits until `check` finds nothing to complain of.
+/// Waits until `check` succeeds.
 ///
 /// # Errors
-/// The last complaint, when it still has one after `limit`.
+/// The last error of `check`, when it still fails after `limit`.
 pub fn until(limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);

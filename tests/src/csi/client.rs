@@ -52,12 +52,12 @@ impl CsiClient {
         self.limit = limit;
     }
 
-    /// The connection, for calls at the same time: run them with [`Self::run`].
+    /// The connection, for concurrent calls: run them with [`Self::run`].
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    /// Runs calls that a test puts together itself.
+    /// Runs calls that a test composes itself.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         self.runtime.block_on(future)
     }

@@ -1,5 +1,4 @@
-//! What the kernel says: mounts, loop devices, quotas, processes. Read by means of its own, never through the programs
-//! under test.
+//! The state of the kernel: mounts, loop devices, quotas, processes. It is never read through the programs under test.
 
 pub mod loops;
 pub mod mounts;

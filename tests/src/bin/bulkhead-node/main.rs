@@ -1,4 +1,4 @@
-//! A Kubernetes node with Bulkhead on it: tests that run pods there, or a shell beside it.
+//! A Kubernetes node with Bulkhead on it: tests that run pods there, or a shell with access to it.
 
 mod deployment;
 mod pods;
@@ -22,7 +22,7 @@ use self::story::{Check, Outcome, Story};
 /// Brings up a control plane, and a node on the machine that is lent on standard input.
 #[derive(Debug, Parser)]
 struct Options {
-    /// The directory with what is deployed
+    /// The directory with the manifests and units
     #[arg(long)]
     deploy: PathBuf,
     #[command(subcommand)]
@@ -31,7 +31,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run the tests: all of them in one deployment, and in the other one those that may end otherwise there
+    /// Run the tests: all of them in one deployment, and in the other one those whose outcome may differ
     Test {
         /// Run all of them in both deployments
         #[arg(long)]

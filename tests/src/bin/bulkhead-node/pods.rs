@@ -20,7 +20,7 @@ pub enum Mode {
     Block,
 }
 
-/// A claim for a volume of a node.
+/// A claim for a volume on a node.
 pub fn claim(name: &str, mode: Mode, size: &str) -> Value {
     json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! What a pod does with its volumes.
+//! A pod's use of its volumes.
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::node::{Kubectl, eventually};

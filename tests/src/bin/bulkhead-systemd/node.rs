@@ -84,7 +84,7 @@ impl Node {
         self.setting.place.patience(on_host)
     }
 
-    /// Starts what is not running, and waits until the frontend is ready.
+    /// Starts the units that do not run, and waits until the frontend is ready.
     ///
     /// # Errors
     /// When it does not get ready.

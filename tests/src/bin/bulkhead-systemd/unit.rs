@@ -68,7 +68,7 @@ impl Unit {
         output(Command::new("systemctl").args(["show", "--value", "--property", property, self.0]))
     }
 
-    /// Complains unless it is in this state: `active`, `inactive`, `failed`, ….
+    /// Checks that it is in this state: `active`, `inactive`, `failed`, ….
     ///
     /// # Errors
     /// The state it is in, with its log.

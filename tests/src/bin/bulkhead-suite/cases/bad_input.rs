@@ -34,7 +34,7 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// The helper lives, and its processes are those that there were.
+/// The helper lives and serves.
 fn check_lives(stand: &mut Stand) -> Result<()> {
     stand.running_helper()?.check_alive()?;
     let helper = stand.helper()?;
@@ -266,7 +266,7 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
     // The same request as it should be does reach it, and the log says so.
     denied(stand.helper()?.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
     let reached: Result<usize> = audited(stand);
-    ensure!(reached? == 1, "the log does not tell of a request that reached its operation");
+    ensure!(reached? == 1, "the log does not show a request that has reached its operation");
     check_lives(stand)
 }
 
@@ -331,7 +331,7 @@ fn one_connection_too_many_is_turned_away(stand: &mut Stand) -> Result<()> {
         }
     }
     ensure!((2..40).contains(&clients.len()), "{} connections", clients.len());
-    // The frontend keeps those it has, and what is given back can be had again.
+    // The frontend keeps its connections, and one that is closed makes room for another.
     stand.csi()?.probe(Default::default())?;
     clients.pop();
     bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
@@ -349,7 +349,7 @@ fn a_reader_that_does_not_read_holds_up_nobody(stand: &mut Stand) -> Result<()> 
     let client = stand.csi()?;
     client.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     client.delete_volume(csi::delete("vol-a"))?;
-    // What it is owed it does not get: the connection is closed.
+    // It never gets its answers: the connection is closed.
     drop(deaf);
     check_lives(stand)
 }

@@ -1,4 +1,4 @@
-//! The rest of the Controller service: deleting, listing, validating, capacity, and what is not offered.
+//! The rest of the Controller service: deleting, listing, validating, capacity, and calls that are not offered.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;

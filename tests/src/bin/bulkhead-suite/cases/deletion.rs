@@ -1,4 +1,4 @@
-//! Deleting what pods have written, which is hostile.
+//! Deleting volumes whose content is hostile: pods have written it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ cases! {
     trees_of_other_owners_go,
     a_writer_does_not_keep_a_volume_alive,
     a_name_is_free_as_soon_as_delete_is_answered,
-    a_full_pool_of_directories_goes: Kernel,
+    a_full_pool_of_directories_goes: Kernel + OwnPool,
     a_mount_taken_away_by_hand_keeps_no_volume_alive,
     room_comes_back: Quota,
     an_open_file_keeps_its_project_until_it_is_closed: Quota,
@@ -48,7 +48,7 @@ fn filled(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> 
     stand.running_helper()?.check_alive()
 }
 
-/// What is being deleted has a name that begins with a dot.
+/// The name of a volume that is being deleted begins with a dot.
 fn wait_until_emptied(stand: &Stand) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(20)), || {
         let left = stand.pool().entries()?;

@@ -1,4 +1,4 @@
-//! Who the plugin is, whether it works, and what it is allowed to do.
+//! The plugin's identity, its readiness, and its privileges.
 
 use std::fs;
 use std::time::{Duration, Instant};

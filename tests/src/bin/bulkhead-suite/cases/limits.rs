@@ -30,17 +30,17 @@ cases! {
     more_than_the_pool_holds_is_exhausted: Quota,
     the_sum_of_promises_is_limited: Quota,
     overcommit_and_reserve_change_the_promise: Bare + Quota,
-    an_image_that_does_not_fit_leaves_nothing: Quota,
+    an_image_that_does_not_fit_leaves_nothing: Quota + OwnPool,
     an_image_that_cannot_grow_keeps_its_size: Quota,
-    a_full_pool_still_serves_and_deletes: Quota,
-    a_preallocated_device_never_runs_out: Quota,
+    a_full_pool_still_serves_and_deletes: Quota + OwnPool,
+    a_preallocated_device_never_runs_out: Quota + OwnPool,
     a_changed_project_id_changes_nothing_for_the_volume: Quota,
     evasion_is_reported_as_a_condition: Quota,
     project_ids_come_from_the_configured_range: Bare + Quota,
     a_project_in_use_is_not_taken: Bare + Quota,
     two_pools_on_one_filesystem_share_its_room: Bare + Quota,
     an_operator_who_lowers_a_limit_is_corrected_at_the_next_start: Quota,
-    a_disk_that_fills_up_during_an_allocation_leaves_nothing: Long,
+    a_disk_that_fills_up_during_an_allocation_leaves_nothing: Long + OwnPool,
 }
 
 const SIZE: i64 = 16 * MIB;
@@ -61,7 +61,7 @@ fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result
 fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
     let mut file = File::options().create(true).append(true).open(file)?;
     for written in 0..most {
-        // What cannot be stored may be noticed only when it is written back.
+        // A lack of space may show only when the data is written back.
         if let Err(error) = file.write_all(&[0x5a; 1 << 20]).and_then(|()| file.sync_data()) {
             return Ok((written, error.kind()));
         }

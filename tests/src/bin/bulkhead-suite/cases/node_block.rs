@@ -182,7 +182,7 @@ fn one_writer_means_one_target(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// What a kubelet does around a block volume: it binds the device to its own path, and puts a loop device over it.
+/// A kubelet binds a block volume's device to a path of its own, and puts a loop device over it.
 fn the_kubelets_lock_over_the_device_harms_nothing(stand: &mut Stand) -> Result<()> {
     with_volume(stand, |stand, csi, _| {
         let target = stand.kubelet.prepare_block("vol-a", "pv-a", "pod-1")?;

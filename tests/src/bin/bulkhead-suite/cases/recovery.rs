@@ -1,4 +1,4 @@
-//! Either process is killed at any moment, and nothing is lost, doubled or left over.
+//! Either process may be killed at any moment: nothing is lost, done twice or left over.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     Ok(())
 }
 
-/// The same in the helper's requests, which are finer.
+/// The same in the helper's requests, which are smaller steps.
 fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()> {
     life(stand, Victim::Helper)?;
     let id = || volume("vol-c");
@@ -355,7 +355,7 @@ fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(stand: &mut Stand) -> Res
     let csi = stand.csi()?;
     refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "fast")?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "fast")?;
-    // Where certainly nothing is, there is nothing to take away.
+    // A volume that is certainly in no pool has nothing to unpublish.
     csi.node_unpublish_volume(unpublish("vol-z", &stand.target("z")))?;
     ensure!(mounts::at(&target)?.len() == 1);
     stand.kill_helper()?;

@@ -1,4 +1,4 @@
-//! How the plugin makes itself known to the kubelet.
+//! The plugin's registration with the kubelet.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

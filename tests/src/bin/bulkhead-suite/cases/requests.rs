@@ -176,7 +176,7 @@ fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
     helper.ask(&exclusively("a"))?;
     denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
     ensure!(!stand.target("b").exists());
-    // Nothing is remembered of it: who asks for no exclusion gets none.
+    // It is not remembered: a publish that does not ask to be exclusive is not.
     helper.ask(&bind("vol-a", "b"))?;
     for path in ["a", "b"] {
         helper.ask(&unbind("vol-a", path))?;

@@ -1,4 +1,4 @@
-//! How the helper starts, and when it refuses to.
+//! Starting the helper, and its refusals to start.
 
 use std::fs;
 use std::process::{Command, Output};

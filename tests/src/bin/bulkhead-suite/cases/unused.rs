@@ -114,7 +114,7 @@ fn an_attached_image_counts_as_used(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Behind each request of a volume's life.
+/// After each request of a volume's life.
 fn a_kill_at_any_moment_forgets_no_use(stand: &mut Stand) -> Result<()> {
     for (id, spec) in kinds() {
         stand.helper()?.ask(&create(id, spec))?;
@@ -162,7 +162,7 @@ fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// The record of a volume as a helper that knows nothing of the mark writes it.
+/// The record of a volume as it is written by a helper that does not know the mark.
 fn a_record_without_the_mark_may_hold_data(stand: &mut Stand) -> Result<()> {
     for (id, spec) in kinds() {
         stand.helper()?.ask(&create(id, spec))?;

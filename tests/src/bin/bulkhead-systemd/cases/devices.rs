@@ -1,4 +1,4 @@
-//! What pods write at the beginning of a device gives it no name on the host.
+//! A label that a pod writes to its device gives the device no name on the host.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Starting, stopping, restarting, and with what rights.
+//! Starting, stopping and restarting the services, and their privileges.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -114,7 +114,7 @@ fn the_frontend_has_a_user_of_its_own_and_no_capability(_: &mut Node) -> Result<
         ensure!(FRONTEND.status(name)? == "0000000000000000", "{name}: {}", FRONTEND.status(name)?);
     }
     ensure!(FRONTEND.status("NoNewPrivs")? == "1" && FRONTEND.status("Seccomp")? == "2");
-    // It sees neither what is in the volumes nor where they are published.
+    // It sees neither the content of the volumes nor their targets.
     let root = format!("/proc/{}/root", FRONTEND.pid()?);
     for hidden in ["/var/lib/kubelet", "/srv/bulkhead"] {
         let mode = fs::metadata(format!("{root}{hidden}"))?.mode() & 0o7777;
@@ -229,7 +229,7 @@ fn serves_without_a_cluster(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// The figures of systemd-analyze(1): from 0 to 10, and the helper's own fences are none that systemd sees.
+/// The figures of systemd-analyze(1), from 0 to 10. It does not see the restrictions that the helper puts on itself.
 fn exposure_is_as_low_as_the_work_allows(_: &mut Node) -> Result<()> {
     for (unit, most) in [(FRONTEND, 0.5), (HELPER, 5.0)] {
         let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;
