@@ -19,7 +19,7 @@ use bulkhead_tests::wait;
 use tonic::Code;
 
 cases! {
-    the_helper_is_killed_between_any_two_requests: Kernel,
+    the_helper_is_killed_between_any_two_requests,
     the_frontend_is_killed_between_any_two_calls,
     both_are_killed_between_any_two_calls,
     the_frontend_keeps_working_when_the_helper_restarts,
