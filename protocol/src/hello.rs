@@ -73,10 +73,8 @@ impl Hello {
 /// `Invalid` when the packet is not a hello of this protocol, or the client knows no version at all.
 pub fn negotiate(hello: Hello) -> Result<u16, Error> {
     if hello.magic != Hello::MAGIC || hello.highest_version == 0 {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            "hello: not a client of this protocol: the magic bytes are wrong or the version is 0",
-        ));
+        let message = "hello: not a client of this protocol: the magic bytes are wrong, or the version is 0";
+        return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(hello.highest_version.min(HIGHEST_VERSION))
 }

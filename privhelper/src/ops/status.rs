@@ -104,7 +104,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         total: room.total,
         available,
         largest_volume: available.min(whole_steps(room.free)),
-        promised: pool.filesystem.promised(),
+        promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(state.deletions.count(index)),
         conditions: UpTo::try_from(conditions(pool)).unwrap_or_default(),

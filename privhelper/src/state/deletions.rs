@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, Text};
@@ -38,15 +39,14 @@ enum Stage {
 #[derive(Debug)]
 pub struct Deletions {
     emptier: OwnedFd,
+    /// The highest number in the name of a deleted volume.
+    last_number: AtomicU64,
     queue: Mutex<Queue>,
 }
 
 /// The deletions, in the order in which they have their turns.
 #[derive(Debug, Default)]
-struct Queue {
-    last_number: u64,
-    entries: Vec<(Stage, Deletion)>,
-}
+struct Queue(Vec<(Stage, Deletion)>);
 
 /// How often it is looked whether anything is still charged to emptied volumes.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
@@ -56,32 +56,29 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 impl Deletions {
     /// No deletions, with the emptier at the other end of the socket.
     pub fn new(emptier: OwnedFd) -> Self {
-        Self { emptier, queue: Mutex::default() }
+        Self { emptier, last_number: AtomicU64::new(0), queue: Mutex::default() }
     }
 
     /// A number that no other deleted volume has in its name.
     pub fn new_number(&self) -> u64 {
-        let mut queue = lock(&self.queue);
-        queue.last_number = queue.last_number.saturating_add(1);
-        queue.last_number
+        self.last_number.fetch_add(1, Relaxed).saturating_add(1)
     }
 
     /// Notes a number that was found in the name of a deleted volume at start.
     pub fn note_number(&self, found: u64) {
-        let mut queue = lock(&self.queue);
-        queue.last_number = queue.last_number.max(found);
+        self.last_number.fetch_max(found, Relaxed);
     }
 
     /// Has a deleted volume emptied in the background.
     pub fn add(&self, deletion: Deletion) {
         let mut queue = lock(&self.queue);
-        queue.entries.push((Stage::Waiting(None), deletion));
+        queue.0.push((Stage::Waiting(None), deletion));
         self.give_job(&mut queue);
     }
 
     /// How many deletions in a pool are not finished.
     pub fn count(&self, pool: usize) -> usize {
-        lock(&self.queue).entries.iter().filter(|(_, deletion)| deletion.pool == pool).count()
+        lock(&self.queue).0.iter().filter(|(_, deletion)| deletion.pool == pool).count()
     }
 
     /// Waits for the emptier's reports and finishes what it has emptied. `release` gives a volume's quota and share
@@ -110,7 +107,7 @@ impl Deletions {
             let emptied = lock(&self.queue).emptied();
             let released: Vec<Deletion> = emptied.into_iter().filter(&release).collect();
             let mut queue = lock(&self.queue);
-            queue.entries.retain(|(_, deletion)| !released.contains(deletion));
+            queue.0.retain(|(_, deletion)| !released.contains(deletion));
             self.give_job(&mut queue);
         }
     }
@@ -135,7 +132,7 @@ impl Deletions {
 impl Queue {
     /// How long there is nothing to do unless the emptier reports.
     fn patience(&self) -> Option<Duration> {
-        let stages = self.entries.iter().map(|(stage, _)| stage);
+        let stages = self.0.iter().map(|(stage, _)| stage);
         stages
             .filter_map(|stage| match stage {
                 Stage::Emptied => Some(RELEASE_INTERVAL),
@@ -147,17 +144,17 @@ impl Queue {
 
     /// What is to be emptied next, if nothing is being emptied.
     fn next(&mut self, now: Instant) -> Option<&mut (Stage, Deletion)> {
-        if self.entries.iter().any(|(stage, _)| *stage == Stage::Emptying) {
+        if self.0.iter().any(|(stage, _)| *stage == Stage::Emptying) {
             return None;
         }
         let is_due = |stage: &Stage| matches!(stage, Stage::Waiting(when) if when.is_none_or(|when| when <= now));
-        self.entries.iter_mut().find(|(stage, _)| is_due(stage))
+        self.0.iter_mut().find(|(stage, _)| is_due(stage))
     }
 
     /// Notes how the current job ended. What is not empty yet goes to the end of the queue.
     fn note(&mut self, report: &Report, now: Instant) {
-        let Some(current) = self.entries.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
-        let (_, deletion) = self.entries.remove(current);
+        let Some(current) = self.0.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
+        let (_, deletion) = self.0.remove(current);
         let stage = match report.errno.map(Errno::from_raw_os_error) {
             None => Stage::Emptied,
             // It takes long, and others wait.
@@ -167,11 +164,11 @@ impl Queue {
                 Stage::Waiting(now.checked_add(RETRY_INTERVAL))
             }
         };
-        self.entries.push((stage, deletion));
+        self.0.push((stage, deletion));
     }
 
     fn emptied(&self) -> Vec<Deletion> {
-        let emptied = self.entries.iter().filter(|(stage, _)| *stage == Stage::Emptied);
+        let emptied = self.0.iter().filter(|(stage, _)| *stage == Stage::Emptied);
         emptied.map(|(_, deletion)| deletion.clone()).collect()
     }
 }
@@ -184,7 +181,7 @@ mod tests {
         let entry = |name: &&str| {
             (Stage::Waiting(None), Deletion { pool: 0, name: (*name).to_owned(), share: Share::default() })
         };
-        Queue { last_number: 0, entries: names.iter().map(entry).collect() }
+        Queue(names.iter().map(entry).collect())
     }
 
     /// Begins the next job, and returns its name.

@@ -47,11 +47,6 @@ impl Filesystem {
         lock(&self.ledger).remove(share);
     }
 
-    /// How many bytes are promised to volumes.
-    pub fn promised(&self) -> u64 {
-        lock(&self.ledger).promised
-    }
-
     /// The room there is for a pool.
     pub fn room(&self, pool: &PoolConfig) -> SysResult<Room> {
         self.room_in(&lock(&self.ledger), pool)

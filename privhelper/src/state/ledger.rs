@@ -37,7 +37,9 @@ pub struct Room {
     pub total: u64,
     /// What an ordinary user may still write, less the reserve.
     pub free: u64,
-    /// What may still be promised to new volumes.
+    /// What is promised to volumes.
+    pub promised: u64,
+    /// What may still be promised to new ones.
     pub available: u64,
 }
 
@@ -114,6 +116,7 @@ impl Ledger {
         Room {
             total: space.total,
             free: space.free.saturating_sub(pool.reserve),
+            promised: self.promised,
             available: overcommitted.saturating_sub(pool.reserve).saturating_sub(self.promised),
         }
     }

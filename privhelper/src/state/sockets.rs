@@ -2,6 +2,7 @@
 //! restarts, no connection is lost and the kubelet notices nothing.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -45,23 +46,22 @@ impl Sockets {
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let mut listening = lock(&self.listening);
-        if let Some(held) = listening.get(&which) {
-            return copy(held).map_err(|errno| failed("duplicate the socket", &place.name, errno));
-        }
-        let made =
-            socket::listen(&place.directory, &place.name, SocketType::STREAM, None).map_err(|errno| match errno {
-                Errno::EXIST => Error::new(
-                    ErrorKind::AlreadyExists,
-                    format!("{} exists and is not a socket; remove it", place.name),
-                ),
-                errno => failed("make the socket", &place.name, errno),
-            })?;
-        let passed = copy(&made).map_err(|errno| failed("duplicate the socket", &place.name, errno))?;
-        listening.insert(which, made);
-        Ok(passed)
+        let socket = match listening.entry(which) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(missing) => missing.insert(place.listen()?),
+        };
+        rustix::io::fcntl_dupfd_cloexec(&*socket, 0).map_err(|errno| failed("duplicate the socket", &place.name, errno))
     }
 }
 
-fn copy(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::io::fcntl_dupfd_cloexec(socket, 0)
+impl Place {
+    fn listen(&self) -> Result<OwnedFd, Error> {
+        socket::listen(&self.directory, &self.name, SocketType::STREAM, None).map_err(|errno| match errno {
+            Errno::EXIST => {
+                let message = format!("{} exists and is not a socket; remove it", self.name);
+                Error::new(ErrorKind::AlreadyExists, message)
+            }
+            errno => failed("make the socket", &self.name, errno),
+        })
+    }
 }

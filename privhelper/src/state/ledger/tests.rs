@@ -107,7 +107,7 @@ fn the_room_is_what_is_free_and_used_by_volumes_less_what_is_promised() {
     let mut ledger = ledger();
     ledger.add(Share::of(&directory(30), PROJECT));
     let room = ledger.room(SPACE, 10 * GIB, &pool(1000, 0));
-    assert_eq!(room, Room { total: 100 * GIB, free: 80 * GIB, available: 60 * GIB });
+    assert_eq!(room, Room { total: 100 * GIB, free: 80 * GIB, promised: 30 * GIB, available: 60 * GIB });
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn overcommit_multiplies_the_capacity_and_the_reserve_is_kept_of_it() {
 
 #[test]
 fn only_what_is_preallocated_must_be_free_at_once() {
-    let room = Room { total: 100, free: 10, available: 50 };
+    let room = Room { total: 100, free: 10, promised: 0, available: 50 };
     assert_eq!((room.limit(false), room.limit(true)), (50, 10));
-    let room = Room { total: 100, free: 70, available: 50 };
+    let room = Room { total: 100, free: 70, promised: 0, available: 50 };
     assert_eq!((room.limit(false), room.limit(true)), (50, 50));
 }
 
