@@ -63,7 +63,7 @@ pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, cha
 
 async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>) -> Result<Action, Failure> {
     let uid = object.uid().unwrap_or_default();
-    // The watch is behind the agent's own writes: the state that follows from them is on its way.
+    // The watch has not reported the agent's own last write yet: the state after it is on its way.
     if controller.memory().is_outdated(&uid, object.meta().resource_version.as_deref()) {
         return Ok(Action::await_change());
     }

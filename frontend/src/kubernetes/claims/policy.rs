@@ -30,7 +30,7 @@ pub enum WatchMode {
 /// How claims can be watched now, and how soon to look again.
 ///
 /// # Errors
-/// When the API server does not tell.
+/// When the API server does not answer.
 pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
     // The kind is younger than the oldest supported version of the API, so the client has no type for it.
     let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());

@@ -76,7 +76,7 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
     }
 }
 
-/// The mode to watch in, and when to review it. As long as the API server does not tell, it stays as it was `before`.
+/// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
 async fn current_mode(client: &Client, scope: &Scope, before: Option<WatchMode>) -> (WatchMode, Instant) {
     let (mode, pause) = watch_mode(client, scope).await.unwrap_or_else(|failure| {
         warn!("{failure}");
