@@ -142,10 +142,10 @@ mod tests {
 
     #[test]
     fn the_longest_prefix_counts() {
-        let touched = Touched::by(["privhelper/src/ops/bind.rs", "LICENSE"].into_iter());
+        let touched = Touched::by(["privhelper/src/ops/publish.rs", "LICENSE"].into_iter());
         assert_eq!(touched.steps, BTreeSet::from([Policy, Unit, Host]));
         assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol"])));
-        let touched = Touched::by(["privhelper/src/ops/bind.rs", "Cargo.lock"].into_iter());
+        let touched = Touched::by(["privhelper/src/ops/publish.rs", "Cargo.lock"].into_iter());
         assert_eq!(touched.steps.len(), 11);
         assert_eq!(touched.units, None);
         assert_eq!(Touched::by(["LICENSE"].into_iter()).steps, BTreeSet::new());
