@@ -3,6 +3,13 @@
 //! Every type that carries a value from outside has a private field and one checked way in, which decoding uses as
 //! well: a request with a bad volume id, target or size never reaches an operation. `PROTOCOL.md` beside this crate
 //! describes the bytes for clients in other languages.
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::arithmetic_side_effects, clippy::expect_used, clippy::indexing_slicing, clippy::panic,
+        clippy::unreachable, clippy::unwrap_used
+    )
+)]
 
 mod bounded;
 mod checked;
