@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capabilities::EMPTIER;
 use crate::sys::capability::{allow, raise};
-use crate::sys::file::{self, Attributes};
+use crate::sys::file;
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, Result as SysResult};
 
@@ -72,10 +72,7 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
         Err(errno) => return Err(errno),
     };
     // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
-    let attributes = file::attributes(&top)?;
-    if attributes.flags & Attributes::PROJECT_INHERIT != 0 {
-        file::set_attributes(&top, attributes.with_flags(attributes.flags & !Attributes::PROJECT_INHERIT))?;
-    }
+    file::clear_flags(&top, file::PROJECT_INHERIT)?;
     let mut emptying = Emptying { top: &top, moved, begun: Instant::now() };
     loop {
         match file::remove_directory(pool, name) {
@@ -159,7 +156,7 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
                 // Links, fifos, sockets and nodes cannot be opened for that. Only a kernel that can set their flags by
                 // name has any with flags.
-                _ => file::clear_flags_at(parent, name, Attributes::UNREMOVABLE)?,
+                _ => file::clear_flags_at(parent, name, file::UNREMOVABLE)?,
             }
             remove()
         }
@@ -169,10 +166,5 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
 
 /// Removes immutable and append-only flags.
 fn allow_changes(file: impl AsFd) -> SysResult<()> {
-    let attributes = file::attributes(&file)?;
-    if attributes.flags & Attributes::UNREMOVABLE == 0 {
-        return Ok(());
-    }
-    let flags = attributes.flags & !Attributes::UNREMOVABLE;
-    file::set_attributes(&file, attributes.with_flags(flags))
+    file::clear_flags(file, file::UNREMOVABLE)
 }

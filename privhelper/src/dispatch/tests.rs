@@ -70,8 +70,8 @@ fn only_usage_is_answered_while_its_volume_is_locked() {
 #[test]
 fn only_usage_is_answered_while_its_target_is_locked() {
     let state = state();
-    let targets = requests().into_iter().filter_map(|request| request.target().cloned());
-    let target = targets.last().expect("a request with a target");
+    let mut targets = requests().into_iter().filter_map(|request| request.target().cloned());
+    let target = targets.next_back().expect("a request with a target");
     let _held = state.locks.lock(&"other".parse().expect("a volume id"), Some(&target)).expect("it is free");
     for request in requests() {
         let busy = request.target().is_some() && request.name() != "usage";

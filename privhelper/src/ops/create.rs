@@ -49,9 +49,7 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
     file::make_directory(directory, &name, Mode::RWXU).map_err(cannot("make its directory"))?;
     let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
     if let Some(project) = project {
-        file::attributes(&outer)
-            .and_then(|attributes| file::set_attributes(&outer, attributes.in_project(project.0)))
-            .map_err(cannot("set its project id"))?;
+        file::set_project(&outer, project.0).map_err(cannot("set its project id"))?;
     }
     record.write(&outer).map_err(cannot("write its record"))?;
     let content = match record.spec.kind {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
 use nix::libc;
 use rustix::thread::SecureComputingMode;
@@ -10,7 +11,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use crate::sys::file::{FILE_GETATTR, FILE_SETATTR, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
+use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
 use crate::sys::{mount, quota};
 
 /// What happens on a system call that is not allowed.
@@ -119,8 +120,8 @@ const BOTH_IF: &[Row] = &[
     Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_GETFL as u32)]),
     Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_DUPFD_CLOEXEC as u32)]),
     // The project id and the flags of what is open.
-    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSGETXATTR as u32)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSSETXATTR as u32)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSGETXATTR)]),
+    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSSETXATTR)]),
 ];
 
 const SERVER: &[&[libc::c_long]] = &[

@@ -156,7 +156,7 @@ mod tests {
     fn a_line_that_is_cut_off_anywhere_before_its_type_is_left_out() {
         let type_begins = LINE.find("ext3").expect("a type");
         for length in 0..type_begins {
-            assert_eq!(parse(LINE[..length].as_bytes()), [], "{length}");
+            assert_eq!(parse(&LINE.as_bytes()[..length]), [], "{length}");
         }
         let table = format!("nonsense\n{LINE}\n\n{LINE}\n");
         assert_eq!(parse(table.as_bytes()).len(), 2);

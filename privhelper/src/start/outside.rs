@@ -1,4 +1,4 @@
-//! What comes from outside: the socket at which the frontend connects, and the line to the service manager.
+//! What the helper gets from outside: the socket at which the frontend connects, and the service manager's.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,8 +10,8 @@ use super::config::Config;
 use crate::log;
 use crate::sys::{Errno, file, socket};
 
-/// The only two descriptors that come from outside or lead there: where the frontend connects, and where systemd is
-/// told that the helper is ready.
+/// The only two descriptors that come from outside or lead there: where the frontend connects, and where the service
+/// manager waits for the message that the helper is ready.
 #[derive(Debug)]
 pub struct Outside {
     /// The listening socket.
@@ -24,7 +24,7 @@ pub struct Outside {
 /// # Errors
 /// A sentence on what is wrong with the socket.
 pub fn take(config: &Config) -> Result<Outside, String> {
-    // Everything that is made gets the mode that is asked for.
+    // Everything that is made gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())

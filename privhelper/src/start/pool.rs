@@ -9,7 +9,7 @@ use super::directory::{Directory, Role};
 use super::marker;
 use super::mountinfo::Mount;
 use crate::state::PoolConfig;
-use crate::sys::file::{self, Attributes};
+use crate::sys::file;
 use crate::sys::quota::{self, QuotaState};
 
 /// A pool that passed its checks.
@@ -82,10 +82,10 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
     }
     let attributes =
         file::attributes(directory).map_err(|errno| format!("cannot read the project id of {shown}: {errno}"))?;
-    if attributes.project != 0 || attributes.flags & Attributes::PROJECT_INHERIT != 0 {
+    if attributes.fsx_projid != 0 || attributes.fsx_xflags & file::PROJECT_INHERIT != 0 {
         return Err(format!(
             "{shown} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {shown}",
-            attributes.project
+            attributes.fsx_projid
         ));
     }
     Ok(())

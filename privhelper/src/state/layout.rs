@@ -114,7 +114,7 @@ pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -
 
 /// The project to which a volume's directory is charged.
 pub fn project_of(volume: impl AsFd) -> SysResult<Option<ProjectId>> {
-    let project = file::attributes(volume)?.project;
+    let project = file::attributes(volume)?.fsx_projid;
     Ok((project != 0).then_some(ProjectId(project)))
 }
 

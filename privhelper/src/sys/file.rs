@@ -7,6 +7,8 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use linux_raw_sys::general::{FS_XFLAG_APPEND, FS_XFLAG_IMMUTABLE, FS_XFLAG_PROJINHERIT, file_attr, fsxattr};
+use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use nix::libc;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
@@ -206,28 +208,45 @@ pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The project id and flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).
-pub fn attributes(file: impl AsFd) -> Result<Attributes> {
-    let mut raw = Attributes::default();
-    // SAFETY: the kernel writes one `struct fsxattr`, which `Attributes` mirrors, to the pointer; it lives through the call.
-    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR, &raw mut raw) }))?;
+/// The project id and the flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).
+pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
+    let mut raw =
+        fsxattr { fsx_xflags: 0, fsx_extsize: 0, fsx_nextents: 0, fsx_projid: 0, fsx_cowextsize: 0, fsx_pad: [0; 8] };
+    // SAFETY: the kernel writes one `struct fsxattr` to the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) }))?;
     Ok(raw)
 }
 
-/// Sets the project id and flags of an open file (`FS_IOC_FSSETXATTR`).
-pub fn set_attributes(file: impl AsFd, attributes: Attributes) -> Result<()> {
-    // SAFETY: the kernel reads one `struct fsxattr`, which `Attributes` mirrors, from the pointer; it lives through the call.
-    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR, &raw const attributes) })).map(drop)
+/// Puts an open directory in a project, which new entries get too.
+pub fn set_project(directory: impl AsFd, project: u32) -> Result<()> {
+    let found = attributes(&directory)?;
+    let fsx_xflags = found.fsx_xflags | PROJECT_INHERIT;
+    set_attributes(directory, fsxattr { fsx_xflags, fsx_projid: project, ..found })
+}
+
+/// Takes flags off an open file, if it has any of them.
+pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
+    let found = attributes(&file)?;
+    match found.fsx_xflags & !flags {
+        left if left == found.fsx_xflags => Ok(()),
+        left => set_attributes(file, fsxattr { fsx_xflags: left, ..found }),
+    }
+}
+
+fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
+    // SAFETY: the kernel reads one `struct fsxattr` from the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) }))
+        .map(drop)
 }
 
 /// Takes flags off the entry `name` of `parent` without opening it, whatever it is (file_setattr(2), Linux 6.17).
 pub fn clear_flags_at(parent: impl AsFd, name: &CStr, flags: u32) -> Result<()> {
-    let mut raw = AttributesAt::default();
-    let size = size_of::<AttributesAt>();
+    let mut raw = file_attr { fa_xflags: 0, fa_extsize: 0, fa_nextents: 0, fa_projid: 0, fa_cowextsize: 0 };
+    let size = size_of::<file_attr>();
     let at = libc::AT_SYMLINK_NOFOLLOW;
     // SAFETY: the kernel reads the NUL-terminated name and writes at most `size` bytes to `raw`; both live through the call.
     checked(unsafe { libc::syscall(FILE_GETATTR, raw_fd(&parent), name.as_ptr(), &raw mut raw, size, at) })?;
-    raw.flags &= !u64::from(flags);
+    raw.fa_xflags &= !u64::from(flags);
     // SAFETY: the kernel reads the NUL-terminated name and `size` bytes of `raw`; both live through the call.
     checked(unsafe { libc::syscall(FILE_SETATTR, raw_fd(&parent), name.as_ptr(), &raw const raw, size, at) }).map(drop)
 }
@@ -237,52 +256,10 @@ pub const FILE_GETATTR: libc::c_long = 468;
 /// See [`FILE_GETATTR`].
 pub const FILE_SETATTR: libc::c_long = 469;
 
-/// `struct file_attr` of linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct AttributesAt {
-    flags: u64,
-    extent_size: u32,
-    extents: u32,
-    project: u32,
-    cow_extent_size: u32,
-}
-
-/// `struct fsxattr` of linux/fs.h.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Attributes {
-    /// `FS_XFLAG_*`.
-    pub flags: u32,
-    extent_size: u32,
-    extents: u32,
-    /// The project id.
-    pub project: u32,
-    cow_extent_size: u32,
-    padding: [u8; 8],
-}
-
-impl Attributes {
-    /// The same with other flags.
-    pub fn with_flags(self, flags: u32) -> Self {
-        Self { flags, ..self }
-    }
-
-    /// The same in another project, which new entries get too.
-    pub fn in_project(self, project: u32) -> Self {
-        Self { flags: self.flags | Self::PROJECT_INHERIT, project, ..self }
-    }
-
-    /// `FS_XFLAG_PROJINHERIT`: new entries of the directory get its project id.
-    pub const PROJECT_INHERIT: u32 = 0x200;
-    /// `FS_XFLAG_IMMUTABLE | FS_XFLAG_APPEND`: what makes root unable to remove a file.
-    pub const UNREMOVABLE: u32 = 0x18;
-}
-
-/// `_IOR('X', 31, struct fsxattr)`.
-pub const FS_IOC_FSGETXATTR: Request = 0x801c_581f_u32 as Request;
-/// `_IOW('X', 32, struct fsxattr)`.
-pub const FS_IOC_FSSETXATTR: Request = 0x401c_5820_u32 as Request;
+/// New entries of a directory with this flag get its project id.
+pub const PROJECT_INHERIT: u32 = FS_XFLAG_PROJINHERIT;
+/// Root cannot remove a file with one of these flags.
+pub const UNREMOVABLE: u32 = FS_XFLAG_IMMUTABLE | FS_XFLAG_APPEND;
 
 /// The type of an ioctl's number, which differs between C libraries.
 pub type Request = libc::Ioctl;
