@@ -1,14 +1,15 @@
 //! What holds for the code that runs with privilege: how much of it there is, what it depends on, what it may not say.
 
-mod code;
+mod files;
+mod lines;
+mod lints;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use self::code::{Code, Word};
+use self::files::read;
 use crate::process::capture;
 use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
@@ -16,10 +17,6 @@ use crate::workspace::{Architecture, Workspace, cargo};
 /// The package with privilege, and the file that lists what its binary is made of.
 const PACKAGE: &str = "bulkhead-privhelper";
 const LIST: &str = "privhelper/dependencies.txt";
-/// Where the code is that a reviewer reads.
-const AUDITED: [&str; 2] = ["privhelper/src", "protocol/src"];
-/// The only place for `unsafe`.
-const UNSAFE_ALLOWED: &str = "privhelper/src/sys";
 /// The crates in the tree that are audited themselves.
 const OWN: [&str; 2] = [PACKAGE, "bulkhead-protocol"];
 
@@ -29,9 +26,10 @@ pub fn check(workspace: &Workspace) -> Result<Count> {
     let mut count = Count::default();
     for (name, result) in [
         ("dependencies of privhelper", dependencies(root)),
-        ("audited lines", audited_lines(root)),
-        ("unsafe", unsafe_code(root)),
-        ("panics", panics(root)),
+        ("audited lines", lines::check(root)),
+        ("unsafe", lints::check_unsafe(root)),
+        ("panics", lints::check_panics(root)),
+        ("compiler", compiler(root)),
     ] {
         match result {
             Ok(found) => {
@@ -77,82 +75,20 @@ fn listed(text: &str) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-fn audited_lines(root: &Path) -> Result<String> {
-    let mut sums = Vec::new();
-    for directory in AUDITED {
-        let files = rust_files(&root.join(directory))?;
-        let lines = files.iter().map(|file| Ok(Code::of(&read(file)?).lines())).sum::<Result<usize>>()?;
-        sums.push((directory, lines));
-    }
-    let total: usize = sums.iter().map(|(_, lines)| lines).sum();
-    let parts: Vec<String> = sums.iter().map(|(directory, lines)| format!("{directory} {lines}")).collect();
-    Ok(format!("{total} without tests, comments and blank lines ({})", parts.join(", ")))
-}
-
-fn unsafe_code(root: &Path) -> Result<String> {
-    let allowed = root.join(UNSAFE_ALLOWED);
-    let mut inside = 0;
-    let mut outside = Vec::new();
-    for file in rust_files(root)? {
-        let code = Code::of(&read(&file)?);
-        let uses = code.words().filter(|word| word.text == "unsafe").map(|word| place(root, &file, &word));
-        if file.starts_with(&allowed) {
-            inside += uses.count();
-        } else {
-            outside.extend(uses);
-        }
-    }
-    ensure!(outside.is_empty(), "outside {UNSAFE_ALLOWED}: {}", outside.join(", "));
-    ensure!(inside > 0, "none found in {UNSAFE_ALLOWED}: is it still there?");
-    Ok(format!("{inside} blocks, all in {UNSAFE_ALLOWED}"))
-}
-
-fn panics(root: &Path) -> Result<String> {
-    const METHODS: [&str; 6] = ["unwrap", "expect", "unwrap_err", "expect_err", "unwrap_unchecked", "unwrap_none"];
-    const MACROS: [&str; 7] = ["panic", "todo", "unimplemented", "unreachable", "assert", "assert_eq", "assert_ne"];
-    let panics = |word: &Word<'_>| {
-        METHODS.contains(&word.text) && matches!(word.before, Some('.' | ':'))
-            || MACROS.contains(&word.text) && word.after == Some('!')
+/// The compiler that the project declares is the one that it is built with.
+fn compiler(root: &Path) -> Result<String> {
+    let value = |file: &str, key: &str| -> Result<String> {
+        let text = read(&root.join(file))?;
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='));
+        Ok(line.with_context(|| format!("{file} has no {key}"))?.trim().trim_matches('"').to_owned())
     };
-    let mut found = Vec::new();
-    for directory in AUDITED {
-        for file in rust_files(&root.join(directory))? {
-            let code = Code::of(&read(&file)?);
-            found.extend(code.words().filter(panics).map(|word| place(root, &file, &word)));
-        }
-    }
-    ensure!(found.is_empty(), "{}", found.join(", "));
-    Ok(format!("no unwrap, expect, panic!, todo! or assert! in {}", AUDITED.join(" and ")))
-}
-
-fn place(root: &Path, file: &Path, word: &Word<'_>) -> String {
-    format!("{}:{}: {}", file.strip_prefix(root).unwrap_or(file).display(), word.line, word.text)
-}
-
-/// Every Rust file below a directory, but not what cargo and git keep.
-fn rust_files(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut waiting = vec![directory.to_owned()];
-    while let Some(next) = waiting.pop() {
-        for entry in fs::read_dir(&next).with_context(|| format!("list {}", next.display()))? {
-            let path = entry?.path();
-            let name = path.file_name().unwrap_or_default();
-            if path.is_dir() && name != "target" && !name.as_encoded_bytes().starts_with(b".") {
-                waiting.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                files.push(path);
-            }
-        }
-    }
-    if files.is_empty() {
-        bail!("no Rust file below {}", directory.display());
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+    let declared = value("Cargo.toml", "rust-version")?;
+    let pinned = value("rust-toolchain.toml", "channel")?;
+    ensure!(
+        pinned == declared || pinned.strip_suffix(".0") == Some(&declared),
+        "Cargo.toml declares Rust {declared}, and rust-toolchain.toml builds with {pinned}: nothing proves the former"
+    );
+    Ok(format!("Rust {declared} is declared and used"))
 }
 
 #[cfg(test)]
@@ -166,20 +102,25 @@ mod tests {
         assert!(listed("libc\n").is_err());
         assert!(listed("libc  one\nlibc  two\n").is_err());
     }
+
     #[test]
-    fn unsafe_code_and_panics_are_found_where_they_must_not_be() {
+    fn the_project_follows_its_policy() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+        lints::check_unsafe(root).expect("unsafe");
+        lints::check_panics(root).expect("panics");
+        compiler(root).expect("compiler");
+    }
+
+    #[test]
+    fn another_compiler_than_the_declared_one_is_found() {
         let root = tempfile::tempdir().expect("a directory");
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
-            fs::write(path, text).expect("a file");
+        let versions = |declared: &str, pinned: &str| {
+            let write = |file: &str, text: String| std::fs::write(root.path().join(file), text).expect("a file");
+            write("Cargo.toml", format!("[workspace.package]\nrust-version = \"{declared}\"\n"));
+            write("rust-toolchain.toml", format!("[toolchain]\nchannel = \"{pinned}\"\n"));
+            compiler(root.path()).is_ok()
         };
-        write("privhelper/src/sys/mount.rs", "fn a() { unsafe { b() } }\n");
-        write("protocol/src/lib.rs", "fn a() { b().unwrap_or(0) } // .unwrap() and unsafe\n");
-        assert_eq!(unsafe_code(root.path()).expect("good").split(' ').next(), Some("1"));
-        panics(root.path()).expect("good");
-        write("privhelper/src/main.rs", "\nfn a() { b().unwrap(); unsafe { c() } }\n");
-        assert!(unsafe_code(root.path()).unwrap_err().to_string().contains("privhelper/src/main.rs:2"));
-        assert_eq!(panics(root.path()).unwrap_err().to_string(), "privhelper/src/main.rs:2: unwrap");
+        assert!(versions("1.95", "1.95.0") && versions("1.95.1", "1.95.1"));
+        assert!(!versions("1.95", "1.95.1") && !versions("1.94", "1.95.0") && !versions("1.9", "1.95.0"));
     }
 }
