@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::files::{Source, below};
 
@@ -13,12 +13,18 @@ const START: &str = "privhelper/src/start";
 /// The programs beside the helper, which neither serve nor run at its start.
 const BESIDE: &str = "privhelper/src/bin";
 
-/// Lines that stay resident and serve, with the protocol's.
-const RESIDENT_LIMIT: usize = 3_000;
-/// Lines that run only at start.
-const START_LIMIT: usize = 1_100;
+/// A figure that may not grow: what it is, and what it is to become.
+struct Budget {
+    name: &'static str,
+    /// Above this the check fails. It follows the figure down.
+    limit: usize,
+    goal: usize,
+}
 
-/// The two figures. One that is above its limit is said to be, and does not fail the check yet.
+const RESIDENT: Budget = Budget { name: "stay resident", limit: 3_400, goal: 3_000 };
+const AT_START: Budget = Budget { name: "run only at start", limit: 1_344, goal: 1_100 };
+
+/// Counts both, and fails when one is above its limit.
 pub fn check(root: &Path) -> Result<String> {
     let (mut resident, mut start) = (0, 0);
     for directory in AUDITED {
@@ -30,12 +36,15 @@ pub fn check(root: &Path) -> Result<String> {
             }
         }
     }
-    let figures = format!(
-        "{resident} of {RESIDENT_LIMIT} lines stay resident, {start} of {START_LIMIT} run only at start \
-         (tests, comments and blank lines aside)"
-    );
-    let verdict = if resident <= RESIDENT_LIMIT && start <= START_LIMIT { "" } else { ": ABOVE THE LIMIT" };
-    Ok(format!("{figures}{verdict}"))
+    Ok(format!("{}, {} (tests, comments and blank lines aside)", RESIDENT.judge(resident)?, AT_START.judge(start)?))
+}
+
+impl Budget {
+    fn judge(&self, lines: usize) -> Result<String> {
+        let Budget { name, limit, goal } = self;
+        ensure!(lines <= *limit, "{lines} lines {name}, and the limit is {limit}: a reviewer has to read them all");
+        Ok(format!("{lines} lines {name} (goal {goal})"))
+    }
 }
 
 /// The lines of code up to the first test, without comments and blank lines.
@@ -47,6 +56,13 @@ fn lines(text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_figure_above_its_limit_fails_and_its_neighbour_does_not() {
+        assert_eq!(RESIDENT.judge(RESIDENT.limit).expect("at the limit"), "3400 lines stay resident (goal 3000)");
+        assert!(RESIDENT.judge(RESIDENT.limit + 1).is_err());
+        assert!(AT_START.judge(AT_START.limit + 1).unwrap_err().to_string().contains("run only at start"));
+    }
 
     #[test]
     fn comments_blank_lines_and_tests_are_not_counted() {
