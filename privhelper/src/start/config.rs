@@ -136,10 +136,10 @@ impl Config {
     fn read_file(&mut self, path: &str) -> Result<(), String> {
         let content = file::open_at_start(path, OFlags::RDONLY).and_then(|file| file::read_up_to(file, MAX_FILE));
         let content = content.map_err(|errno| format!("cannot read {path}: {errno}"))?;
-        for line in String::from_utf8_lossy(&content).lines().map(str::trim) {
+        let text = String::from_utf8_lossy(&content);
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             match line.split_once([' ', '\t', '=']).unwrap_or((line, "")) {
                 ("--config", _) => return Err(format!("{path}: a configuration file cannot name another")),
-                (flag, _) if flag.is_empty() || flag.starts_with('#') => {}
                 (flag, value) => self.set(flag, value.trim()).map_err(|complaint| format!("{path}: {complaint}"))?,
             }
         }

@@ -43,9 +43,10 @@ pub fn read() -> Result<Vec<Mount>, String> {
     Ok(parse(&table.map_err(|errno| format!("cannot read /proc/self/mountinfo: {errno}"))?))
 }
 
-/// Lines that are not mounts are left out.
+/// Lines that are not mounts are left out. Each byte is read as one character: paths need not be UTF-8.
 fn parse(table: &[u8]) -> Vec<Mount> {
-    String::from_utf8_lossy(table).lines().filter_map(mount).collect()
+    let text: String = table.iter().copied().map(char::from).collect();
+    text.lines().filter_map(mount).collect()
 }
 
 /// Reads `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
@@ -66,17 +67,14 @@ fn mount(line: &str) -> Option<Mount> {
 /// A path whose white space and backslashes are written as a backslash and three octal digits.
 fn unescaped(field: &str) -> PathBuf {
     let mut parts = field.split('\\');
-    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    let mut text = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
-            Some((Ok(byte), rest)) => {
-                bytes.push(byte);
-                bytes.extend(rest.as_bytes());
-            }
-            _ => bytes.extend(format!("\\{part}").as_bytes()),
+            Some((Ok(byte), rest)) => text.extend([char::from(byte)].into_iter().chain(rest.chars())),
+            _ => text.extend(['\\'].into_iter().chain(part.chars())),
         }
     }
-    OsString::from_vec(bytes).into()
+    OsString::from_vec(text.chars().filter_map(|character| u8::try_from(character).ok()).collect()).into()
 }
 
 impl Mount {
@@ -145,11 +143,19 @@ mod tests {
             ("/a\\\\040", "/a\\ "),
             ("/a\\089", "/a\\089"),
             ("/a\\777", "/a\\777"),
-            ("/a\\ää", "/a\\ää"),
         ] {
             assert_eq!(unescaped(field), PathBuf::from(path), "{field}");
         }
         assert_eq!(unescaped("/\\377").as_os_str().as_encoded_bytes(), b"/\xff");
+    }
+
+    #[test]
+    fn paths_keep_their_bytes_whatever_they_are() {
+        for path in ["/ä".as_bytes(), b"/\xff\xfe", b"/a\\\xe4\xe4"] {
+            let line = [b"36 35 98:0 / ", path, b" rw - ext3 a rw\n"].concat();
+            let points: Vec<_> = parse(&line).into_iter().map(|mount| mount.point).collect();
+            assert_eq!(points.iter().map(|point| point.as_os_str().as_encoded_bytes()).collect::<Vec<_>>(), [path]);
+        }
     }
 
     #[test]

@@ -62,15 +62,21 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
     };
     let (filesystems, owners, devices) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut recovery = Recovery { state, filesystems, owners, devices, deleted: Vec::new() };
+    let mut taken = Vec::new();
     for ((pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
         let directory = directory.ok_or_else(|| "it is not in the jail".to_owned());
-        let served = found.and_then(|found| recovery.serve(pool, config.project_ids, found, directory?));
+        taken.push((pool, found.and_then(|found| recovery.take(pool, config.project_ids, found, directory?))));
+    }
+    let none = taken.iter().all(|(_, served)| served.is_err());
+    for (pool, served) in taken {
+        let served = served.and_then(|served| recovery.list(served));
         if let Err(condition) = &served {
             log::error!("a pool is not served pool={} condition={condition:?}", pool.name);
         }
         recovery.state.pools.push(Pool { config: pool.clone(), state: served });
     }
-    if recovery.state.pools.iter().all(|pool| pool.state.is_err()) {
+    // A pool that is there and cannot be listed does not end the start: what it has published can still be unpublished.
+    if none {
         return Err("no pool can be served; see the lines above".to_owned());
     }
     // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is emptied.
@@ -83,8 +89,8 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
 }
 
 impl Recovery {
-    /// Takes a pool over from what was seen outside, and notes what is in it.
-    fn serve(
+    /// Takes a pool over from what was seen outside.
+    fn take(
         &mut self,
         config: &PoolConfig,
         project_ids: (u32, u32),
@@ -102,7 +108,11 @@ impl Recovery {
         outside.map_or(Ok(()), file::unlock).map_err(fail)?;
         file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
         let config = config.clone();
-        let served = Served { config, directory, filesystem, inherited, warnings, _marker: marker };
+        Ok(Served { config, directory, filesystem, inherited, warnings, _marker: marker })
+    }
+
+    /// Notes what is in the next pool.
+    fn list(&mut self, served: Served) -> Result<Served, String> {
         let index = self.state.pools.len();
         let scanned = self.scan(index, &served);
         let swept = scanned.and_then(|()| if served.has_quotas() { served.filesystem.sweep() } else { Ok(()) });
@@ -120,6 +130,12 @@ impl Recovery {
             names.push(name.to_string_lossy().into_owned());
             Ok(())
         })?;
+        // A name that is given in what follows must not be one that is there.
+        for name in &names {
+            if let Entry::Deleted(number) = Entry::of(name) {
+                self.state.deletions.note_number(number);
+            }
+        }
         for name in names {
             let foreign =
                 || log::warning!("an entry of the pool is not a volume pool={} name={name:?}", pool.config.name);
@@ -148,14 +164,11 @@ impl Recovery {
             share = Record::read(&directory).map_or(share, |record| Share::of(&record.spec, share.project));
         }
         pool.filesystem.adopt(share);
-        match Entry::of(&name) {
-            Entry::Deleted(number) => self.state.deletions.note_number(number),
-            // An unfinished volume cannot keep its name: the next attempt to create it needs the name.
-            _ => {
-                let deleted = layout::deleted_name(self.state.deletions.new_number(), &name);
-                file::rename_new(&pool.directory, &name, &pool.directory, &deleted)?;
-                name = deleted;
-            }
+        if Entry::of(&name) == Entry::Unfinished {
+            // It cannot keep its name: the next attempt to create the volume needs it.
+            let deleted = layout::deleted_name(self.state.deletions.new_number(), &name);
+            file::rename_new(&pool.directory, &name, &pool.directory, &deleted)?;
+            name = deleted;
         }
         self.deleted.push(Deletion { pool: index, name, share });
         Ok(())

@@ -161,12 +161,14 @@ impl Filesystem {
     }
 
     fn room_in(&self, ledger: &Ledger, pool: &PoolConfig) -> SysResult<Room> {
+        // Before the quotas: what is freed meanwhile is then counted in neither, rather than in both.
+        let space = self.space()?;
         let mut counted = 0_u64;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         for project in &ledger.projects {
             counted = counted.saturating_add(quota::get(&self.root, *project)?.used_bytes);
         }
-        Ok(ledger.room(self.space()?, counted, pool))
+        Ok(ledger.room(space, counted, pool))
     }
 }
 

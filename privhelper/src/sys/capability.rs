@@ -21,12 +21,6 @@ pub fn allow(capabilities: &'static [Capability]) -> Allowed {
     Allowed(())
 }
 
-/// What the calling thread may raise.
-#[cfg(test)]
-pub fn allowed() -> &'static [Capability] {
-    ALLOWED.get()
-}
-
 impl Drop for Allowed {
     fn drop(&mut self) {
         ALLOWED.set(&[]);
@@ -65,6 +59,12 @@ impl Drop for Raised {
             let _ = caps::drop(None, CapSet::Effective, capability);
         }
     }
+}
+
+/// What the calling thread may raise.
+#[cfg(test)]
+pub fn allowed() -> &'static [Capability] {
+    ALLOWED.get()
 }
 
 #[cfg(test)]

@@ -308,6 +308,7 @@ fn a_configuration_file_holds_the_same_flags_one_a_line() {
         ("--allow-uid 902", "given twice"),
         ("--socket /a\n--socket /a", "given twice"),
         ("stray words", "unknown flag"),
+        ("=--socket /a", "unknown flag"),
     ] {
         let complaint = read(text).expect_err(part);
         assert!(complaint.contains(part) && complaint.contains("bulkhead-config-"), "{text:?}: {complaint}");

@@ -25,7 +25,8 @@ cases! {
     the_frontend_keeps_working_when_the_helper_restarts,
     a_call_during_the_helpers_absence_is_unavailable_and_can_be_repeated,
     clients_wait_while_the_frontend_is_away,
-    half_made_volumes_are_swept,
+    half_made_volumes_are_swept: Kernel,
+    a_volume_that_is_half_made_again_is_swept_as_well,
     interrupted_deletes_are_finished: Kernel,
     foreign_entries_in_a_pool_stay,
     the_helper_is_killed_during_calls: Long,
@@ -191,6 +192,23 @@ fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
         csi.delete_volume(delete(id))?;
     }
     Ok(())
+}
+
+/// A start finds the attempt that it is to put aside before the one that an earlier start put aside, under the first number.
+fn a_volume_that_is_half_made_again_is_swept_as_well(stand: &mut Stand) -> Result<()> {
+    stand.kill_helper()?;
+    let pool = stand.pool().directory.clone();
+    for number in 0..20 {
+        fs::create_dir(pool.join(format!(".making.vol-{number}")))?;
+        fs::create_dir(pool.join(format!(".deleted.{}.making.vol-{number}", number + 1)))?;
+    }
+    stand.start_helper()?;
+    stand.csi()?.create_volume(create("vol-0", SIZE, mount()))?;
+    stand.csi()?.delete_volume(delete("vol-0"))?;
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        Ok(())
+    })
 }
 
 fn interrupted_deletes_are_finished(stand: &mut Stand) -> Result<()> {
