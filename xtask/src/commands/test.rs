@@ -115,10 +115,12 @@ fn run(
     if let Some(units) = units {
         unit_tests.retain(|test| units.contains(test.package.as_str()));
     }
-    let (filter, all) = (arguments.filter.clone(), arguments.all);
+    let filter = arguments.filter.clone();
+    // Where nothing runs on this host, the machine has to show what the host would have.
+    let everything = arguments.all || arguments.vm_only;
     let schedule = Schedule {
         steps,
-        suites: Suites { workspace, programs, sanity, filter, all },
+        suites: Suites { workspace, programs, sanity, filter, long: arguments.all, everything },
         unit_tests,
         examples: units.is_none(),
         may_be_empty: arguments.filter.is_some(),

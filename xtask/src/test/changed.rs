@@ -54,11 +54,15 @@ const RULES: &[Rule] = &[
     rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
     rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity]),
     rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes]),
+    rule("frontend/src/main.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
+    rule("frontend/src/options.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
     rule("frontend/src/registration", FRONTEND, &[Unit, Host, Node]),
     rule("frontend/src/volumes/", FRONTEND, &[Unit, Host, Kubernetes, Sanity]),
     rule("frontend/tests/", FRONTEND, &[Unit]),
     rule("privhelper/", HELPER, &[Policy, Unit, Host]),
-    rule("privhelper/src/start/", HELPER, &[Policy, Unit, Host, Reboot, Systemd]),
+    rule("privhelper/src/emptier", HELPER, &[Policy, Unit, Host, Xfs]),
+    rule("privhelper/src/start/", HELPER, &[Policy, Unit, Host, Xfs, Reboot, Systemd]),
+    rule("privhelper/src/start/config", HELPER, &[Policy, Unit, Host, Systemd, Node]),
     rule("privhelper/src/state/", HELPER, &[Policy, Unit, Host, Xfs]),
     rule("privhelper/src/sys/", HELPER, &[Policy, Unit, Host, Xfs, Ext4, Systemd]),
     rule("proto/", FRONTEND, &[Unit, Host, Sanity]),
@@ -81,6 +85,9 @@ const RULES: &[Rule] = &[
     rule("xtask/agent/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
     rule("xtask/src/image", XTASK, &[Unit, Node]),
     rule("xtask/src/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
+    rule("xtask/src/node.rs", XTASK, &[Unit, Node]),
+    rule("xtask/src/sanity.rs", XTASK, &[Unit, Sanity]),
+    rule("xtask/src/test/", XTASK, &[Policy, Unit, Host, Xfs]),
     rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
 ];
 
@@ -100,7 +107,7 @@ impl Touched {
         let base = git(&["merge-base", "HEAD", "origin/main"])
             .or_else(|_| git(&["merge-base", "HEAD", "main"]))
             .context("find the last commit that is shared with the main branch")?;
-        let changed = git(&["diff", "--name-only", base.trim()])?;
+        let changed = git(&["diff", "--name-only", "--no-renames", base.trim()])?;
         let new = git(&["ls-files", "--others", "--exclude-standard"])?;
         Ok(Touched::by(changed.lines().chain(new.lines())))
     }

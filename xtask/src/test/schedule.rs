@@ -1,6 +1,7 @@
 //! Two lanes of steps. An emulated machine keeps about one processor busy, so on a host with two processors one lane
 //! alone leaves the other idle.
 
+use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Instant;
@@ -52,11 +53,12 @@ impl Schedule<'_> {
                 scope.spawn(move || progress.say_until_closed(&closed));
             }
             let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
-            for lane in lanes {
-                // A panic has been printed already, and the scope passes it on.
-                let _ = lane.join();
-            }
+            let ended = lanes.map(|lane| lane.join());
             drop(open);
+            // A panic in a lane is one of the whole run, which must not end well without the steps that it cost.
+            for lane in ended {
+                lane.unwrap_or_else(|panic| resume_unwind(panic));
+            }
         });
     }
 

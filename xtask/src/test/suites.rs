@@ -32,8 +32,10 @@ pub struct Suites<'a> {
     pub sanity: Option<PathBuf>,
     /// Only tests whose name contains this.
     pub filter: Option<String>,
-    /// Also what takes long, and in the machine also what was proved on this host.
-    pub all: bool,
+    /// Also what takes long.
+    pub long: bool,
+    /// In the machine also what is proved on this host, and on the node both deployments in full.
+    pub everything: bool,
 }
 
 impl Suites<'_> {
@@ -114,7 +116,7 @@ impl Suites<'_> {
     /// Pods on a real node.
     fn node(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
         let mut arguments = vec!["test".to_owned()];
-        if self.all {
+        if self.everything {
             arguments.push("--everything".to_owned());
         }
         let since = transcript.counts();
@@ -126,14 +128,17 @@ impl Suites<'_> {
 
     /// How long a suite may take in a machine.
     fn patience(&self) -> Duration {
-        Duration::from_secs(if self.all { 4 * 3600 } else { 3600 })
+        Duration::from_secs(if self.long { 4 * 3600 } else { 3600 })
     }
 
     /// The shell command that runs a suite.
     fn line(&self, program: &Path, place: &str, filesystem: &str) -> String {
         let mut line = format!("'{}' --place {place} --pool-fs {filesystem}", program.display());
-        if self.all {
-            line += " --long --everything";
+        if self.long {
+            line += " --long";
+        }
+        if self.everything {
+            line += " --everything";
         }
         if let Some(filter) = &self.filter {
             line += &format!(" '{}'", filter.replace('\'', r"'\''"));

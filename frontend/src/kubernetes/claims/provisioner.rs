@@ -20,7 +20,7 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, persistent_volume};
-use crate::quantity::Quantity;
+use crate::quantity::exact;
 use crate::volumes::Provisioned;
 
 /// Makes volumes for claims.
@@ -110,7 +110,7 @@ impl Provisioner {
         self.create(&object).await?;
         let Provisioned { volume, size } = provisioned;
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
-        let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
+        let note = format!("provisioned volume {volume} of {}", exact(size.get()));
         context.events.publish(claim, Reason::ProvisioningSucceeded, note);
         Ok(())
     }

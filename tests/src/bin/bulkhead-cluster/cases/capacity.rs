@@ -22,7 +22,7 @@ cases! {
     a_class_that_cannot_be_served_has_no_room,
     a_class_that_does_not_say_which_pool_has_no_room,
     capacity_falls_and_rises_with_volumes,
-    many_volumes_are_published_together,
+    many_volumes_are_published_together: Alone("counts writes within a time"),
     objects_stay_when_the_agent_restarts,
     objects_go_with_the_node,
     objects_return_when_the_node_does: Long,

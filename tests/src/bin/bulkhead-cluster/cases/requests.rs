@@ -11,7 +11,7 @@ use serde_json::{json, to_value};
 
 cases! {
     on Cluster;
-    each_step_of_a_claims_life_costs_few_requests,
+    each_step_of_a_claims_life_costs_few_requests: Alone("a request that a busy server answers late is repeated"),
     claims_of_other_nodes_cost_no_requests,
 }
 
