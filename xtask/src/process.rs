@@ -30,26 +30,20 @@ pub fn run_quietly(command: &mut Command) -> Result<()> {
 
 /// Runs it and returns its standard output.
 pub fn capture(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .with_context(|| format!("start {}", describe(command)))?;
-    if !output.status.success() {
-        bail!("{}: {}\n{}", describe(command), output.status, String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
+    output(command, Stdio::piped())
 }
 
 /// Runs it with our own standard error and returns its standard output.
 pub fn capture_with_errors_shown(command: &mut Command) -> Result<String> {
-    let output = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("start {}", describe(command)))?;
+    output(command, Stdio::inherit())
+}
+
+fn output(command: &mut Command, errors: Stdio) -> Result<String> {
+    let output = command.stdin(Stdio::null()).stderr(errors).output();
+    let output = output.with_context(|| format!("start {}", describe(command)))?;
     if !output.status.success() {
-        bail!("{}: {}", describe(command), output.status);
+        let written = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", format!("{}: {}\n{written}", describe(command), output.status).trim_end());
     }
     String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
 }
