@@ -8,7 +8,7 @@ use rustix::fs::{FileType, OFlags};
 
 use super::loops::attached;
 use super::target::Target;
-use crate::state::{Kind, Served, State, Volume, failed, layout};
+use crate::state::{Deletion, Kind, Served, Share, State, Volume, failed, layout};
 use crate::sys::file;
 use crate::sys::loopdevice::MAJOR;
 
@@ -107,7 +107,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(state.deletions.count(index)),
-        conditions: UpTo::try_from(conditions(pool)).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(state, index, pool)).unwrap_or_default(),
     }))
 }
 
@@ -120,7 +120,7 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(pool: &Served) -> Vec<Text> {
+fn conditions(state: &State, index: usize, pool: &Served) -> Vec<Text> {
     let mut conditions: Vec<String> = Vec::new();
     if !pool.has_quotas() {
         conditions.push(NOT_ENFORCED.to_owned());
@@ -128,6 +128,13 @@ fn conditions(pool: &Served) -> Vec<Text> {
         conditions.push(format!(
             "{bytes} bytes are charged to projects that no volume has (the first is {}): a pod may be evading its quota; see SECURITY.md",
             project.0
+        ));
+    }
+    let charged = state.deletions.charged(index);
+    if let Some(Deletion { name, share: Share { project: Some(project), .. }, .. }) = charged.first() {
+        conditions.push(format!(
+            "deleted volumes whose space cannot be released yet: {}; something is still charged to their projects (the first is {}, of {name}): an open file, or one that was moved into the project",
+            charged.len(), project.0
         ));
     }
     conditions.extend(pool.warnings.iter().cloned());

@@ -31,8 +31,9 @@ enum Stage {
     Waiting(Option<Instant>),
     /// The emptier works on it.
     Emptying,
-    /// It is empty, but something may still be charged to its project.
-    Emptied,
+    /// It is empty since the first moment, but something may still be charged to its project: that is looked at again at
+    /// the second.
+    Emptied(Instant, Instant),
 }
 
 /// All deletions that are not finished, and the connection to the emptier.
@@ -48,8 +49,10 @@ pub struct Deletions {
 #[derive(Debug, Default)]
 struct Queue(Vec<(Stage, Deletion)>);
 
-/// How often it is looked whether anything is still charged to emptied volumes.
-const RELEASE_INTERVAL: Duration = Duration::from_millis(100);
+/// How soon, and how late at most, it is looked again whether anything is charged to an emptied volume's project.
+const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// After which time something that is still charged to an emptied volume's project is reported.
+const CHARGED_LIMIT: Duration = Duration::from_secs(60);
 /// When a volume that could not be emptied is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -81,6 +84,15 @@ impl Deletions {
         lock(&self.queue).0.iter().filter(|(_, deletion)| deletion.pool == pool).count()
     }
 
+    /// The deletions in a pool that cannot be finished because something has been charged to their projects for long.
+    pub fn charged(&self, pool: usize) -> Vec<Deletion> {
+        let queue = lock(&self.queue);
+        let charged = queue.0.iter().filter(|(stage, deletion)| {
+            deletion.pool == pool && matches!(stage, Stage::Emptied(since, _) if since.elapsed() >= CHARGED_LIMIT)
+        });
+        charged.map(|(_, deletion)| deletion.clone()).collect()
+    }
+
     /// Waits for the emptier's reports and finishes what it has emptied. `release` gives a volume's quota and share
     /// back, and returns whether it could.
     ///
@@ -90,7 +102,7 @@ impl Deletions {
         let gone = |errno| failed("receive a report from", "the emptier", errno);
         let mut buffer = [0; 64];
         loop {
-            let patience = lock(&self.queue).patience();
+            let patience = lock(&self.queue).patience(Instant::now());
             socket::set_receive_timeout(&self.emptier, patience).map_err(gone)?;
             match socket::receive(&self.emptier, &mut buffer) {
                 Ok(Received::Packet(length)) => {
@@ -104,7 +116,7 @@ impl Deletions {
                 Err(errno) => return Err(gone(errno)),
             }
             // The queue is not locked meanwhile: a system call on a frozen filesystem waits, and no request may.
-            let emptied = lock(&self.queue).emptied();
+            let emptied = lock(&self.queue).emptied(Instant::now());
             let released: Vec<Deletion> = emptied.into_iter().filter(&release).collect();
             let mut queue = lock(&self.queue);
             queue.0.retain(|(_, deletion)| !released.contains(deletion));
@@ -131,11 +143,12 @@ impl Deletions {
 
 impl Queue {
     /// How long there is nothing to do unless the emptier reports.
-    fn patience(&self) -> Option<Duration> {
+    fn patience(&self, now: Instant) -> Option<Duration> {
         let stages = self.0.iter().map(|(stage, _)| stage);
         stages
             .filter_map(|stage| match stage {
-                Stage::Emptied => Some(RELEASE_INTERVAL),
+                // No time at all would mean to wait for ever (SO_RCVTIMEO).
+                Stage::Emptied(_, next) => Some(next.saturating_duration_since(now).max(Duration::from_millis(1))),
                 Stage::Waiting(Some(_)) => Some(RETRY_INTERVAL),
                 Stage::Waiting(None) | Stage::Emptying => None,
             })
@@ -156,7 +169,7 @@ impl Queue {
         let Some(current) = self.0.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
         let (_, deletion) = self.0.remove(current);
         let stage = match report.errno.map(Errno::from_raw_os_error) {
-            None => Stage::Emptied,
+            None => Stage::Emptied(now, now),
             // It takes long, and others wait.
             Some(Errno::TIME) => Stage::Waiting(None),
             Some(errno) => {
@@ -167,9 +180,20 @@ impl Queue {
         self.0.push((stage, deletion));
     }
 
-    fn emptied(&self) -> Vec<Deletion> {
-        let emptied = self.0.iter().filter(|(stage, _)| *stage == Stage::Emptied);
-        emptied.map(|(_, deletion)| deletion.clone()).collect()
+    /// The emptied volumes whose projects are to be looked at now; each is due again when it has waited twice as long.
+    fn emptied(&mut self, now: Instant) -> Vec<Deletion> {
+        let (soonest, latest) = RELEASE_INTERVAL;
+        let mut due = Vec::new();
+        for (stage, deletion) in &mut self.0 {
+            if let Stage::Emptied(since, next) = stage
+                && *next <= now
+            {
+                let pause = now.saturating_duration_since(*since).clamp(soonest, latest);
+                *next = now.checked_add(pause).unwrap_or(now);
+                due.push(deletion.clone());
+            }
+        }
+        due
     }
 }
 
@@ -198,14 +222,31 @@ mod tests {
     #[test]
     fn one_job_is_given_at_a_time_in_the_order_of_deletion() {
         let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
-        assert_eq!(queue.patience(), None);
+        assert_eq!(queue.patience(now), None);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
         assert_eq!(begin(&mut queue, now), None, "the emptier has a job");
         queue.note(&report(None), now);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
-        let emptied: Vec<_> = queue.emptied().into_iter().map(|deletion| deletion.name).collect();
+        let emptied: Vec<_> = queue.emptied(now).into_iter().map(|deletion| deletion.name).collect();
         assert_eq!(emptied, ["a"]);
-        assert_eq!(queue.patience(), Some(RELEASE_INTERVAL));
+        assert_eq!(queue.patience(now), Some(RELEASE_INTERVAL.0));
+    }
+
+    #[test]
+    fn a_project_that_stays_charged_is_looked_at_less_and_less_often() {
+        let (mut queue, start) = (queue(&["a"]), Instant::now());
+        begin(&mut queue, start);
+        queue.note(&report(None), start);
+        let mut looks = Vec::new();
+        for tenths in 0..=1200 {
+            let now = start + Duration::from_millis(100) * tenths;
+            if !queue.emptied(now).is_empty() {
+                looks.push(tenths);
+                assert_eq!(queue.emptied(now), []);
+            }
+            assert!(queue.patience(now).is_some_and(|patience| !patience.is_zero()));
+        }
+        assert_eq!(looks, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 812, 1112]);
     }
 
     #[test]
@@ -213,7 +254,7 @@ mod tests {
         let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
         begin(&mut queue, now);
         queue.note(&report(Some(Errno::TIME)), now);
-        assert_eq!(queue.patience(), None);
+        assert_eq!(queue.patience(now), None);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
         queue.note(&report(None), now);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
@@ -224,7 +265,7 @@ mod tests {
         let (mut queue, now) = (queue(&["a"]), Instant::now());
         begin(&mut queue, now);
         queue.note(&report(Some(Errno::IO)), now);
-        assert_eq!(queue.patience(), Some(RETRY_INTERVAL));
+        assert_eq!(queue.patience(now), Some(RETRY_INTERVAL));
         assert_eq!(begin(&mut queue, now), None);
         assert_eq!(begin(&mut queue, now + RETRY_INTERVAL - Duration::from_millis(1)), None);
         assert_eq!(begin(&mut queue, now + RETRY_INTERVAL).as_deref(), Some("a"));
