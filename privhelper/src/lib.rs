@@ -11,7 +11,7 @@ mod audit;
 mod capabilities;
 mod dispatch;
 mod emptier;
-mod log;
+pub mod log;
 mod ops;
 pub mod server;
 pub mod start;

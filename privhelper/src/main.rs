@@ -10,6 +10,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use bulkhead_privhelper::log;
 use bulkhead_privhelper::server;
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(complaint) => {
-            eprintln!("<3>bulkhead-privhelper: {complaint}");
+            log::last_words(&complaint);
             ExitCode::FAILURE
         }
     }

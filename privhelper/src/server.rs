@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, ErrorKind, Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
 
-use crate::audit;
+use crate::audit::{self, Client};
 use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
@@ -37,10 +37,13 @@ pub struct Service {
     pub allowed_uid: u32,
 }
 
+/// A connection that was accepted, and its number.
+type Connection = (OwnedFd, u64);
+
 /// Threads that wait for connections. They are started before the seccomp filter is installed, which allows no others.
 #[derive(Debug)]
 pub struct Threads {
-    connections: Sender<OwnedFd>,
+    connections: Sender<Connection>,
     /// A token for each thread that is free.
     free: Receiver<()>,
 }
@@ -50,7 +53,7 @@ pub struct Threads {
 /// # Errors
 /// A sentence when one cannot be started.
 pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
-    let (connections, waiting) = channel::<OwnedFd>();
+    let (connections, waiting) = channel::<Connection>();
     let waiting = Arc::new(Mutex::new(waiting));
     let (freed, free) = channel();
     let (report, reports) = channel();
@@ -64,13 +67,14 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     };
     let own = Arc::clone(service);
+    spawn(Box::new(log::write_out))?;
     spawn(Box::new(move || finish_deletions(&own)))?;
     for _ in 0..CONNECTIONS {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
         let _ = freed.send(());
         spawn(Box::new(move || work(&service, &waiting, &freed)))?;
     }
-    for result in reports.iter().take(CONNECTIONS.saturating_add(1)) {
+    for result in reports.iter().take(CONNECTIONS.saturating_add(2)) {
         result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
     }
     Ok(Threads { connections, free })
@@ -81,6 +85,7 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
 /// # Errors
 /// When the listening socket fails.
 pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result<(), Errno> {
+    let mut accepted = 0_u64;
     loop {
         let connection = match socket::accept(listener) {
             Ok(connection) => connection,
@@ -107,16 +112,17 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
             continue;
         }
         // The threads live as long as the process.
-        let _ = threads.connections.send(connection);
+        accepted = accepted.saturating_add(1);
+        let _ = threads.connections.send((connection, accepted));
     }
 }
 
-fn work(service: &Service, waiting: &Mutex<Receiver<OwnedFd>>, freed: &Sender<()>) {
+fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, freed: &Sender<()>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(connection) = next else { return };
-        if let Err(why) = converse(service, &connection) {
-            log::warning!("a connection is closed why={why}");
+        let Ok((connection, number)) = next else { return };
+        if let Err(why) = converse(service, &connection, number) {
+            log::warning!("a connection is closed connection={number} why={why}");
         }
         drop(connection);
         let _ = freed.send(());
@@ -127,15 +133,16 @@ fn finish_deletions(service: &Service) {
     let state = &service.state;
     let _allowed = capability::allow(capabilities::RELEASE);
     if let Err(error) = state.deletions.finish_all(|deletion| ops::release(state, deletion)) {
-        log::error!("the helper exits: it cannot go on without the emptier error={error}");
+        log::last_words(&format!("the helper exits: it cannot go on without the emptier error={error}"));
         std::process::exit(1);
     }
 }
 
 /// Serves one connection, from its hello to its end.
-fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
+fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), String> {
     let say = |errno: Errno| errno.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
+    let client = Client { connection: number, pid };
     let mut buffer = [0; MAX_PACKET];
     socket::set_send_timeout(connection, SEND_LIMIT).map_err(say)?;
     socket::set_receive_timeout(connection, Some(HELLO_LIMIT)).map_err(say)?;
@@ -145,13 +152,13 @@ fn converse(service: &Service, connection: &OwnedFd) -> Result<(), String> {
     let welcome = agreed.clone().map(|version| Welcome { version, ..service.welcome.clone() });
     send(connection, &welcome, None)?;
     let version = agreed.map_err(|error| error.to_string())?;
-    log::info!("a frontend is connected pid={pid} version={version}");
+    log::info!("a frontend is connected connection={number} pid={pid} version={version}");
     socket::set_receive_timeout(connection, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
         let begun = Instant::now();
         let outcome = check_version(&request, version).and_then(|()| dispatch(&service.state, &request));
-        audit::record(&request, pid, &outcome, begun.elapsed().as_micros());
+        audit::record(&request, client, &outcome, begun.elapsed().as_micros());
         let (response, descriptor): (Response, _) = match outcome {
             Ok((reply, descriptor)) => (Ok(reply), descriptor),
             Err(error) => (Err(error), None),

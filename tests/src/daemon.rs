@@ -1,6 +1,7 @@
 //! A process under test, with its log.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,6 +27,19 @@ impl Daemon {
     /// # Errors
     /// When it cannot be started.
     pub fn start(name: &'static str, command: &mut Command, logs: &Path) -> Result<Self> {
+        Self::start_logging_to(name, command, logs, None)
+    }
+
+    /// The same, with its standard error elsewhere if `stderr` is given.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_logging_to(
+        name: &'static str,
+        command: &mut Command,
+        logs: &Path,
+        stderr: Option<OwnedFd>,
+    ) -> Result<Self> {
         fs::create_dir_all(logs)?;
         let log = logs.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
@@ -33,7 +47,7 @@ impl Daemon {
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
-            .stderr(output)
+            .stderr(stderr.unwrap_or_else(|| output.into()))
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
         Ok(Self { name, child, log })

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,6 +34,8 @@ pub struct Stand {
     pub helper_flags: Vec<String>,
     /// More flags for the frontend.
     pub frontend_flags: Vec<OsString>,
+    /// Where both processes log to, if not to files.
+    pub stderr: Option<OwnedFd>,
     /// The pools, the one called default first.
     pub pools: Vec<Pool>,
     work: PathBuf,
@@ -57,6 +60,7 @@ impl Stand {
             node: "node".to_owned(),
             helper_flags: Vec::new(),
             frontend_flags: Vec::new(),
+            stderr: None,
             pools: Vec::new(),
             work: work.to_owned(),
             templates: templates.to_owned(),
@@ -160,7 +164,7 @@ impl Stand {
     /// When it does not, with the end of its log.
     pub fn start_helper(&mut self) -> Result<()> {
         let mut command = self.helper_command()?;
-        let mut helper = Daemon::start("helper", &mut command, &self.logs())?;
+        let mut helper = self.launch("helper", &mut command)?;
         let limit = self.patience(Duration::from_secs(20));
         let served = helper.wait_until(limit, || HelperClient::welcomed(&self.helper_socket()).map(drop));
         self.helper = Some(helper);
@@ -202,8 +206,13 @@ impl Stand {
         command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", &self.node]);
         command.args(&self.frontend_flags);
         command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
-        self.frontend = Some(Daemon::start("frontend", &mut command, &self.logs())?);
+        self.frontend = Some(self.launch("frontend", &mut command)?);
         Ok(())
+    }
+
+    fn launch(&self, name: &'static str, command: &mut Command) -> Result<Daemon> {
+        let stderr = self.stderr.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Daemon::start_logging_to(name, command, &self.logs(), stderr)
     }
 
     /// The running helper.

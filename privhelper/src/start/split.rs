@@ -21,6 +21,8 @@ pub fn split(config: &Config, host: &Host) -> Result<OwnedFd, String> {
         return Ok(line);
     }
     let result = live_as_emptier(config, host, &other);
+    // The server ends with its emptier, also if nobody reads what the emptier says at last.
+    drop(other);
     if let Err(complaint) = &result {
         log::error!("the emptier stops complaint={complaint:?}");
     }

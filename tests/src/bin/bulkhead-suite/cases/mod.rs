@@ -2,6 +2,7 @@
 
 use bulkhead_tests::case::Case;
 
+mod attacks;
 mod bad_input;
 mod controller;
 mod controller_create;
@@ -27,6 +28,7 @@ mod versions;
 /// All of them.
 pub fn all() -> Vec<Case> {
     [
+        attacks::cases(),
         identity::cases(),
         controller::cases(),
         controller_create::cases(),

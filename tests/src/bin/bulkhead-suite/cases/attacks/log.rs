@@ -1,0 +1,136 @@
+//! A log that nobody reads, and requests that would fill it.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests as csi;
+use bulkhead_tests::csi::v1::NodeGetInfoRequest;
+use bulkhead_tests::expect::{denied, refused};
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    a_helper_whose_log_is_not_read_serves_everybody: Bare,
+    a_frontend_whose_log_is_not_read_serves_everybody: Bare,
+    a_request_with_the_longest_hostile_path_makes_a_bounded_line,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// A pipe that takes a process's log, and is read by nobody until [`UnreadLog::find`] does.
+struct UnreadLog(BufReader<File>);
+
+impl UnreadLog {
+    /// Makes both processes that start from now on log to a pipe.
+    fn of(stand: &mut Stand) -> Result<Self> {
+        let (reader, writer) = std::io::pipe()?;
+        stand.stderr = Some(writer.into());
+        Ok(Self(BufReader::new(std::os::fd::OwnedFd::from(reader).into())))
+    }
+
+    /// Fills the pipe, through an open file of its own: O_NONBLOCK on the log's would be seen by the process.
+    fn fill(&self) -> Result<()> {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let path = format!("/proc/self/fd/{}", self.0.get_ref().as_raw_fd());
+        let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits())?;
+        let mut pipe = File::options().write(true).custom_flags(flags).open(path)?;
+        for chunk in [4096, 1] {
+            while pipe.write(&vec![b'\n'; chunk]).is_ok() {}
+        }
+        Ok(())
+    }
+
+    /// Reads lines until one contains `part`.
+    fn find(&mut self, part: &str) -> Result<String> {
+        let mut line = String::new();
+        while self.0.read_line(&mut line)? > 0 {
+            if line.contains(part) {
+                return Ok(line);
+            }
+            line.clear();
+        }
+        bail!("the log has ended, and no line contains {part:?}")
+    }
+}
+
+fn a_helper_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let mut log = UnreadLog::of(stand)?;
+    stand.start_helper()?;
+    stand.stderr = None;
+    log.fill()?;
+    let begun = Instant::now();
+    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    for client in &clients {
+        for _ in 0..1000 {
+            denied(client.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
+        }
+        client.ask(&create("vol-a", directory_spec(SIZE)))?;
+        client.ask(&bind("vol-a", "a"))?;
+        client.ask(&unbind("vol-a", "a"))?;
+        client.ask(&delete("vol-a"))?;
+    }
+    stand.start_frontend()?;
+    stand.csi()?.create_volume(csi::create("vol-b", csi::MIB, csi::mount()))?;
+    stand.csi()?.delete_volume(csi::delete("vol-b"))?;
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
+    // Once somebody reads, the log says what it lacks, and goes on.
+    let line = log.find("log lines were dropped")?;
+    let number: u64 = line.trim().rsplit_once("number=").map_or(Ok(0), |(_, number)| number.parse())?;
+    ensure!((2000..5000).contains(&number), "{line}");
+    denied(clients[0].request(&bind("vol-c", "c"))?, ErrorKind::NotFound, "vol-c")?;
+    log.find("audit operation=bind-mount volume=vol-c")?;
+    // The reader goes away: the log has nobody left, and the helper has.
+    drop(log);
+    denied(clients[0].request(&bind("vol-c", "c"))?, ErrorKind::NotFound, "vol-c")
+}
+
+fn a_frontend_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let mut log = UnreadLog::of(stand)?;
+    stand.start_frontend()?;
+    stand.stderr = None;
+    log.fill()?;
+    let begun = Instant::now();
+    let mut client = stand.csi()?;
+    client.set_limit(stand.patience(Duration::from_secs(10)));
+    for _ in 0..2000 {
+        refused(client.controller_expand_volume(csi::controller_expand("vol-a", 1)), Code::NotFound, "vol-a")?;
+    }
+    client.node_get_info(NodeGetInfoRequest {})?;
+    client.create_volume(csi::create("vol-a", csi::MIB, csi::mount()))?;
+    client.delete_volume(csi::delete("vol-a"))?;
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
+    log.find("log lines were dropped")?;
+    refused(client.controller_expand_volume(csi::controller_expand("vol-b", 1)), Code::NotFound, "vol-b")?;
+    log.find("vol-b")?;
+    drop(log);
+    refused(client.controller_expand_volume(csi::controller_expand("vol-b", 1)), Code::NotFound, "vol-b")
+}
+
+fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(stand: &mut Stand) -> Result<()> {
+    let part = "\u{1}".repeat(250);
+    let path = vec![part.as_str(); 14].join("/");
+    let helper = stand.helper()?;
+    let published = Request::Usage { volume: volume("vol-a"), target: Some(target("work", &path)) };
+    denied(helper.request(&published)?, ErrorKind::NotFound, "vol-a")?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    for request in [published, bind("vol-a", &path), unbind("vol-a", &path)] {
+        ensure!(bulkhead_protocol::encode(&request)?.len() > 3500, "the request is too short to be an attack");
+        let _ = helper.request(&request)?;
+    }
+    helper.ask(&delete("vol-a"))?;
+    let log = stand.running_helper()?.log()?;
+    let longest = log.lines().map(str::len).max().unwrap_or_default();
+    ensure!((2000..4096).contains(&longest), "a line has {longest} bytes");
+    let cut: Vec<&str> = log.lines().filter(|line| line.contains("\"... ")).collect();
+    ensure!(cut.len() == 4 && cut.iter().all(|line| line.contains(" microseconds=")), "{cut:?}");
+    Ok(())
+}
