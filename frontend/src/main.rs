@@ -48,10 +48,19 @@ enum StartError {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    if let Err(error) = telemetry::begin(options.log_format, &options.log_level) {
-        eprintln!("bulkhead-frontend: {error}");
-        return ExitCode::FAILURE;
-    }
+    let log = match telemetry::begin(options.log_format, &options.log_level) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("bulkhead-frontend: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let exit = live(options);
+    log.flush();
+    exit
+}
+
+fn live(options: Options) -> ExitCode {
     warn_of_privilege();
     // One thread: the work is mostly waiting, and a call that stays on its thread is answered soonest.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -1,10 +1,14 @@
 //! The log: structured, on standard error.
 
+mod queue;
+
 use std::io;
 use std::str::FromStr;
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::{EnvFilter, fmt};
+
+pub use queue::Queue;
 
 /// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +29,9 @@ pub enum TelemetryError {
     /// Levels are those of tracing's filters.
     #[error("invalid log level {0:?}: give error, warn, info, debug or trace")]
     Level(String),
+    /// The thread that writes it cannot be started.
+    #[error("cannot start the log's thread: {0}")]
+    Thread(#[from] io::Error),
     /// It can be started only once.
     #[error("the log has already been started")]
     Begun,
@@ -43,11 +50,11 @@ impl FromStr for LogFormat {
 }
 
 /// Starts the log at `level`, which may also be a filter such as `warn,bulkhead_frontend=debug,h2=debug`. A bare level
-/// applies to Bulkhead itself; libraries log only warnings.
+/// applies to Bulkhead itself; libraries log only warnings. Flush the queue that is returned before the process ends.
 ///
 /// # Errors
 /// See [`TelemetryError`].
-pub fn begin(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
+pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
     let filter = match level.parse::<LevelFilter>() {
         Ok(own) => format!("{},bulkhead_frontend={own}", own.min(LevelFilter::WARN)),
         // Any other word would be taken for a target's name and silence everything.
@@ -55,10 +62,14 @@ pub fn begin(format: LogFormat, level: &str) -> Result<(), TelemetryError> {
         Err(_) => level.to_owned(),
     };
     let filter = EnvFilter::try_new(filter).map_err(|_| TelemetryError::Level(level.to_owned()))?;
-    let log = fmt().with_env_filter(filter).with_writer(io::stderr);
+    let queue = Queue::default();
+    queue.start()?;
+    let writer = queue.clone();
+    let log = fmt().with_env_filter(filter).with_writer(move || writer.clone());
     match format {
         LogFormat::Text => log.with_ansi(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
     }
-    .map_err(|_| TelemetryError::Begun)
+    .map_err(|_| TelemetryError::Begun)?;
+    Ok(queue)
 }
