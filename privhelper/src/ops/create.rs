@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 
 use bulkhead_protocol::{Error, ErrorKind, PoolName, Reply, VolumeId, VolumeKind, VolumeSpec};
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode};
 
 use crate::log;
 use crate::state::layout::{self, DATA, IMAGE};
@@ -78,11 +78,8 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
 }
 
 fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
-    file::make_directory(&outer, DATA, Mode::RWXU)?;
-    let data = file::open(&outer, DATA, OFlags::RDONLY | OFlags::DIRECTORY)?;
-    rustix::fs::fchmod(&data, mode)?;
-    file::sync(&data)?;
-    Ok(file::status(&data)?.id)
+    file::make_directory(&outer, DATA, mode)?;
+    Ok(file::status_at(&outer, DATA)?.id)
 }
 
 fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
+use linux_raw_sys::net::{SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use nix::libc;
 use rustix::thread::SecureComputingMode;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
+use seccompiler::SeccompCmpOp::{self, Eq, Ge};
+use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
 
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
 use crate::sys::{mount, quota};
@@ -54,14 +54,13 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
     };
     let (calls, conditional) = match process {
         Process::Server => (SERVER, SERVER_IF),
-        Process::Emptier => (EMPTIER, [].as_slice()),
+        Process::Emptier => (EMPTIER, EMPTIER_IF),
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     rules.extend(BOTH.iter().chain(calls).copied().flatten().map(|call| (*call, Vec::new())));
     for Row(call, conditions) in BOTH_IF.iter().chain(conditional) {
-        let conditions = conditions.iter().map(|If(argument, mask, value)| {
-            let masked = SeccompCmpOp::MaskedEq((*mask).into());
-            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, masked, (*value).into())
+        let conditions = conditions.iter().map(|If(argument, comparison, value)| {
+            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), (*value).into())
         });
         rules.entry(*call).or_default().push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
     }
@@ -71,12 +70,14 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
 /// A call that is allowed if all of some conditions hold. Rows for one call are alternatives.
 struct Row(libc::c_long, &'static [If]);
 
-/// What an argument (counted from 0) must be: masked with the second, it is the third. These arguments are 32 bits wide to
-/// the kernel, and the upper half of the register is not looked at.
-struct If(u8, u32, u32);
+/// What an argument (counted from 0) must be, compared with a value. These arguments are 32 bits wide to the kernel, and
+/// the upper half of the register is not looked at.
+struct If(u8, SeccompCmpOp, u32);
 
-/// The mask of a condition on the whole argument.
-const ALL: u32 = u32::MAX;
+/// The bits of a mask, compared with those of the value.
+const fn masked(mask: u32) -> SeccompCmpOp {
+    SeccompCmpOp::MaskedEq(mask as u64)
+}
 
 /// What Rust's runtime and the C library need, and packets. Each process has started its threads before.
 const BOTH: &[&[libc::c_long]] = &[
@@ -100,44 +101,47 @@ const BOTH: &[&[libc::c_long]] = &[
     ],
     // Raising a capability and lowering it; the first seeds the hash sets in which caps holds them.
     &[libc::SYS_getrandom, libc::SYS_capget, libc::SYS_capset],
-    // Log lines: standard error is the only stream that is open.
-    &[libc::SYS_write, libc::SYS_writev],
     // Packets, and files below a held directory.
-    &[libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat, libc::SYS_close],
+    &[libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat],
 ];
 
+const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
+
 const BOTH_IF: &[Row] = &[
+    // Log lines go to standard error, which stays open.
+    Row(libc::SYS_write, &[If(0, Eq, 2)]),
+    Row(libc::SYS_writev, &[If(0, Eq, 2)]),
+    Row(libc::SYS_close, &[If(0, Ge, 3)]),
     // Reading back that the filter is there.
-    Row(libc::SYS_prctl, &[If(0, ALL, libc::PR_GET_SECCOMP as u32)]),
-    // Memory is never executable.
-    Row(libc::SYS_mmap, &[If(2, libc::PROT_EXEC as u32, 0)]),
-    Row(libc::SYS_mprotect, &[If(2, libc::PROT_EXEC as u32, 0)]),
+    Row(libc::SYS_prctl, &[If(0, Eq, libc::PR_GET_SECCOMP as u32)]),
+    // Memory is never executable, and never a file.
+    Row(libc::SYS_mmap, &[If(2, masked(libc::PROT_EXEC as u32), 0), If(3, masked(ANONYMOUS), ANONYMOUS)]),
+    Row(libc::SYS_mprotect, &[If(2, masked(libc::PROT_EXEC as u32), 0)]),
     // Giving memory back.
-    Row(libc::SYS_madvise, &[If(2, ALL, libc::MADV_DONTNEED as u32)]),
-    Row(libc::SYS_madvise, &[If(2, ALL, libc::MADV_FREE as u32)]),
+    Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_DONTNEED as u32)]),
+    Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_FREE as u32)]),
     // Rust checks a descriptor that it closes, and duplicates with close-on-exec.
-    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_GETFD as u32)]),
-    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_GETFL as u32)]),
-    Row(libc::SYS_fcntl, &[If(1, ALL, libc::F_DUPFD_CLOEXEC as u32)]),
+    Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_GETFD as u32)]),
+    Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_DUPFD_CLOEXEC as u32)]),
     // The project id and the flags of what is open.
-    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSGETXATTR)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, FS_IOC_FSSETXATTR)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSGETXATTR)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSSETXATTR)]),
 ];
+
+/// The level of socket(7) options.
+const SOCKET: u32 = libc::SOL_SOCKET as u32;
 
 const SERVER: &[&[libc::c_long]] = &[
     // The frontend's connections and sockets.
-    &[libc::SYS_accept4, libc::SYS_setsockopt, libc::SYS_getsockopt, libc::SYS_bind, libc::SYS_listen],
+    &[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen],
     // umount2 and bind know no directory descriptors.
     &[libc::SYS_fchdir, libc::SYS_chdir],
     // Volumes and their records.
     &[
         libc::SYS_mkdirat,
-        libc::SYS_renameat2,
-        libc::SYS_fchmod,
         libc::SYS_fsync,
         libc::SYS_utimensat,
         libc::SYS_ftruncate,
-        libc::SYS_fallocate,
         libc::SYS_fstatfs,
         libc::SYS_read,
         libc::SYS_fsetxattr,
@@ -145,34 +149,45 @@ const SERVER: &[&[libc::c_long]] = &[
 ];
 
 const SERVER_IF: &[Row] = &[
-    Row(libc::SYS_socket, &[If(0, ALL, libc::AF_UNIX as u32)]),
+    // How long a connection may be silent or leave replies unread, and who is at its other end.
+    Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_RCVTIMEO_NEW)]),
+    Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_SNDTIMEO_NEW)]),
+    Row(libc::SYS_getsockopt, &[If(1, Eq, SOCKET), If(2, Eq, libc::SO_PEERCRED as u32)]),
+    // A socket of the frontend, which is its owner's alone before it has a name.
+    Row(libc::SYS_socket, &[If(0, Eq, libc::AF_UNIX as u32)]),
+    Row(libc::SYS_fchmod, &[If(1, Eq, 0o600)]),
+    // A name is replaced only where a new socket takes the place of an old one.
+    Row(libc::SYS_renameat2, &[If(4, masked(!libc::RENAME_NOREPLACE), 0)]),
+    // Images are extended, and never given holes.
+    Row(libc::SYS_fallocate, &[If(1, masked(!(libc::FALLOC_FL_KEEP_SIZE as u32)), 0)]),
     // A mount is only cloned (one, never a tree), changed while it is detached, moved from one descriptor to another, and
     // unmounted by name without following links.
-    Row(libc::SYS_open_tree, &[If(2, ALL, mount::CLONE_ONE.bits())]),
-    Row(libc::SYS_mount_setattr, &[If(2, ALL, libc::AT_EMPTY_PATH as u32)]),
-    Row(libc::SYS_move_mount, &[If(4, ALL, mount::BY_DESCRIPTORS.bits())]),
-    Row(libc::SYS_umount2, &[If(1, ALL, libc::UMOUNT_NOFOLLOW as u32)]),
+    Row(libc::SYS_open_tree, &[If(2, Eq, mount::CLONE_ONE.bits())]),
+    Row(libc::SYS_mount_setattr, &[If(2, Eq, libc::AT_EMPTY_PATH as u32)]),
+    Row(libc::SYS_move_mount, &[If(4, Eq, mount::BY_DESCRIPTORS.bits())]),
+    Row(libc::SYS_umount2, &[If(1, Eq, libc::UMOUNT_NOFOLLOW as u32)]),
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
-    Row(libc::SYS_mknodat, &[If(2, libc::S_IFMT, libc::S_IFBLK), If(3, 0x000f_ff00, 7 << 8)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET_NEXT)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::SET)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, ALL, quota::GET_XFS_STATE)]),
+    Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
     // Loop devices: which number is free; attach, look, take a tenant's marks off, grow, detach.
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CTL_GET_FREE)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CONFIGURE)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_GET_STATUS64)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_SET_STATUS64)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_SET_CAPACITY)]),
-    Row(libc::SYS_ioctl, &[If(1, ALL, loops::LOOP_CLR_FD)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_GET_FREE)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CONFIGURE)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_GET_STATUS64)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_STATUS64)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_CAPACITY)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CLR_FD)]),
 ];
 
 const EMPTIER: &[&[libc::c_long]] = &[
     // Going through directories, and moving what lies deep to the top.
-    &[libc::SYS_getdents64, libc::SYS_lseek, libc::SYS_renameat2],
+    &[libc::SYS_getdents64, libc::SYS_lseek],
     // Flags of what cannot be opened.
     &[FILE_GETATTR, FILE_SETATTR],
 ];
+
+const EMPTIER_IF: &[Row] = &[Row(libc::SYS_renameat2, &[If(4, Eq, libc::RENAME_NOREPLACE)])];
 
 #[cfg(test)]
 mod tests;

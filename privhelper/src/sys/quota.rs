@@ -51,7 +51,7 @@ pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
 /// `Q_GETNEXTQUOTA`: the same as the first for the next project that the filesystem knows.
 pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
 /// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 answers too: how far quotas are on.
-pub const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
+const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
 
 /// `QIF_LIMITS` of linux/quota.h: block and inode limits are valid.
 const LIMITS: u32 = 1 | 4;

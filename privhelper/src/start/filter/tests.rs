@@ -65,7 +65,7 @@ fn both_filters_compile_and_stay_far_below_the_kernels_limit() {
 
 #[test]
 fn no_call_is_allowed_both_always_and_on_a_condition() {
-    for (calls, conditional) in [(SERVER, SERVER_IF), (EMPTIER, &[])] {
+    for (calls, conditional) in [(SERVER, SERVER_IF), (EMPTIER, EMPTIER_IF)] {
         let always: Vec<_> = BOTH.iter().chain(calls).copied().flatten().collect();
         for (index, call) in always.iter().enumerate() {
             assert!(!always[..index].contains(call), "call {call} is in the tables twice");
@@ -84,7 +84,7 @@ fn what_is_not_in_the_tables_ends_the_process_or_is_logged() {
         assert!(!server(call, &[]) && !emptier(call, &[]), "{call}");
         let logging = compile(Process::Server, OnViolation::Log).expect("the tables are well formed");
         assert_eq!(run(&logging, ARCHITECTURE, call, &[]), LOG, "{call}");
-        assert_eq!(run(&logging, ARCHITECTURE, libc::SYS_close, &[]), ALLOW);
+        assert_eq!(run(&logging, ARCHITECTURE, libc::SYS_close, &[3]), ALLOW);
     }
 }
 
@@ -97,7 +97,7 @@ fn the_numbers_of_another_architecture_end_the_process() {
 
 #[test]
 fn each_process_has_only_its_own_calls() {
-    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_mkdirat, libc::SYS_fsetxattr, libc::SYS_fallocate] {
+    for call in [libc::SYS_accept4, libc::SYS_bind, libc::SYS_mkdirat, libc::SYS_fsetxattr, libc::SYS_ftruncate] {
         assert!(server(call, &[]) && !emptier(call, &[]), "{call}");
     }
     for call in [libc::SYS_getdents64, FILE_GETATTR, FILE_SETATTR] {
@@ -115,12 +115,16 @@ fn each_process_has_only_its_own_calls() {
 }
 
 #[test]
-fn memory_is_never_executable() {
+fn memory_is_never_executable_and_never_a_file() {
     for process in [Process::Server, Process::Emptier] {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             for (protection, allowed) in [(0, true), (1, true), (3, true), (4, false), (5, false), (7, false)] {
-                assert_eq!(allows(process, call, &[0, 4096, protection]), allowed, "{call}, {protection}");
+                assert_eq!(allows(process, call, &[0, 4096, protection, 0x22]), allowed, "{call}, {protection}");
             }
+        }
+        // MAP_PRIVATE and MAP_SHARED, of memory and of a file.
+        for (flags, allowed) in [(0x22, true), (0x21, true), (0x02, false), (0x01, false)] {
+            assert_eq!(allows(process, libc::SYS_mmap, &[0, 4096, 1, flags, 3]), allowed, "{flags:#x}");
         }
     }
 }
@@ -180,7 +184,7 @@ fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbou
     for request in [0x4c00, 0x4c06, 0x4c80, 0x4c81] {
         assert!(!server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
-    let commands = [quota::GET, quota::GET_NEXT, quota::SET, quota::GET_XFS_STATE].map(u64::from);
+    let commands = [quota::GET, quota::GET_NEXT, quota::SET].map(u64::from);
     for command in commands {
         assert!(server(libc::SYS_quotactl_fd, &[3, command]) && !emptier(libc::SYS_quotactl_fd, &[3, command]));
         // The same for users and groups, and the commands beside it.
@@ -195,7 +199,7 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
     assert!(
         server(libc::SYS_socket, &[1, 5]) && !server(libc::SYS_socket, &[2, 1]) && !server(libc::SYS_socket, &[16, 3])
     );
-    for (command, allowed) in [(1, true), (3, true), (1030, true), (0, false), (2, false), (4, false), (1029, false)] {
+    for (command, allowed) in [(1, true), (1030, true), (0, false), (2, false), (3, false), (4, false), (1029, false)] {
         assert_eq!(server(libc::SYS_fcntl, &[3, command]), allowed, "{command}");
     }
     for (option, allowed) in [(21, true), (20, false), (22, false), (4, false), (38, false)] {
@@ -203,5 +207,52 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
     }
     for (advice, allowed) in [(4, true), (8, true), (3, false), (9, false)] {
         assert_eq!(server(libc::SYS_madvise, &[0, 4096, advice]), allowed, "{advice}");
+    }
+}
+
+#[test]
+fn only_standard_error_is_written_to_and_it_stays_open() {
+    for process in [Process::Server, Process::Emptier] {
+        for (descriptor, written, closed) in [(0, false, false), (1, false, false), (2, true, false), (3, false, true)]
+        {
+            assert_eq!(allows(process, libc::SYS_write, &[descriptor]), written, "{descriptor}");
+            assert_eq!(allows(process, libc::SYS_writev, &[descriptor]), written, "{descriptor}");
+            assert_eq!(allows(process, libc::SYS_close, &[descriptor]), closed, "{descriptor}");
+        }
+        assert!(allows(process, libc::SYS_close, &[0x7fff_ffff]));
+    }
+}
+
+#[test]
+fn files_are_renamed_extended_and_given_modes_in_one_way_only() {
+    // Nothing, NOREPLACE, EXCHANGE, both, WHITEOUT.
+    for (flags, by_server, by_emptier) in
+        [(0, true, false), (1, true, true), (2, false, false), (3, false, false), (4, false, false)]
+    {
+        let arguments = [3, 0, 3, 0, flags];
+        assert_eq!(server(libc::SYS_renameat2, &arguments), by_server, "{flags}");
+        assert_eq!(emptier(libc::SYS_renameat2, &arguments), by_emptier, "{flags}");
+    }
+    // Nothing, KEEP_SIZE, PUNCH_HOLE, both, ZERO_RANGE.
+    for (mode, allowed) in [(0, true), (1, true), (2, false), (3, false), (0x10, false)] {
+        assert_eq!(server(libc::SYS_fallocate, &[3, mode]), allowed, "{mode}");
+    }
+    for (mode, allowed) in [(0o600, true), (0o4600, false), (0o2600, false), (0o644, false), (0, false)] {
+        assert_eq!(server(libc::SYS_fchmod, &[3, mode]), allowed, "{mode:o}");
+    }
+}
+
+#[test]
+fn of_a_socket_only_its_timeouts_are_set_and_only_its_peer_is_read() {
+    // SO_RCVTIMEO and SO_SNDTIMEO of Linux 5.1, then SO_PASSCRED, SO_RCVBUFFORCE, SO_ATTACH_FILTER; another level.
+    for (level, option, allowed) in
+        [(1, 66, true), (1, 67, true), (1, 16, false), (1, 33, false), (1, 26, false), (6, 66, false)]
+    {
+        assert_eq!(server(libc::SYS_setsockopt, &[3, level, option]), allowed, "{level} {option}");
+        assert!(!emptier(libc::SYS_setsockopt, &[3, level, option]), "{level} {option}");
+    }
+    // SO_PEERCRED, then SO_PASSCRED, SO_TYPE, SO_PEERSEC, SO_PEERPIDFD.
+    for (option, allowed) in [(17, true), (16, false), (3, false), (31, false), (77, false)] {
+        assert_eq!(server(libc::SYS_getsockopt, &[3, 1, option]), allowed, "{option}");
     }
 }
