@@ -113,15 +113,61 @@ fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use bulkhead_protocol::QuotaMode;
 
     use super::*;
 
-    fn complaint(text: &str) -> Option<String> {
+    fn config() -> PoolConfig {
         let name = "fast".parse().expect("a name");
         let directory = "/pool".into();
-        check(text, &PoolConfig { name, directory, quota: QuotaMode::None, overcommit_permille: 1000, reserve: 0 })
-            .err()
+        PoolConfig { name, directory, quota: QuotaMode::None, overcommit_permille: 1000, reserve: 0 }
+    }
+
+    fn complaint(text: &str) -> Option<String> {
+        check(text, &config()).err()
+    }
+
+    /// An empty directory, which is removed in the end with what is named in it.
+    fn in_directory(test: impl FnOnce(&OwnedFd)) {
+        let path = std::env::temp_dir().join(format!("bulkhead-marker-{:?}", std::thread::current().id()));
+        let top = file::open_at_start("/", OFlags::PATH).expect("the root directory");
+        let below = path.to_str().expect("a plain path").trim_start_matches('/');
+        let opened = file::make_directories(top.as_fd(), below, Mode::RWXU);
+        opened.expect("a directory");
+        let directory = file::open_at_start(&path, OFlags::RDONLY | OFlags::DIRECTORY).expect("the directory");
+        test(&directory);
+        for name in [MARKER, "other", "lost+found"] {
+            let _ = file::remove(&directory, name).or_else(|_| file::remove_directory(&directory, name));
+        }
+        file::remove_directory(top, below).expect("nothing is left in the directory");
+    }
+
+    #[test]
+    fn a_directory_without_a_marker_becomes_a_pool_only_if_it_is_an_empty_mount() {
+        in_directory(|directory| {
+            let found = |is_mount_root| find(directory, is_mount_root, &config()).map(|marker| marker.is_some());
+            assert_eq!(found(true), Ok(false));
+            assert!(found(false).is_err_and(|error| error.contains("is not the root of a mount")));
+            file::make_directory(directory, "lost+found", Mode::RWXU).expect("a directory");
+            assert_eq!(found(true), Ok(false), "mkfs.ext4 makes that");
+            file::create(directory, "other", Mode::RUSR).expect("a file");
+            assert!(found(true).is_err_and(|error| error.contains("is not empty")));
+        });
+    }
+
+    #[test]
+    fn a_marker_is_made_once_and_belongs_to_its_owner_alone() {
+        in_directory(|directory| {
+            make(directory, Some(&config().name)).expect("a marker");
+            assert_eq!(make(directory, None).expect_err("there is one"), Errno::EXIST);
+            let mode = file::status_at(directory, MARKER).expect("the marker").mode;
+            assert_eq!(mode & 0o7777, 0o600);
+            assert!(find(directory, false, &config()).is_ok_and(|marker| marker.is_some()));
+            let other = PoolConfig { name: "slow".parse().expect("a name"), ..config() };
+            assert!(find(directory, false, &other).is_err_and(|error| error.contains("is marked as pool fast")));
+        });
     }
 
     #[test]

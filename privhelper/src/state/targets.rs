@@ -177,6 +177,19 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_of_a_targets_shape_names_the_target_and_the_kind() {
+        let root = file::open_at_start("/", OFlags::PATH).expect("the root directory");
+        let name: PublishName = "pods".parse().expect("a name");
+        let pods = PublishDirectory { name: name.clone(), host_path: Text::new("/"), root, shape: Shape::KubeletPods };
+        let check = |text, kind| pods.check_shape(&TargetPath { directory: name.clone(), path: path(text) }, kind);
+        assert!(check(POD, Kind::Directory).is_ok());
+        let error = check(POD, Kind::Block).expect_err("it is for directories");
+        assert_eq!(error.kind, ErrorKind::Refused);
+        let message = format!("target pods:{POD} is not a path at which the kubelet publishes a block volume");
+        assert_eq!(error.message.as_str(), message);
+    }
+
+    #[test]
     fn the_global_map_path_is_for_looking_at_block_volumes_only() {
         let look = |shape: Shape, text: &str, kind| shape.allows_look(&path(text), kind);
         assert!(look(Shape::KubeletDevices, GLOBAL_MAP, Kind::Block));

@@ -91,6 +91,7 @@ mod tests {
         let found =
             parse(b" {\n \"driverName\" : \"a\\u002e\\\"b\\\\\" ,\t\"volumeHandle\":\"v\" }\r\n").expect("an object");
         assert_eq!((found.driver, found.volume), (r#"a\u002e\"b\\"#, "v"));
+        assert_eq!(parse(br#"{"volumeHandle":"with space"}"#), Some(VolData { driver: "", volume: "with space" }));
         for escape in [r#"\b"#, r#"\f"#, r#"\n"#, r#"\r"#, r#"\t"#, r#"\""#, r#"\\"#, r#"\/"#, r#"\ud83d\ude00"#] {
             let content = format!(r#"{{"a":"{escape}","volumeHandle":"v"}}"#);
             assert_eq!(parse(content.as_bytes()), Some(VolData { driver: "", volume: "v" }), "{content}");

@@ -218,6 +218,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_of_a_volume_is_changed_and_its_share_is_that_of_its_record() {
+        let volumes = table(&["vol-a", "vol-b"]);
+        volumes.update(&id("vol-a"), |volume| volume.project = Some(ProjectId(7)));
+        let of = |name| volumes.get(&id(name)).expect("it exists");
+        assert_eq!((of("vol-a").project, of("vol-b").project), (Some(ProjectId(7)), None));
+        assert_eq!(of("vol-a").share(), Share::of(&of("vol-a").record.spec, Some(ProjectId(7))));
+    }
+
+    #[test]
     fn nothing_is_published_of_a_volume_that_does_not_exist() {
         let volumes = Volumes::default();
         volumes.add_target(&id("vol-a"), target("a"), published());

@@ -20,6 +20,17 @@ const MODULES: [&str; 12] = [
     "privhelper/src/state/vol_data", "privhelper/src/state/volumes",
 ];
 
+/// What is left as it is in those modules, by cargo-mutants' own descriptions: it only makes system calls, or bounds a
+/// file, and the suites test it.
+const LEFT_TO_THE_SUITES: [&str; 6] = [
+    r"mountinfo\.rs.* in read$",
+    "replace read -> Result<Vec<Mount>",
+    r"(mountinfo|vol_data)\.rs.*replace << with >>$",
+    "open_volume$",
+    "open_content$",
+    "PublishDirectory::check_vol_data",
+];
+
 /// Runs it, and prints how many changes were caught and which were missed.
 pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
     let triple = Architecture::host().triple();
@@ -36,6 +47,9 @@ pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
         let there = workspace.root.join(module).exists() || workspace.root.join(&file).exists();
         ensure!(there, "{module} does not exist: put what has become of it into the list in xtask/src/test/mutants.rs");
         mutants.args(["--file", &file, "--file", &format!("{module}/**/*.rs")]);
+    }
+    for left in LEFT_TO_THE_SUITES {
+        mutants.args(["--exclude-re", left]);
     }
     fs::create_dir_all(&output)?;
     // Its exit code is 2 after missed changes and 3 after tests that did not end. Both are reported below.
@@ -66,5 +80,6 @@ fn report(directory: &Path) -> Result<ExitCode> {
         timeout.len(),
         unviable.len()
     );
+    ensure!(!caught.is_empty(), "no change was tested: look at {}", directory.join("log").display());
     Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
