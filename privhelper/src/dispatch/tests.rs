@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use bulkhead_protocol::ErrorKind;
 
 use super::*;
-use crate::state::{Deletions, Locks, Loops, Sockets, Volumes};
+use crate::state::{Deletions, Locks, Loops, Pins, Sockets, Volumes};
 
 /// A request of each variant, from the golden vectors of the protocol.
 pub fn requests() -> Vec<Request> {
@@ -29,6 +29,7 @@ fn state() -> State {
         pools: Vec::new(),
         publish_directories: Vec::new(),
         volumes: Volumes::default(),
+        pins: Pins::default(),
         unserved: BTreeMap::new(),
         loops: Loops::new(nothing(), nothing()),
         locks: Locks::default(),

@@ -3,6 +3,7 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
+use super::pins::check_unpinned;
 use super::target::check_unpublished;
 use super::{absent, existing, mark_used, wrong_kind};
 use crate::state::{Device, Kind, State, Volume, failed, layout};
@@ -30,6 +31,7 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
             return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published {why}")));
         }
         if attached {
+            check_unpinned(state, id, None)?;
             detach(state, id, &volume)?;
         }
         state.volumes.update(id, |volume| volume.device = None);

@@ -6,6 +6,7 @@ mod create;
 mod delete;
 mod grow;
 mod loops;
+mod pins;
 mod publish;
 mod status;
 mod target;

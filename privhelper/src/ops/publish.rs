@@ -6,6 +6,7 @@ use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeI
 use rustix::fs::OFlags;
 
 use super::loops::attached;
+use super::pins::check_unpinned;
 use super::target::Target;
 use super::{existing, mark_used};
 use crate::state::{Kind, Published, State, Volume, failed, layout};
@@ -85,6 +86,9 @@ fn publish(
     if let Some(other) = volume.targets.keys().find(|other| exclusive && *other != path) {
         let message = format!("volume {id} is published at {other}, and the access mode allows one target only");
         return Err(Error::new(ErrorKind::InUse, message));
+    }
+    if exclusive {
+        check_unpinned(state, id, Some(path))?;
     }
     let (content, mount_flags) = content()?;
     target.make(volume.kind())?;

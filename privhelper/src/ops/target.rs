@@ -6,6 +6,7 @@ use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
+use super::pins::check_unpinned;
 use crate::state::{Kind, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
@@ -35,7 +36,7 @@ pub fn check_unpublished(state: &State, id: &VolumeId, volume: &Volume) -> Resul
             }
         }
     }
-    Ok(())
+    check_unpinned(state, id, None)
 }
 
 /// Whether nothing is mounted at a target, for certain.

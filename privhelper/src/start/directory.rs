@@ -8,7 +8,7 @@ use bulkhead_protocol::{PoolName, PublishName, Socket};
 use rustix::fs::{Mode, OFlags};
 
 use super::config::Config;
-use super::mountinfo::Mount;
+use super::mountinfo::Table;
 use crate::sys::{Errno, Result as SysResult, file};
 
 /// What a directory is for.
@@ -63,19 +63,22 @@ pub fn open(path: &Path) -> SysResult<OwnedFd> {
 
 impl Directory {
     /// What was opened at `path`, in place of `wanted`, which is that or below it.
+    ///
+    /// # Errors
+    /// What the kernel says.
     #[expect(clippy::disallowed_methods, reason = "reads the name of what is open already, for comparing only")]
-    pub fn new(role: Role, wanted: &Path, path: PathBuf, descriptor: OwnedFd) -> Self {
+    pub fn new(role: Role, wanted: &Path, path: PathBuf, descriptor: OwnedFd) -> SysResult<Self> {
         let real_path = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
-        let below = wanted.strip_prefix(&path).unwrap_or(Path::new(""));
-        let real_path = real_path.unwrap_or_else(|_| path.clone()).join(below);
-        Self { role, path, real_path, descriptor }
+        let real_path = real_path.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let real_path = real_path.join(wanted.strip_prefix(&path).unwrap_or(Path::new("")));
+        Ok(Self { role, path, real_path, descriptor })
     }
 
     /// Refuses a publish directory that others may change, or whose mounts the host would not see.
     ///
     /// # Errors
     /// A sentence on what is wrong and how to mend it.
-    pub fn check_publish(&self, mounts: &[Mount]) -> Result<(), String> {
+    pub fn check_publish(&self, mounts: &Table) -> Result<(), String> {
         let shown = self.path.display();
         let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
         if file::is_open_to_others(&status) {
@@ -83,10 +86,10 @@ impl Directory {
                 "{shown} can be changed by users other than root, who could hide a mount in it; run: chown root {shown}; chmod go-w {shown}"
             ));
         }
-        let mount = mounts.iter().find(|mount| mount.id == status.mount_id);
-        let mount = mount.ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
+        let mount =
+            mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
         let point = mount.point.display();
-        if !mount.shared {
+        if mount.peers.is_none() {
             return Err(format!(
                 "{shown}: its mount {point} is not shared, so what is published would be visible nowhere else; run: mount --make-rshared {point}"
             ));

@@ -9,9 +9,9 @@ use rustix::fs::OFlags;
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::marker;
-use super::mountinfo::{self, Mount};
+use super::mountinfo::{self, Table};
 use super::pool::{self, HostPool};
-use crate::sys::{Result as SysResult, file};
+use crate::sys::{Errno, Result as SysResult, file};
 
 /// The host, as far as the helper needs it.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Host {
 #[derive(Debug)]
 pub struct Traces {
     /// All mounts.
-    pub mounts: Vec<Mount>,
+    pub mounts: Table,
     /// Numbers of the loop devices that exist.
     pub loops: Vec<u32>,
 }
@@ -56,9 +56,10 @@ pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
     let pools: Vec<_> = config.pools.iter().map(|pool| pool::inspect(pool, &mounts)).collect();
-    let find = |role: Role, wanted: &Path| match open(config, wanted) {
-        Ok((path, descriptor)) => Ok(Directory::new(role, wanted, path, descriptor)),
-        Err(errno) => Err(format!("cannot open the directory {}: {errno}", wanted.display())),
+    let find = |role: Role, wanted: &Path| {
+        let directory =
+            open(config, wanted).and_then(|(path, descriptor)| Directory::new(role, wanted, path, descriptor));
+        directory.map_err(|errno| format!("cannot open the directory {}: {errno}", wanted.display()))
     };
     let mut publish = Vec::new();
     for wanted in &config.publish {
@@ -111,7 +112,10 @@ fn loop_numbers() -> SysResult<Vec<u32>> {
     let mut numbers = Vec::new();
     let list = file::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY)?;
     file::each_entry(&list, |name| {
-        numbers.extend(name.to_str().ok().and_then(|name| name.strip_prefix("loop")?.parse::<u32>().ok()));
+        if let Some(number) = name.to_bytes().strip_prefix(b"loop") {
+            let number = std::str::from_utf8(number).ok().and_then(|number| number.parse::<u32>().ok());
+            numbers.push(number.ok_or(Errno::INVAL)?);
+        }
         Ok(())
     })?;
     numbers.sort_unstable();

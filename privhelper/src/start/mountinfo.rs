@@ -1,8 +1,9 @@
 //! The host's mount table (`/proc/self/mountinfo`, proc(5)). Only before the jail, which has no `/proc`.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::MountFlags;
 use rustix::fs::OFlags;
@@ -12,11 +13,14 @@ use crate::sys::file;
 /// The longest table that is read, some million mounts.
 const MAX_TABLE: usize = 256 << 20;
 
+/// The mounts, by their ids, which are the same as from statx(2).
+pub type Table = BTreeMap<u64, Mount>;
+
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its id, the same as from statx(2).
-    pub id: u64,
+    /// The mount that it is on.
+    pub parent: u64,
     /// Device of its filesystem, major and minor.
     pub device: (u32, u32),
     /// Which part of the filesystem it shows.
@@ -25,10 +29,12 @@ pub struct Mount {
     pub point: PathBuf,
     /// Its own options, as `ro` or `nosuid`.
     pub options: Vec<String>,
-    /// Whether its peers see what is mounted on it.
-    pub shared: bool,
+    /// Its peer group, if it has one: each member shows what is mounted on another.
+    pub peers: Option<u32>,
     /// Whether it sees what is mounted on a master, which does not see what is mounted on it.
     pub slave: bool,
+    /// Whether it is left out when the tree around it is cloned.
+    pub unbindable: bool,
     /// Type of its filesystem.
     pub filesystem: String,
 }
@@ -36,32 +42,39 @@ pub struct Mount {
 /// Reads the table of this mount namespace.
 ///
 /// # Errors
-/// A sentence, when it cannot be read.
-pub fn read() -> Result<Vec<Mount>, String> {
+/// A sentence, when it cannot be read, or a line is not understood: it might be the mount of a volume.
+pub fn read() -> Result<Table, String> {
     let table = file::open_at_start("/proc/self/mountinfo", OFlags::RDONLY);
     let table = table.and_then(|table| file::read_up_to(table, MAX_TABLE));
-    Ok(parse(&table.map_err(|errno| format!("cannot read /proc/self/mountinfo: {errno}"))?))
+    parse(&table.map_err(|errno| format!("cannot read /proc/self/mountinfo: {errno}"))?)
 }
 
-/// Lines that are not mounts are left out. Each byte is read as one character: paths need not be UTF-8.
-fn parse(table: &[u8]) -> Vec<Mount> {
+/// Each byte is read as one character: paths need not be UTF-8.
+fn parse(table: &[u8]) -> Result<Table, String> {
     let text: String = table.iter().copied().map(char::from).collect();
-    text.lines().filter_map(mount).collect()
+    let read = |line| mount(line).ok_or_else(|| format!("cannot understand the line {line:?} of /proc/self/mountinfo"));
+    text.lines().map(read).collect()
 }
 
 /// Reads `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
-fn mount(line: &str) -> Option<Mount> {
+fn mount(line: &str) -> Option<(u64, Mount)> {
     let (own, of_filesystem) = line.split_once(" - ")?;
     let mut fields = own.split(' ');
-    let id = fields.next()?.parse().ok()?;
-    let (major, minor) = fields.nth(1)?.split_once(':')?;
+    let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let (major, minor) = fields.next()?.split_once(':')?;
     let device = (major.parse().ok()?, minor.parse().ok()?);
     let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
     let options = fields.next()?.split(',').map(str::to_owned).collect();
-    let tags: Vec<_> = fields.collect();
-    let has = |tag: &str| tags.iter().any(|own| own.starts_with(tag));
+    let (mut peers, mut slave, mut unbindable) = (None, false, false);
+    for tag in fields {
+        match tag.split_once(':') {
+            Some(("shared", group)) => peers = Some(group.parse().ok()?),
+            Some(("master", _)) => slave = true,
+            _ => unbindable |= tag == "unbindable",
+        }
+    }
     let filesystem = of_filesystem.split(' ').next()?.to_owned();
-    Some(Mount { id, device, root, point, options, shared: has("shared:"), slave: has("master:"), filesystem })
+    Some((id, Mount { parent, device, root, point, options, peers, slave, unbindable, filesystem }))
 }
 
 /// A path whose white space and backslashes are written as a backslash and three octal digits.
@@ -78,6 +91,11 @@ fn unescaped(field: &str) -> PathBuf {
 }
 
 impl Mount {
+    /// Where a path at or below its mount point lies in its filesystem.
+    pub fn inner(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.root.join(path.strip_prefix(&self.point).ok()?))
+    }
+
     /// Whether it has an option.
     pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|own| own == option)
@@ -102,32 +120,40 @@ mod tests {
 
     #[test]
     fn a_line_with_optional_fields_and_escapes_is_read() {
-        let mount = mount(LINE).expect("a mount");
-        assert_eq!((mount.id, mount.device), (36, (98, 0)));
+        let (id, mount) = mount(LINE).expect("a mount");
+        assert_eq!((id, mount.parent, mount.device), (36, 35, (98, 0)));
         assert_eq!((mount.root, mount.point), (PathBuf::from("/mnt1"), PathBuf::from("/mnt/a b")));
         assert_eq!(
             (mount.options.as_slice(), mount.filesystem.as_str()),
             (["rw", "noatime"].map(str::to_owned).as_slice(), "ext3")
         );
-        assert_eq!((mount.shared, mount.slave), (true, true));
+        assert_eq!((mount.peers, mount.slave, mount.unbindable), (Some(1), true, false));
     }
 
     #[test]
     fn optional_fields_may_be_missing_in_any_number_and_unknown_ones_are_ignored() {
-        for (tags, shared, slave) in [
-            ("", false, false),
-            (" shared:7", true, false),
-            (" master:7", false, true),
-            (" master:7 propagate_from:2", false, true),
-            (" unbindable", false, false),
-            (" new_tag:1 shared:7", true, false),
-            (" notshared:7", false, false),
+        for (tags, peers, slave, unbindable) in [
+            ("", None, false, false),
+            (" shared:7", Some(7), false, false),
+            (" master:7", None, true, false),
+            (" master:7 propagate_from:2", None, true, false),
+            (" unbindable", None, false, true),
+            (" new_tag:1 shared:7", Some(7), false, false),
+            (" notshared:7", None, false, false),
         ] {
             let line = format!("22 1 0:21 / /dev/shm rw,nosuid{tags} - tmpfs tmpfs rw");
-            let mount = mount(&line).expect(tags);
-            assert_eq!((mount.shared, mount.slave), (shared, slave), "{tags}");
-            assert_eq!((mount.id, mount.filesystem.as_str()), (22, "tmpfs"), "{tags}");
+            let (id, mount) = mount(&line).expect(tags);
+            assert_eq!((mount.peers, mount.slave, mount.unbindable), (peers, slave, unbindable), "{tags}");
+            assert_eq!((id, mount.filesystem.as_str()), (22, "tmpfs"), "{tags}");
         }
+    }
+
+    #[test]
+    fn a_path_of_a_mount_lies_below_its_root_in_its_filesystem() {
+        let (_, mount) = mount("36 35 98:0 /srv/pool /mnt rw - xfs a rw").expect("a mount");
+        assert_eq!(mount.inner(Path::new("/mnt/a/b")), Some(PathBuf::from("/srv/pool/a/b")));
+        assert_eq!(mount.inner(Path::new("/mnt")), Some(PathBuf::from("/srv/pool/")));
+        assert_eq!(mount.inner(Path::new("/mnt2/a")), None);
     }
 
     #[test]
@@ -153,26 +179,33 @@ mod tests {
     fn paths_keep_their_bytes_whatever_they_are() {
         for path in ["/ä".as_bytes(), b"/\xff\xfe", b"/a\\\xe4\xe4"] {
             let line = [b"36 35 98:0 / ", path, b" rw - ext3 a rw\n"].concat();
-            let points: Vec<_> = parse(&line).into_iter().map(|mount| mount.point).collect();
+            let points: Vec<_> = parse(&line).expect("a mount").into_values().map(|mount| mount.point).collect();
             assert_eq!(points.iter().map(|point| point.as_os_str().as_encoded_bytes()).collect::<Vec<_>>(), [path]);
         }
     }
 
     #[test]
-    fn a_line_that_is_cut_off_anywhere_before_its_type_is_left_out() {
+    fn a_table_with_a_line_that_is_not_understood_is_refused() {
         let type_begins = LINE.find("ext3").expect("a type");
-        for length in 0..type_begins {
-            assert_eq!(parse(&LINE.as_bytes()[..length]), [], "{length}");
+        for length in 1..type_begins {
+            let table = format!("{LINE}\n{}\n", &LINE[..length]);
+            let complaint = parse(table.as_bytes()).unwrap_err();
+            assert!(complaint.contains("cannot understand the line"), "{length}: {complaint}");
         }
-        let table = format!("nonsense\n{LINE}\n\n{LINE}\n");
-        assert_eq!(parse(table.as_bytes()).len(), 2);
+        assert_eq!(parse(format!("{LINE}\n{}\n", LINE.replace("36", "37")).as_bytes()).expect("a table").len(), 2);
+        assert_eq!(parse(b""), Ok(Table::new()));
     }
 
     #[test]
     fn numbers_that_are_not_numbers_make_no_mount() {
         for line in [
-            "x 35 98:0 / /mnt rw - ext3 a rw", "-1 35 98:0 / /mnt rw - ext3 a rw", "36 35 98 / /mnt rw - ext3 a rw",
-            "36 35 98:x / /mnt rw - ext3 a rw", "36 35 :0 / /mnt rw - ext3 a rw",
+            "x 35 98:0 / /mnt rw - ext3 a rw",
+            "-1 35 98:0 / /mnt rw - ext3 a rw",
+            "36 35 98 / /mnt rw - ext3 a rw",
+            "36 35 98:x / /mnt rw - ext3 a rw",
+            "36 35 :0 / /mnt rw - ext3 a rw",
+            "36 x 98:0 / /mnt rw - ext3 a rw",
+            "36 35 98:0 / /mnt rw shared:x - ext3 a rw",
         ] {
             assert_eq!(mount(line), None, "{line}");
         }
@@ -182,7 +215,7 @@ mod tests {
     fn the_flags_that_a_request_can_name_come_from_the_mounts_own_options() {
         let flags = |options: &str| {
             let line = format!("22 1 0:21 / /mnt {options} - xfs /dev/x ro,noexec,noatime,nodiratime");
-            mount(&line).expect("a mount").flags()
+            mount(&line).expect("a mount").1.flags()
         };
         assert_eq!(flags("rw,relatime"), MountFlags::default());
         assert_eq!(flags("ro"), MountFlags { read_only: true, ..MountFlags::default() });

@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, StatVfsMountFlags};
 
 use super::directory::{Directory, Role};
 use super::marker;
-use super::mountinfo::Mount;
+use super::mountinfo::{Mount, Table};
 use crate::state::PoolConfig;
 use crate::sys::file;
 use crate::sys::quota::{self, QuotaState};
@@ -29,15 +29,14 @@ pub struct HostPool {
 ///
 /// # Errors
 /// One sentence on why it is not to be served and how to mend that.
-pub fn inspect(config: &PoolConfig, mounts: &[Mount]) -> Result<HostPool, String> {
+pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> {
     let shown = config.directory.display();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
     let status = file::status(&directory).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
     // First of all: without its disk it does not matter what else is wrong with the filesystem that shows instead.
     let marker = marker::find(&directory, status.mount_root, config)?;
-    let mount = mounts.iter().find(|mount| mount.id == status.mount_id);
-    let mount = mount.ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
+    let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
     let point = mount.point.display();
     if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
         return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
@@ -58,7 +57,8 @@ pub fn inspect(config: &PoolConfig, mounts: &[Mount]) -> Result<HostPool, String
         warnings.push(format!("{point} is mounted noexec, so no program runs from a volume of this pool"));
     }
     let role = Role::Pool(config.name.clone());
-    let directory = Directory::new(role, &config.directory, config.directory.clone(), directory);
+    let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
+        .map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
     Ok(HostPool { directory, marker, inherited: mount.flags(), warnings })
 }
 

@@ -1,27 +1,28 @@
 //! Step 5 of the helper's life: all that it knows is rebuilt from the pools, and from the mounts and the loop devices that
 //! were noted outside. Nothing below a publish directory is walked: a foreign mount there may hang.
 
+mod published;
+
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Bytes, MountFlags, RelativePath, TargetPath, Text, VolumeId, VolumeKind};
-use rustix::fs::{FileType, OFlags};
+use bulkhead_protocol::{Bytes, Text, VolumeId, VolumeKind};
+use rustix::fs::OFlags;
 
+use self::published::Place;
 use super::config::{Config, PublishConfig};
-use super::directory::Directory;
 use super::host::{Host, Traces};
 use super::jail::Jail;
-use super::mountinfo::Mount;
+use super::mountinfo::Table;
 use super::pool::HostPool;
 use crate::log;
 use crate::state::layout::{self, Entry, MARKER};
 use crate::state::{
-    Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pool, PoolConfig, PublishDirectory, Published, Record,
+    Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory, Record,
     Served, Share, Sockets, State, Volume, Volumes, limits,
 };
 use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
@@ -30,6 +31,8 @@ struct Recovery {
     state: State,
     /// Pools on one filesystem share its space and its project ids.
     filesystems: BTreeMap<(u32, u32), Arc<Filesystem>>,
+    /// Where the pools are, with the devices of their filesystems.
+    places: Vec<((u32, u32), Place)>,
     /// Which volume a published directory or an image belongs to.
     owners: BTreeMap<FileId, VolumeId>,
     /// Which volume the loop device of that number belongs to.
@@ -54,6 +57,7 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
         pools: Vec::new(),
         publish_directories,
         volumes: Volumes::default(),
+        pins: Pins::default(),
         unserved: BTreeMap::new(),
         loops: Loops::new(host.loop_control, jail.nodes),
         locks: Locks::default(),
@@ -61,11 +65,13 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
         deletions: Deletions::new(emptier),
     };
     let (filesystems, owners, devices) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let mut recovery = Recovery { state, filesystems, owners, devices, deleted: Vec::new() };
+    let (places, deleted) = (Vec::new(), Vec::new());
+    let mut recovery = Recovery { state, filesystems, places, owners, devices, deleted };
     let mut taken = Vec::new();
     for ((pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
         let directory = directory.ok_or_else(|| "it is not in the jail".to_owned());
-        taken.push((pool, found.and_then(|found| recovery.take(pool, config.project_ids, found, directory?))));
+        let take = |found| recovery.take(pool, config.project_ids, found, directory?, &traces.mounts);
+        taken.push((pool, found.and_then(take)));
     }
     let none = taken.iter().all(|(_, served)| served.is_err());
     for (pool, served) in taken {
@@ -84,7 +90,7 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
         recovery.state.deletions.add(deletion);
     }
     recovery.find_devices(&traces.loops);
-    recovery.find_targets(&traces.mounts, &host.publish);
+    recovery.find_mounts(&traces.mounts, &host.publish)?;
     Ok(recovery.state)
 }
 
@@ -96,9 +102,11 @@ impl Recovery {
         project_ids: (u32, u32),
         found: HostPool,
         directory: OwnedFd,
+        mounts: &Table,
     ) -> Result<Served, String> {
         let fail = |errno: Errno| format!("cannot open it in the jail: {errno}");
         let device = file::status(&directory).map_err(fail)?.id.device;
+        let place = Place::of(&found.directory, mounts)?;
         let root = directory.try_clone().map_err(|error| error.to_string())?;
         let filesystem = self.filesystems.entry(device).or_insert_with(|| Filesystem::new(root, project_ids));
         let filesystem = Arc::clone(filesystem);
@@ -107,6 +115,7 @@ impl Recovery {
         let HostPool { marker: outside, inherited, warnings, .. } = found;
         outside.map_or(Ok(()), file::unlock).map_err(fail)?;
         file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
+        self.places.push((device, place));
         let config = config.clone();
         Ok(Served { config, directory, filesystem, inherited, warnings, _marker: marker })
     }
@@ -228,50 +237,6 @@ impl Recovery {
             state.volumes.update(id, |volume| volume.device = Some(Device { number, read_only }));
         }
     }
-
-    /// Finds where volumes are published among the mounts that the host had at start.
-    fn find_targets(&self, mounts: &[Mount], publish: &[Directory]) {
-        for mount in mounts.iter().filter(|mount| self.may_be_ours(mount)) {
-            for (directory, outside) in self.state.publish_directories.iter().zip(publish) {
-                let Some(path) = relative(mount, outside) else { continue };
-                let target = TargetPath { directory: directory.name.clone(), path };
-                if let Some((id, source)) = self.owner_of(directory, &target) {
-                    let device = self.state.volumes.get(&id).and_then(|volume| volume.device);
-                    let flags = device.map_or_else(
-                        || mount.flags(),
-                        |device| MountFlags { read_only: device.read_only, ..MountFlags::default() },
-                    );
-                    self.state.volumes.add_target(&id, target, Published { source, flags });
-                }
-            }
-        }
-    }
-
-    /// Whether a mount is worth a look: any other may hang.
-    fn may_be_ours(&self, mount: &Mount) -> bool {
-        let is_node = mount.filesystem == "tmpfs"
-            && mount.root.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"loop"));
-        is_node || self.filesystems.contains_key(&mount.device)
-    }
-
-    fn owner_of(&self, directory: &PublishDirectory, target: &TargetPath) -> Option<(VolumeId, FileId)> {
-        let (parent, name) = target.path.split_last();
-        let parent = file::open_below(directory.root.as_fd(), parent).ok()?;
-        let status = file::status_at(parent, name).ok().filter(|status| status.mount_root)?;
-        let (id, kind) = match status.file_type {
-            FileType::Directory => (self.owners.get(&status.id), Kind::Directory),
-            FileType::BlockDevice if status.device.0 == MAJOR => (self.devices.get(&status.device.1), Kind::Block),
-            _ => return None,
-        };
-        // The kubelet binds what we published once more, at paths of its own.
-        directory.check_shape(target, kind).ok()?;
-        Some((id?.clone(), status.id))
-    }
-}
-
-/// The path of a mount below a publish directory, if it is there and can be a target.
-fn relative(mount: &Mount, directory: &Directory) -> Option<RelativePath> {
-    mount.point.strip_prefix(&directory.real_path).ok()?.to_str()?.parse().ok()
 }
 
 fn project_of(pool: &Served, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {
@@ -301,40 +266,4 @@ fn finish_growth(pool: &Served, id: &VolumeId, record: &mut Record) -> SysResult
         record.replace(&pool.directory, id)?;
     }
     Ok(status.id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::start::directory::Role;
-
-    fn mount_at(point: &str) -> Mount {
-        Mount {
-            id: 1,
-            device: (0, 1),
-            root: "/".into(),
-            point: point.into(),
-            options: Vec::new(),
-            shared: false,
-            slave: false,
-            filesystem: "xfs".to_owned(),
-        }
-    }
-
-    #[test]
-    fn only_a_mount_below_a_publish_directory_with_a_valid_path_can_be_a_target() {
-        let descriptor = std::os::unix::net::UnixStream::pair().expect("sockets").0.into();
-        let directory = Directory {
-            role: Role::Publish("work".parse().expect("a name")),
-            path: "/link".into(),
-            real_path: "/srv/published".into(),
-            descriptor,
-        };
-        let path = |point: &str| relative(&mount_at(point), &directory).map(|path| path.to_string());
-        assert_eq!(path("/srv/published/a"), Some("a".to_owned()));
-        assert_eq!(path("/srv/published/a b/c"), Some("a b/c".to_owned()));
-        for point in ["/srv/published", "/srv/published2/a", "/srv", "/link/a", "/", "/a"] {
-            assert_eq!(path(point), None, "{point}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ pub mod layout;
 mod ledger;
 mod locks;
 mod loops;
+mod pins;
 mod pool;
 mod sockets;
 mod targets;
@@ -23,6 +24,7 @@ pub use layout::{Kind, Record};
 pub use ledger::Share;
 pub use locks::Locks;
 pub use loops::{Device, Loops};
+pub use pins::{Pin, Pins};
 pub use pool::{Pool, PoolConfig, Served};
 pub use sockets::{Place, Sockets};
 pub use targets::{PublishDirectory, Shape};
@@ -41,6 +43,8 @@ pub struct State {
     pub publish_directories: Vec<PublishDirectory>,
     /// The volumes and their targets.
     pub volumes: Volumes,
+    /// Mounts of volumes that are no targets.
+    pub pins: Pins,
     /// Volumes that exist but cannot be served, and why.
     pub unserved: BTreeMap<VolumeId, String>,
     /// Loop devices.

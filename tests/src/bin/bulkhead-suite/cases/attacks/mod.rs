@@ -2,9 +2,10 @@
 
 use bulkhead_tests::case::Case;
 
+mod hidden_mounts;
 mod log;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [log::cases()].concat()
+    [hidden_mounts::cases(), log::cases()].concat()
 }

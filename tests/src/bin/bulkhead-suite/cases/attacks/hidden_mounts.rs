@@ -1,0 +1,327 @@
+//! A volume is in use where the helper cannot see it after a restart. Deleting it would destroy what somebody works with.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath};
+use bulkhead_tests::cases;
+use bulkhead_tests::daemon::Daemon;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::{self, HelperClient, create, delete, directory_spec, image_spec, volume};
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+cases! {
+    the_publish_directory_is_taken_out_of_the_configuration: Kernel,
+    a_mount_hides_the_targets_parent: Kernel,
+    another_mount_lies_on_the_target: Kernel,
+    a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath: Kernel,
+    the_kubelet_has_bound_the_device_once_more,
+    the_directory_around_a_mount_is_renamed,
+    the_publish_directory_is_visible_at_a_second_path: Kernel,
+    a_look_at_start_fails,
+    every_look_at_start_fails_in_turn: Long,
+}
+
+const SIZE: u64 = 16 << 20;
+
+fn target(path: &str) -> TargetPath {
+    helper::target("work", path)
+}
+
+/// Makes a directory volume and a block volume, and publishes them.
+fn publish(client: &HelperClient, directory: TargetPath, device: TargetPath) -> Result<()> {
+    let flags = MountFlags::default();
+    for request in [
+        create("vol-d", directory_spec(SIZE)),
+        Request::BindMount { volume: volume("vol-d"), target: directory, flags, exclusive: false },
+        create("vol-b", image_spec(SIZE)),
+        Request::LoopAttach { volume: volume("vol-b"), read_only: false },
+        Request::MakeDevice { volume: volume("vol-b"), target: device, exclusive: false },
+    ] {
+        client.ask(&request)?;
+    }
+    Ok(())
+}
+
+/// Unpublishes the volumes of [`publish`].
+fn unpublish(stand: &Stand, directory: TargetPath, device: TargetPath) -> Result<()> {
+    let client = stand.helper()?;
+    client.ask(&Request::Unmount { volume: volume("vol-d"), target: directory })?;
+    client.ask(&Request::RemoveDevice { volume: volume("vol-b"), target: device })?;
+    Ok(())
+}
+
+/// Checks that neither volume can be deleted, and that each refusal says `part`.
+fn check_kept(stand: &Stand, part: &str) -> Result<()> {
+    let client = stand.helper()?;
+    for id in ["vol-d", "vol-b"] {
+        denied(client.request(&delete(id))?, ErrorKind::InUse, part)?;
+        denied(client.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
+    }
+    denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, part)?;
+    ensure!(stand.pool().entries()? == ["vol-b", "vol-d"], "{:?}", stand.pool().entries()?);
+    ensure!(fs::read(stand.pool().volume("vol-d").join("data/file"))? == b"content", "the content is lost");
+    Ok(())
+}
+
+fn delete_both(stand: &Stand) -> Result<()> {
+    let client = stand.helper()?;
+    client.ask(&delete("vol-d"))?;
+    client.ask(&delete("vol-b"))?;
+    Ok(())
+}
+
+fn take_away(path: &Path) -> Result<()> {
+    unmount(path, UnmountFlags::NOFOLLOW).with_context(|| format!("unmount {}", path.display()))
+}
+
+fn mount_tmpfs(path: &Path) -> Result<()> {
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(path))
+}
+
+fn the_publish_directory_is_taken_out_of_the_configuration(stand: &mut Stand) -> Result<()> {
+    let other = stand.work().join("other");
+    fs::create_dir(&other)?;
+    stand.kill_helper()?;
+    stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.display())];
+    stand.start_helper()?;
+    publish(&stand.helper()?, helper::target("other", "d"), helper::target("other", "b"))?;
+    fs::write(other.join("d/file"), "content")?;
+    stand.kill_helper()?;
+    stand.helper_flags.clear();
+    stand.start_helper()?;
+    check_kept(stand, &other.display().to_string())?;
+    let log = stand.running_helper()?.log()?;
+    for id in ["vol-d", "vol-b"] {
+        ensure!(log.contains(&format!("volume={id} path=\"{}/", other.display())), "the log does not say where: {log}");
+    }
+    let exclusive = Request::BindMount {
+        volume: volume("vol-d"),
+        target: target("d"),
+        flags: MountFlags::default(),
+        exclusive: true,
+    };
+    denied(stand.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/d")?;
+    let exclusive = Request::MakeDevice { volume: volume("vol-b"), target: target("b"), exclusive: true };
+    denied(stand.helper()?.request(&exclusive)?, ErrorKind::InUse, "other/b")?;
+    for name in ["d", "b"] {
+        take_away(&other.join(name))?;
+    }
+    // The helper cannot see that it is gone, and says what to do.
+    check_kept(stand, "then restart bulkhead-privhelper")?;
+    stand.restart_helper()?;
+    delete_both(stand)?;
+    fs::remove_dir_all(&other)?;
+    Ok(())
+}
+
+fn a_mount_hides_the_targets_parent(stand: &mut Stand) -> Result<()> {
+    let parent = stand.target("parent");
+    fs::create_dir(&parent)?;
+    publish(&stand.helper()?, target("parent/d"), target("parent/b"))?;
+    fs::write(parent.join("d/file"), "content")?;
+    mount_tmpfs(&parent)?;
+    stand.restart_helper()?;
+    check_kept(stand, "parent/")?;
+    take_away(&parent)?;
+    check_kept(stand, "parent/")?;
+    unpublish(stand, target("parent/d"), target("parent/b"))?;
+    delete_both(stand)?;
+    fs::remove_dir(&parent)?;
+    Ok(())
+}
+
+fn another_mount_lies_on_the_target(stand: &mut Stand) -> Result<()> {
+    publish(&stand.helper()?, target("d"), target("b"))?;
+    let (directory, device) = (stand.target("d"), stand.target("b"));
+    fs::write(directory.join("file"), "content")?;
+    mount_tmpfs(&directory)?;
+    mount_bind("/dev/null", &device)?;
+    stand.restart_helper()?;
+    check_kept(stand, "publish/")?;
+    for path in [&directory, &device] {
+        take_away(path)?;
+    }
+    check_kept(stand, "publish/")?;
+    unpublish(stand, target("d"), target("b"))?;
+    delete_both(stand)
+}
+
+fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -> Result<()> {
+    let published = stand.kubelet.prepare("vol-d", "pv-d", "pod")?;
+    let of_kubelet = |path: &str| helper::target("kubelet-pods", path);
+    let path = "pod/volumes/kubernetes.io~csi/pv-d/mount";
+    publish(&stand.helper()?, of_kubelet(path), target("b"))?;
+    fs::create_dir_all(published.join("sub/removed"))?;
+    fs::write(published.join("file"), "content")?;
+    let subpaths = stand.kubelet.root().join("pods/pod/volume-subpaths/pv-d/container");
+    for (source, name) in [("sub", "0"), ("sub/removed", "1")] {
+        fs::create_dir_all(subpaths.join(name))?;
+        mount_bind(published.join(source), subpaths.join(name))?;
+    }
+    // The pod removes and renames what is bound.
+    fs::remove_dir(published.join("sub/removed"))?;
+    fs::rename(published.join("sub"), published.join("renamed"))?;
+    stand.restart_helper()?;
+    let client = stand.helper()?;
+    // The kubelet publishes again, which finds it published; one target is all that is allowed.
+    let again = |target: TargetPath| Request::BindMount {
+        volume: volume("vol-d"),
+        target,
+        flags: MountFlags::default(),
+        exclusive: true,
+    };
+    client.ask(&again(of_kubelet(path)))?;
+    unpublish(stand, of_kubelet(path), target("b"))?;
+    for name in ["0", "1"] {
+        denied(client.request(&delete("vol-d"))?, ErrorKind::InUse, &format!("volume-subpaths/pv-d/container/{name}"))?;
+        denied(client.request(&again(target("d")))?, ErrorKind::InUse, "volume-subpaths")?;
+        take_away(&subpaths.join(name))?;
+        fs::remove_dir(subpaths.join(name))?;
+    }
+    fs::remove_dir_all(stand.kubelet.root().join("pods/pod"))?;
+    // It goes on without a restart.
+    delete_both(stand)
+}
+
+fn the_kubelet_has_bound_the_device_once_more(stand: &mut Stand) -> Result<()> {
+    let published = stand.kubelet.prepare_block("vol-b", "pv-b", "pod")?;
+    let device = helper::target("kubelet-csi", "volumeDevices/publish/pv-b/pod");
+    publish(&stand.helper()?, target("d"), device.clone())?;
+    let global = stand.kubelet.map_globally(&published, "pv-b", "pod")?;
+    stand.restart_helper()?;
+    let client = stand.helper()?;
+    client.ask(&Request::MakeDevice { volume: volume("vol-b"), target: device.clone(), exclusive: true })?;
+    unpublish(stand, target("d"), device)?;
+    denied(client.request(&Request::LoopDetach { volume: volume("vol-b") })?, ErrorKind::InUse, "/dev/pod")?;
+    denied(client.request(&Request::LoopAttach { volume: volume("vol-b"), read_only: true })?, ErrorKind::InUse, "")?;
+    denied(client.request(&delete("vol-b"))?, ErrorKind::InUse, "/dev/pod")?;
+    stand.kubelet.unmap_globally(&global)?;
+    client.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
+    delete_both(stand)
+}
+
+/// A path says nothing where somebody else can rename what is on it.
+fn the_directory_around_a_mount_is_renamed(stand: &mut Stand) -> Result<()> {
+    publish(&stand.helper()?, target("d"), target("b"))?;
+    fs::write(stand.target("d/file"), "content")?;
+    let theirs = stand.target("theirs");
+    let at = |name: &str| -> [PathBuf; 2] { ["d", "b"].map(|volume| theirs.join(name).join(volume)) };
+    let make = |name: &str| -> Result<()> {
+        fs::create_dir_all(theirs.join(name).join("d"))?;
+        fs::File::create(theirs.join(name).join("b"))?;
+        Ok(())
+    };
+    make("before")?;
+    fs::set_permissions(&theirs, PermissionsExt::from_mode(0o777))?;
+    for (source, bound) in [stand.target("d"), stand.target("b")].iter().zip(at("before")) {
+        mount_bind(source, &bound)?;
+    }
+    stand.restart_helper()?;
+    unpublish(stand, target("d"), target("b"))?;
+    fs::rename(theirs.join("before"), theirs.join("after"))?;
+    check_kept(stand, "theirs/before")?;
+    make("before")?;
+    check_kept(stand, "theirs/before")?;
+    stand.restart_helper()?;
+    check_kept(stand, "theirs/after")?;
+    for bound in at("after") {
+        take_away(&bound)?;
+    }
+    fs::remove_dir_all(&theirs)?;
+    // Nothing is left that anybody could have renamed.
+    delete_both(stand)
+}
+
+/// The copies that the kernel makes there go with their originals, and keep nobody from deleting a volume.
+fn the_publish_directory_is_visible_at_a_second_path(stand: &mut Stand) -> Result<()> {
+    let alias = stand.work().join("alias");
+    fs::create_dir(&alias)?;
+    mount_bind(stand.publish_directory(), &alias)?;
+    publish(&stand.helper()?, target("d"), target("b"))?;
+    fs::write(alias.join("d/file"), "content")?;
+    ensure!(mounts::at(&alias.join("d"))?.len() == 1, "no copy was made");
+    stand.restart_helper()?;
+    check_kept(stand, "work:")?;
+    unpublish(stand, target("d"), target("b"))?;
+    ensure!(mounts::below(&alias)?.is_empty(), "the copies have not gone with their originals");
+    delete_both(stand)?;
+    take_away(&alias)?;
+    fs::remove_dir(&alias)?;
+    Ok(())
+}
+
+fn a_look_at_start_fails(stand: &mut Stand) -> Result<()> {
+    looks_fail(stand, 9)
+}
+
+fn every_look_at_start_fails_in_turn(stand: &mut Stand) -> Result<()> {
+    looks_fail(stand, 1)
+}
+
+/// Each `stride`th look of a start fails: it refuses to serve, or keeps every volume that it served before.
+fn looks_fail(stand: &mut Stand, stride: usize) -> Result<()> {
+    publish(&stand.helper()?, target("d"), target("b"))?;
+    fs::write(stand.target("d/file"), "content")?;
+    stand.kill_helper()?;
+    for (call, error) in [
+        ("statx", "ENOMEM"),
+        ("openat2", "ENOMEM"),
+        ("openat", "ENOMEM"),
+        ("getdents64", "ENOMEM"),
+        ("ioctl", "EIO"),
+        ("read", "EIO"),
+        ("readlink", "ENOMEM"),
+    ] {
+        for number in (1..).step_by(stride) {
+            if !look_fails(stand, call, error, number).with_context(|| format!("{call} {number} with {error}"))? {
+                break;
+            }
+        }
+    }
+    stand.start_helper()?;
+    unpublish(stand, target("d"), target("b"))?;
+    delete_both(stand)
+}
+
+/// Starts a helper whose call of that number fails; whether it made so many.
+fn look_fails(stand: &Stand, call: &str, error: &str, number: usize) -> Result<bool> {
+    let traced = stand.work().join("trace");
+    let helper = stand.helper_command()?;
+    // Where the call is forbidden later, another takes its place.
+    let injection = format!("inject={call}:error={error}:when={number}:syscall=gettid");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-D", "-o"]).arg(&traced).args(["-e", &format!("trace={call}"), "-e", &injection]);
+    command.arg(helper.get_program()).args(helper.get_args()).current_dir("/");
+    let mut daemon = Daemon::start("helper", &mut command, &stand.logs())?;
+    let limit = stand.patience(Duration::from_secs(20));
+    let mut client = None;
+    let served = daemon.wait_until(limit, || {
+        client = Some(HelperClient::welcomed(&stand.helper_socket())?);
+        Ok(())
+    });
+    let injected = fs::read_to_string(&traced)?.contains("(INJECTED)");
+    match client {
+        Some(client) => {
+            for id in ["vol-d", "vol-b"] {
+                let response = client.request(&delete(id));
+                ensure!(!matches!(response, Ok(Ok(_))), "{id} was deleted");
+            }
+            daemon.kill()?;
+        }
+        None => {
+            ensure!(injected, "it does not serve: {served:?}");
+            ensure!(daemon.wait(limit)?.code() == Some(1), "it did not refuse in an orderly way");
+        }
+    }
+    ensure!(stand.pool().entries()? == ["vol-b", "vol-d"], "{:?}", stand.pool().entries()?);
+    ensure!(fs::read(stand.target("d/file"))? == b"content", "the content is lost");
+    Ok(injected)
+}
