@@ -35,18 +35,20 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
-    let mut outside = outside::take(config)?;
+    let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make)?;
-    let traces = host::claim(config, &mut host)?;
-    let jail = jail::enter(&host)?;
+    host::mark_new_pools(config, &mut host);
+    let mut jail = jail::enter(&host)?;
+    jail::claim_pools(config, &mut host, &mut jail)?;
     proof::prove(&host, &jail)?;
     let emptier = split::split(config, &host)?;
-    let state = recover::recover(config, host, &traces, jail, emptier)?;
+    let state = recover::recover(config, host, jail, emptier)?;
     let welcome = welcome::welcome(config, &state)?;
     let service = Arc::new(server::Service { state, welcome, allowed_uid: config.allowed_uid });
+    let listener = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;
     let threads = server::start(&service)?;
     filter::install(Process::Server, config.on_violation)?;
-    outside.ready();
-    server::serve(&service, &threads, &outside.listener).map_err(|errno| format!("cannot accept connections: {errno}"))
+    service_manager.ready();
+    server::serve(&service, &threads, &listener).map_err(|errno| format!("cannot accept connections: {errno}"))
 }

@@ -9,9 +9,10 @@ use rustix::fs::OFlags;
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
 use super::marker;
-use super::mountinfo::{self, Table};
 use super::pool::{self, HostPool};
-use crate::sys::{Errno, Result as SysResult, file};
+use super::traces::Traces;
+use crate::state::layout::MARKER;
+use crate::sys::file;
 
 /// The host, as far as the helper needs it.
 #[derive(Debug)]
@@ -24,9 +25,9 @@ pub struct Host {
     pub publish: Vec<Directory>,
     /// The frontend's sockets: which, in which directory, under which name.
     pub sockets: Vec<(Socket, Directory, String)>,
-    /// The mount namespace in which all of these are open. In a container nobody else may be in it: then it would end when
-    /// the helper leaves it, and no mount would be seen there any more.
-    pub namespace: OwnedFd,
+    /// The table of mounts and the directory of block devices. Earlier helpers may have left something in either, which is
+    /// looked at when the pools are locked: a helper publishes until it lets go of them.
+    pub traces: Traces,
 }
 
 impl Host {
@@ -37,22 +38,14 @@ impl Host {
     }
 }
 
-/// What earlier helpers may have left on the host.
-#[derive(Debug)]
-pub struct Traces {
-    /// All mounts.
-    pub mounts: Table,
-    /// Numbers of the loop devices that exist.
-    pub loops: Vec<u32>,
-}
-
 /// Looks at the host. Nothing is changed but by `open`.
 ///
 /// # Errors
 /// One sentence on what is doubtful and how to mend it. A pool's own trouble is in its entry instead.
 pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
-    let mounts = mountinfo::read()?;
+    let traces = Traces::open()?;
+    let mounts = traces.mounts()?;
     let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
     let pools: Vec<_> = config.pools.iter().map(|pool| pool::inspect(pool, &mounts)).collect();
@@ -76,26 +69,19 @@ pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
             sockets.push((socket, find(Role::Socket(socket), parent)?, name.to_string_lossy().into_owned()));
         }
     }
-    let namespace = file::open_at_start("/proc/self/ns/mnt", OFlags::RDONLY)
-        .map_err(|errno| format!("cannot open /proc/self/ns/mnt: {errno}"))?;
-    Ok(Host { loop_control, pools, publish, sockets, namespace })
+    Ok(Host { loop_control, pools, publish, sockets, traces })
 }
 
-/// Locks every pool, and then notes what earlier helpers may have left: one publishes until it lets go of its pools.
-///
-/// # Errors
-/// A sentence, when that cannot be looked at. A pool's own trouble is in its entry instead.
-pub fn claim(config: &Config, host: &mut Host) -> Result<Traces, String> {
+/// Marks the new pools. What goes wrong is in the pool's own entry.
+pub fn mark_new_pools(config: &Config, host: &mut Host) {
     for (pool, entry) in config.pools.iter().zip(&mut host.pools) {
-        if let Ok(found) = entry {
-            match marker::claim(&found.directory.descriptor, found.marker.take(), pool) {
-                Ok(marker) => found.marker = Some(marker),
-                Err(complaint) => *entry = Err(complaint),
-            }
+        if let Ok(found) = entry
+            && !found.marked
+            && let Err(errno) = marker::make(&found.directory.descriptor, Some(&pool.name))
+        {
+            *entry = Err(format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
         }
     }
-    let loops = loop_numbers().map_err(|errno| format!("cannot list /sys/block: {errno}"))?;
-    Ok(Traces { mounts: mountinfo::read()?, loops })
 }
 
 /// 5.14 is the first kernel with quotactl_fd(2); everything else that is needed is older.
@@ -106,20 +92,6 @@ pub fn check_kernel(release: &str) -> Result<(), String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= (5, 14) { Ok(()) } else { Err(format!("kernel {release} is too old: 5.14 or later is needed")) }
-}
-
-fn loop_numbers() -> SysResult<Vec<u32>> {
-    let mut numbers = Vec::new();
-    let list = file::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY)?;
-    file::each_entry(&list, |name| {
-        if let Some(number) = name.to_bytes().strip_prefix(b"loop") {
-            let number = std::str::from_utf8(number).ok().and_then(|number| number.parse::<u32>().ok());
-            numbers.push(number.ok_or(Errno::INVAL)?);
-        }
-        Ok(())
-    })?;
-    numbers.sort_unstable();
-    Ok(numbers)
 }
 
 #[cfg(test)]

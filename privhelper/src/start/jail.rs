@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use bulkhead_protocol::Socket;
 use rustix::fs::{Mode, OFlags};
 
+use super::config::Config;
 use super::directory::{self, Directory, Role};
 use super::host::Host;
+use super::marker;
 use crate::state::Place;
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};
@@ -124,6 +126,30 @@ fn open(host: &Host) -> SysResult<Jail> {
 
 fn open_pools(host: &Host) -> SysResult<Vec<Option<OwnedFd>>> {
     host.pools.iter().map(|pool| pool.as_ref().ok().map(|pool| pool.directory.open_inside()).transpose()).collect()
+}
+
+/// Locks every pool. One that cannot be locked leaves the jail; why is in its own entry.
+///
+/// # Errors
+/// A sentence, when there is nothing left to serve.
+pub fn claim_pools(config: &Config, host: &mut Host, jail: &mut Jail) -> Result<(), String> {
+    for ((pool, entry), inside) in config.pools.iter().zip(&mut host.pools).zip(&mut jail.pools) {
+        let (Ok(found), Some(directory)) = (&mut *entry, &*inside) else { continue };
+        match marker::claim(directory, pool) {
+            Ok(marker) => found.marker = Some(marker),
+            Err(complaint) => {
+                *inside = None;
+                mount::detach_private(&found.directory.role.point())
+                    .map_err(|errno| format!("cannot take pool {} out of the jail: {errno}", pool.name))?;
+                *entry = Err(complaint);
+            }
+        }
+    }
+    let complaints: Vec<_> = host.pools.iter().filter_map(|pool| pool.as_ref().err()).map(String::as_str).collect();
+    if complaints.len() < host.pools.len() {
+        return Ok(());
+    }
+    Err(format!("no pool can be served: {}", complaints.join("; ")))
 }
 
 /// Leaves only the pools in sight of a second process, in a mount namespace of its own, and opens them there.

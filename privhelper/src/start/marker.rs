@@ -15,19 +15,19 @@ const MAX_LENGTH: usize = 4096;
 /// The first line of a marker; the number is the layout of what is in the pool.
 const HEADER: &str = "bulkhead-pool 1";
 
-/// Opens and checks the marker of a pool. `None` if there is none and the pool is to get one at its first start: when its
-/// directory is empty and the root of a mount.
+/// Checks the marker of a pool. `false` if there is none and the pool is to get one at its first start: when its directory
+/// is empty and the root of a mount.
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
-pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<OwnedFd>, String> {
+pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<bool, String> {
     let shown = pool.directory.display();
     let fail = |what: &str, errno: Errno| format!("cannot {what} {shown}/{MARKER}: {errno}");
     match file::open(directory, MARKER, OFlags::RDONLY) {
         Ok(marker) => {
             let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
             check(&String::from_utf8_lossy(&content), pool)?;
-            Ok(Some(marker))
+            Ok(true)
         }
         Err(Errno::NOENT) if !is_mount_root => Err(format!(
             "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {shown}"
@@ -35,23 +35,22 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
         Err(Errno::NOENT) if !is_empty(directory).map_err(|errno| fail("look for", errno))? => Err(format!(
             "{shown} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {shown}"
         )),
-        Err(Errno::NOENT) => Ok(None),
+        Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(fail("open", errno)),
     }
 }
 
-/// Locks the marker of a pool for this helper. One that [`find`] has not found is made.
+/// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. One from outside would
+/// keep the host from unmounting the pool.
 ///
 /// # Errors
 /// One sentence on why the pool is not to be served.
-pub fn claim(directory: &OwnedFd, found: Option<OwnedFd>, pool: &PoolConfig) -> Result<OwnedFd, String> {
+pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> {
     let shown = pool.directory.display();
-    let marker = found.map_or_else(|| make(directory, Some(&pool.name)), Ok);
-    let marker = marker.map_err(|errno| format!("cannot write {shown}/{MARKER}: {errno}"))?;
-    match file::lock(&marker) {
-        Ok(()) => Ok(marker),
+    let marker = file::open(directory, MARKER, OFlags::RDONLY);
+    match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
         Err(Errno::AGAIN) => Err(format!("{shown} is served by another helper; stop it first")),
-        Err(errno) => Err(format!("cannot lock {shown}/{MARKER}: {errno}")),
+        marker => marker.map_err(|errno| format!("cannot lock {shown}/{MARKER}: {errno}")),
     }
 }
 
@@ -59,7 +58,7 @@ pub fn claim(directory: &OwnedFd, found: Option<OwnedFd>, pool: &PoolConfig) -> 
 ///
 /// # Errors
 /// `EXIST` if it is one.
-pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<OwnedFd> {
+pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<()> {
     let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
     let unfinished = format!("{MARKER}.new");
     match file::remove(directory, &*unfinished) {
@@ -74,8 +73,7 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<OwnedFd> 
         let _ = file::remove(directory, &*unfinished);
     }
     renamed?;
-    file::sync(directory)?;
-    Ok(marker)
+    file::sync(directory)
 }
 
 fn text(uuid: &str, name: Option<&PoolName>) -> String {
@@ -147,7 +145,7 @@ mod tests {
     #[test]
     fn a_directory_without_a_marker_becomes_a_pool_only_if_it_is_an_empty_mount() {
         in_directory(|directory| {
-            let found = |is_mount_root| find(directory, is_mount_root, &config()).map(|marker| marker.is_some());
+            let found = |is_mount_root| find(directory, is_mount_root, &config());
             assert_eq!(found(true), Ok(false));
             assert!(found(false).is_err_and(|error| error.contains("is not the root of a mount")));
             file::make_directory(directory, "lost+found", Mode::RWXU).expect("a directory");
@@ -164,7 +162,7 @@ mod tests {
             assert_eq!(make(directory, None).expect_err("there is one"), Errno::EXIST);
             let mode = file::status_at(directory, MARKER).expect("the marker").mode;
             assert_eq!(mode & 0o7777, 0o600);
-            assert!(find(directory, false, &config()).is_ok_and(|marker| marker.is_some()));
+            assert_eq!(find(directory, false, &config()), Ok(true));
             let other = PoolConfig { name: "slow".parse().expect("a name"), ..config() };
             assert!(find(directory, false, &other).is_err_and(|error| error.contains("is marked as pool fast")));
         });

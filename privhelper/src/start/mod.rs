@@ -13,4 +13,5 @@ pub mod privileges;
 pub mod proof;
 pub mod recover;
 pub mod split;
+mod traces;
 pub mod welcome;

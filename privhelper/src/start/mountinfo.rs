@@ -1,4 +1,4 @@
-//! The host's mount table (`/proc/self/mountinfo`, proc(5)). Only before the jail, which has no `/proc`.
+//! The lines of a mount table (`/proc/self/mountinfo`, proc(5)).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -6,12 +6,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::MountFlags;
-use rustix::fs::OFlags;
-
-use crate::sys::file;
-
-/// The longest table that is read, some million mounts.
-const MAX_TABLE: usize = 256 << 20;
 
 /// The mounts, by their ids, which are the same as from statx(2).
 pub type Table = BTreeMap<u64, Mount>;
@@ -39,18 +33,11 @@ pub struct Mount {
     pub filesystem: String,
 }
 
-/// Reads the table of this mount namespace.
+/// Reads a table. Each byte is read as one character: paths need not be UTF-8.
 ///
 /// # Errors
-/// A sentence, when it cannot be read, or a line is not understood: it might be the mount of a volume.
-pub fn read() -> Result<Table, String> {
-    let table = file::open_at_start("/proc/self/mountinfo", OFlags::RDONLY);
-    let table = table.and_then(|table| file::read_up_to(table, MAX_TABLE));
-    parse(&table.map_err(|errno| format!("cannot read /proc/self/mountinfo: {errno}"))?)
-}
-
-/// Each byte is read as one character: paths need not be UTF-8.
-fn parse(table: &[u8]) -> Result<Table, String> {
+/// A sentence, when a line is not understood.
+pub fn parse(table: &[u8]) -> Result<Table, String> {
     let text: String = table.iter().copied().map(char::from).collect();
     let read = |line| mount(line).ok_or_else(|| format!("cannot understand the line {line:?} of /proc/self/mountinfo"));
     text.lines().map(read).collect()

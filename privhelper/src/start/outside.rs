@@ -1,29 +1,34 @@
 //! What the helper gets from outside: the socket at which the frontend connects, and the service manager's.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::net::SocketType;
 
 use super::config::Config;
+use super::directory;
 use crate::log;
 use crate::sys::{Errno, file, socket};
 
-/// The only two descriptors that come from outside or lead there: where the frontend connects, and where the service
-/// manager waits for the message that the helper is ready.
+/// Where the frontend connects.
 #[derive(Debug)]
-pub struct Outside {
-    /// The listening socket.
-    pub listener: OwnedFd,
-    service_manager: Option<OwnedFd>,
+pub enum Listener {
+    /// The socket that systemd has passed.
+    Passed(OwnedFd),
+    /// The path of a socket that is yet to be made, and the directory that is to hold it.
+    Own(PathBuf, OwnedFd),
 }
 
-/// Takes the socket that systemd passes, or makes the helper's own; closes every other descriptor.
+/// Where the service manager waits for the message that the helper is ready, if it does.
+#[derive(Debug)]
+pub struct ServiceManager(Option<OwnedFd>);
+
+/// Takes what the service manager passes; closes every other descriptor.
 ///
 /// # Errors
 /// A sentence on what is wrong with the socket.
-pub fn take(config: &Config) -> Result<Outside, String> {
+pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
     // Everything that is made gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
@@ -32,24 +37,47 @@ pub fn take(config: &Config) -> Result<Outside, String> {
     let null = file::open_at_start("/dev/null", OFlags::RDWR);
     null.and_then(rustix::stdio::dup2_stdin).map_err(|errno| format!("cannot open /dev/null: {errno}"))?;
     let listener = match (passed, &config.socket) {
-        (Some(passed), _) => passed,
-        (None, Some(path)) => listen(path, config.allowed_uid)
-            .map_err(|errno| format!("cannot create the socket {}: {errno}", path.display()))?,
+        (Some(passed), _) => Listener::Passed(passed),
+        (None, Some(path)) => {
+            let directory = path.parent().ok_or(Errno::INVAL).and_then(directory::open);
+            Listener::Own(path.clone(), directory.map_err(|errno| cannot_create(path, errno))?)
+        }
         (None, None) => return Err("no socket to listen on: give --socket, or have systemd pass one".to_owned()),
     };
-    Ok(Outside { listener, service_manager: connect_service_manager() })
+    Ok((listener, ServiceManager(connect_service_manager())))
 }
 
-impl Outside {
+impl Listener {
+    /// The listening socket. The helper's own takes the place of an older one, so it is made last, when it is certain that
+    /// no other helper serves the pools.
+    ///
+    /// # Errors
+    /// A sentence, when it cannot be made.
+    pub fn listen(self, config: &Config) -> Result<OwnedFd, String> {
+        let (path, directory) = match self {
+            Self::Passed(socket) => return Ok(socket),
+            Self::Own(path, directory) => (path, directory),
+        };
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL);
+        name.and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)))
+            .map_err(|errno| cannot_create(&path, errno))
+    }
+}
+
+impl ServiceManager {
     /// Tells systemd that requests are served.
-    pub fn ready(&mut self) {
-        if let Some(manager) = self.service_manager.take()
+    pub fn ready(self) {
+        if let Some(manager) = self.0
             && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
             log::warning!("cannot notify systemd that the helper is ready errno={errno}");
         }
         log::info!("serving requests");
     }
+}
+
+fn cannot_create(socket: &Path, errno: Errno) -> String {
+    format!("cannot create the socket {}: {errno}", socket.display())
 }
 
 /// The socket that systemd passes, if it passes one (sd_listen_fds(3)).
@@ -70,12 +98,6 @@ fn take_passed() -> Result<Option<OwnedFd>, String> {
         );
     }
     Ok(Some(passed))
-}
-
-fn listen(path: &Path, uid: u32) -> Result<OwnedFd, Errno> {
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL)?;
-    let parent = file::open_at_start(path.parent().ok_or(Errno::INVAL)?, OFlags::PATH | OFlags::DIRECTORY)?;
-    socket::listen(&parent, name, SocketType::SEQPACKET, Some(uid))
 }
 
 fn connect_service_manager() -> Option<OwnedFd> {

@@ -17,7 +17,9 @@ use crate::sys::quota::{self, QuotaState};
 pub struct HostPool {
     /// Its directory.
     pub directory: Directory,
-    /// Its marker, unless it is yet to be made.
+    /// Whether it has a marker, or is to get one.
+    pub marked: bool,
+    /// Its marker, once it is locked.
     pub marker: Option<OwnedFd>,
     /// What every mount of its volumes has because the pool's own mount has it.
     pub inherited: MountFlags,
@@ -35,7 +37,7 @@ pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> 
         .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
     let status = file::status(&directory).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
     // First of all: without its disk it does not matter what else is wrong with the filesystem that shows instead.
-    let marker = marker::find(&directory, status.mount_root, config)?;
+    let marked = marker::find(&directory, status.mount_root, config)?;
     let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
     let point = mount.point.display();
     if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
@@ -59,7 +61,7 @@ pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> 
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
         .map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
-    Ok(HostPool { directory, marker, inherited: mount.flags(), warnings })
+    Ok(HostPool { directory, marked, marker: None, inherited: mount.flags(), warnings })
 }
 
 fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<(), String> {

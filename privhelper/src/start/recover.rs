@@ -1,5 +1,5 @@
-//! Step 5 of the helper's life: all that it knows is rebuilt from the pools, and from the mounts and the loop devices that
-//! were noted outside. Nothing below a publish directory is walked: a foreign mount there may hang.
+//! Step 5 of the helper's life: all that it knows is rebuilt from the pools, and from the host's mounts and loop devices.
+//! Nothing below a publish directory is walked: a foreign mount there may hang.
 
 mod published;
 
@@ -12,12 +12,12 @@ use rustix::fs::OFlags;
 
 use self::published::Place;
 use super::config::{Config, PublishConfig};
-use super::host::{Host, Traces};
+use super::host::Host;
 use super::jail::Jail;
 use super::mountinfo::Table;
 use super::pool::HostPool;
 use crate::log;
-use crate::state::layout::{self, Entry, MARKER};
+use crate::state::layout::{self, Entry};
 use crate::state::{
     Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory, Record,
     Served, Share, Sockets, State, Volume, Volumes, limits,
@@ -44,9 +44,9 @@ struct Recovery {
 ///
 /// # Errors
 /// A sentence, when there is nothing left to serve.
-pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
-    // The proof was its last use, and it would be a way back.
-    drop(host.namespace);
+pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
+    // Every pool is locked by now: no other helper adds to these.
+    let (mounts, loops) = (host.traces.mounts()?, host.traces.loops()?);
     let mut publish_directories = Vec::new();
     for (PublishConfig { name, path, shape }, root) in config.publish.iter().zip(jail.publish) {
         let host_path = Text::new(path.to_string_lossy());
@@ -70,10 +70,10 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
     let mut taken = Vec::new();
     for ((pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
         let directory = directory.ok_or_else(|| "it is not in the jail".to_owned());
-        let take = |found| recovery.take(pool, config.project_ids, found, directory?, &traces.mounts);
+        let take = |found| recovery.take(pool, config.project_ids, found, directory?, &mounts);
         taken.push((pool, found.and_then(take)));
     }
-    let none = taken.iter().all(|(_, served)| served.is_err());
+    // A pool that is there and cannot be listed does not end the start: what it has published can still be unpublished.
     for (pool, served) in taken {
         let served = served.and_then(|served| recovery.list(served));
         if let Err(condition) = &served {
@@ -81,16 +81,12 @@ pub fn recover(config: &Config, host: Host, traces: &Traces, jail: Jail, emptier
         }
         recovery.state.pools.push(Pool { config: pool.clone(), state: served });
     }
-    // A pool that is there and cannot be listed does not end the start: what it has published can still be unpublished.
-    if none {
-        return Err("no pool can be served; see the lines above".to_owned());
-    }
     // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is emptied.
     for deletion in std::mem::take(&mut recovery.deleted) {
         recovery.state.deletions.add(deletion);
     }
-    recovery.find_devices(&traces.loops);
-    recovery.find_mounts(&traces.mounts, &host.publish)?;
+    recovery.find_devices(&loops);
+    recovery.find_mounts(&mounts, &host.publish)?;
     Ok(recovery.state)
 }
 
@@ -110,11 +106,8 @@ impl Recovery {
         let root = directory.try_clone().map_err(|error| error.to_string())?;
         let filesystem = self.filesystems.entry(device).or_insert_with(|| Filesystem::new(root, project_ids));
         let filesystem = Arc::clone(filesystem);
-        // A descriptor from outside would keep the host from unmounting the pool: take the lock again from inside.
-        let marker = file::open(&directory, MARKER, OFlags::RDONLY).map_err(fail)?;
-        let HostPool { marker: outside, inherited, warnings, .. } = found;
-        outside.map_or(Ok(()), file::unlock).map_err(fail)?;
-        file::lock(&marker).map_err(|_| "another helper serves it now".to_owned())?;
+        let HostPool { marker, inherited, warnings, .. } = found;
+        let marker = marker.ok_or("it is not locked")?;
         self.places.push((device, place));
         let config = config.clone();
         Ok(Served { config, directory, filesystem, inherited, warnings, _marker: marker })

@@ -15,7 +15,7 @@ use rustix::fs::{
     Timespec, Timestamps, UTIME_NOW,
 };
 
-use super::{Errno, Result, checked};
+use super::{Errno, Result, checked, with_patience};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -111,7 +111,7 @@ pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<
 /// Calls `act` for each entry of a directory that is open for reading, from its beginning, with a buffer of fixed size.
 /// Names that are no UTF-8 are names like any other.
 pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>) -> Result<()> {
-    rustix::fs::seek(directory, SeekFrom::Start(0))?;
+    rewind(directory)?;
     let mut buffer = [MaybeUninit::uninit(); 4 << 10];
     let mut entries = RawDir::new(directory, &mut buffer);
     while let Some(entry) = entries.next() {
@@ -177,18 +177,12 @@ pub fn touch_and_sync(directory: impl AsFd) -> Result<()> {
 /// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else holds it for two seconds more. A copy of the
 /// descriptor in a process that is about to close it, or was just killed, holds the lock for a moment.
 pub fn lock(file: impl AsFd) -> Result<()> {
-    for _ in 0..100 {
-        match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN) => std::thread::sleep(std::time::Duration::from_millis(20)),
-            result => return result,
-        }
-    }
-    Err(Errno::AGAIN)
+    with_patience(Errno::AGAIN, || rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive))
 }
 
-/// Gives up the lock of an open file, also for copies of the descriptor in other processes.
-pub fn unlock(file: impl AsFd) -> Result<()> {
-    rustix::fs::flock(file, rustix::fs::FlockOperation::Unlock)
+/// Goes back to the beginning of an open file.
+pub fn rewind(file: impl AsFd) -> Result<()> {
+    rustix::fs::seek(file, SeekFrom::Start(0)).map(drop)
 }
 
 /// Reads at most `limit` bytes of an open file; `EFBIG` if there are more.

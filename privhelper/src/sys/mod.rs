@@ -23,3 +23,14 @@ fn checked(returned: i64) -> Result<i64> {
         Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
     }
 }
+
+/// Repeats a call that fails with `passing`, for two seconds.
+pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..100 {
+        match call() {
+            Err(errno) if errno == passing => std::thread::sleep(std::time::Duration::from_millis(20)),
+            result => return result,
+        }
+    }
+    Err(passing)
+}
