@@ -2,14 +2,15 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::Mode;
+use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
-use crate::sys::{Errno, Result as SysResult, file, mount};
+use crate::state::TRIAL;
+use crate::sys::{Errno, Result as SysResult, file, mount, with_patience};
 
-/// The name of the trial mount. The kubelet takes no directory of that name for a pod.
-const TRIAL: &str = ".bulkhead-trial";
+/// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
 /// Proves for each publish directory that a mount made in the jail appears on the host, and that it goes when it is
 /// unmounted.
@@ -19,8 +20,15 @@ const TRIAL: &str = ".bulkhead-trial";
 pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
     for (outside, inside) in host.publish.iter().zip(&jail.publish) {
         let shown = outside.path.display();
-        let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes)
-            .map_err(|errno| format!("cannot perform a trial mount in {shown}: {errno}"))?;
+        let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes).map_err(|errno| match errno {
+            Errno::BUSY => {
+                format!("the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}")
+            }
+            Errno::EXIST => {
+                format!("something other than a trial mount is at {shown}/{TRIAL}; unmount it and remove it")
+            }
+            errno => format!("cannot perform a trial mount in {shown}: {errno}"),
+        })?;
         if !appeared || !went {
             let what = if appeared { "unmounting" } else { "a mount" };
             return Err(format!(
@@ -33,13 +41,10 @@ pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
 
 /// Mounts `source` in the jail and unmounts it; whether it appeared outside, and whether it went.
 fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult<(bool, bool)> {
-    // A helper that was killed here may have left its trial behind.
-    while file::status_at(inside, TRIAL).is_ok_and(|status| status.mount_root) {
-        mount::unmount_entry(inside.as_fd(), TRIAL)?;
-    }
     match file::make_directory(inside, TRIAL, Mode::RWXU) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
+        // A helper that was killed here has left its trial behind.
+        Err(Errno::EXIST) => take_away(inside)?,
+        made => made?,
     }
     let seen = || -> SysResult<bool> {
         let status = file::status_at(outside, TRIAL)?;
@@ -47,8 +52,40 @@ fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult
     };
     mount::attach(mount::clone_of(source)?, file::open_entry(inside, TRIAL)?)?;
     let appeared = seen();
-    mount::unmount_entry(inside.as_fd(), TRIAL)?;
+    unmount(inside)?;
     let gone = seen().map(|seen| !seen);
     file::remove_directory(inside, TRIAL)?;
     Ok((appeared?, gone?))
+}
+
+/// Unmounts what earlier trials have left, and nothing else.
+///
+/// # Errors
+/// `EXIST` if it is something else: each trial shows an empty tmpfs of root's.
+fn take_away(inside: &OwnedFd) -> SysResult<()> {
+    loop {
+        let entry = file::open_entry(inside, TRIAL)?;
+        let status = file::status(&entry)?;
+        let mut is_trial = status.uid == 0 && status.mode & 0o7777 == 0o700;
+        if status.mount_root {
+            is_trial &= rustix::fs::fstatfs(&entry)?.f_type == TMPFS;
+        }
+        file::each_entry(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, |_| {
+            is_trial = false;
+            Ok(())
+        })?;
+        if !is_trial {
+            return Err(Errno::EXIST);
+        }
+        if !status.mount_root {
+            return Ok(());
+        }
+        drop(entry);
+        unmount(inside)?;
+    }
+}
+
+/// Unmounts a trial. A program that looks at every new mount may have it open for a moment.
+fn unmount(inside: &OwnedFd) -> SysResult<()> {
+    with_patience(Errno::BUSY, || mount::unmount_entry(inside.as_fd(), TRIAL))
 }

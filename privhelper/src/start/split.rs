@@ -7,7 +7,7 @@ use super::filter::{self, Process};
 use super::host::Host;
 use super::jail;
 use super::privileges;
-use crate::sys::{process, socket};
+use crate::sys::{Errno, process, socket};
 use crate::{emptier, log};
 
 /// Forks the emptier, and returns the line to it.
@@ -17,8 +17,12 @@ use crate::{emptier, log};
 pub fn split(config: &Config, host: &Host) -> Result<OwnedFd, String> {
     let (line, other) =
         socket::pair().map_err(|errno| format!("cannot create the socket pair for the emptier: {errno}"))?;
-    if !process::fork().map_err(|errno| format!("cannot fork the emptier: {errno}"))? {
-        return Ok(line);
+    match process::fork() {
+        Ok(false) => return Ok(line),
+        Ok(true) => {}
+        // This is the child. Its parent has ended and has said why.
+        Err(Errno::SRCH) => std::process::exit(1),
+        Err(errno) => return Err(format!("cannot fork the emptier: {errno}")),
     }
     let result = live_as_emptier(config, host, &other);
     // The server ends with its emptier, also if nobody reads what the emptier says at last.

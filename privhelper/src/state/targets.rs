@@ -8,6 +8,10 @@ use rustix::fs::{FileType, OFlags};
 use super::{Kind, failed, vol_data};
 use crate::sys::{Errno, file};
 
+/// The name below each publish directory at which the start tries a mount. The kubelet takes no directory of that name for
+/// a pod.
+pub const TRIAL: &str = ".bulkhead-trial";
+
 /// A directory below which volumes are published.
 #[derive(Debug)]
 pub struct PublishDirectory {
@@ -24,7 +28,7 @@ pub struct PublishDirectory {
 /// Which targets are allowed below a publish directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Any.
+    /// Any but that of the start's own trial.
     Any,
     /// `<pod uid>/volumes/kubernetes.io~csi/<pv>/mount`: the kubelet's `pods`.
     KubeletPods,
@@ -41,7 +45,7 @@ impl PublishDirectory {
         if self.shape.allows(&target.path, kind) {
             return Ok(());
         }
-        let message = format!("target {target} is not a path at which the kubelet publishes a {kind}");
+        let message = format!("target {target} is not a path at which a {kind} may be published");
         Err(Error::new(ErrorKind::Refused, message))
     }
 
@@ -90,7 +94,7 @@ impl Shape {
     /// Whether a volume of a kind may be published at a path.
     pub fn allows(self, path: &RelativePath, kind: Kind) -> bool {
         match (self, kind) {
-            (Self::Any, _) => true,
+            (Self::Any, _) => path.components().next() != Some(TRIAL),
             (Self::KubeletPods, Kind::Directory) | (Self::KubeletDevices, Kind::Block) => self.vol_data(path).is_some(),
             (Self::KubeletPods, Kind::Block) | (Self::KubeletDevices, Kind::Directory) => false,
         }
@@ -167,6 +171,9 @@ mod tests {
             (Shape::KubeletDevices, GLOBAL_MAP, false, false),
             (Shape::Any, "anything", true, true),
             (Shape::Any, POD, true, true),
+            (Shape::Any, TRIAL, false, false),
+            (Shape::Any, ".bulkhead-trial/a", false, false),
+            (Shape::Any, "a/.bulkhead-trial", true, true),
         ] {
             assert_eq!(shape.allows(&path(text), Kind::Directory), directory, "{shape:?} {text}");
             assert_eq!(shape.allows(&path(text), Kind::Block), block, "{shape:?} {text}");

@@ -68,7 +68,7 @@ fn a_helper_publishes_while_its_successor_waits(stand: &mut Stand) -> Result<()>
             client = Some(HelperClient::welcomed(&stand.helper_socket())?);
             Ok(())
         })?;
-        for client in client {
+        if let Some(client) = client {
             denied(client.request(&delete(&directory))?, ErrorKind::InUse, "published")?;
             denied(client.request(&delete(&block))?, ErrorKind::InUse, "published")?;
             ensure!(fs::read(stand.target("d/file"))? == b"content");
