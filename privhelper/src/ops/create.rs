@@ -22,7 +22,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
         }
         return Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")));
     }
-    let reservation = pool.filesystem.reserve(&pool.config, &spec)?;
+    let reservation = pool.filesystem.reserve(&pool.config, &spec, state.measure(pool)?)?;
     let project = reservation.project();
     let record = Record { spec, unused: true };
     let content = match build(pool, id, &record, project) {

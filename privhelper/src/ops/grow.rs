@@ -24,7 +24,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
     }
     let pool = state.pool_at(volume.pool)?;
     let growth = Share::of(&new.spec, volume.project).growth_from(old.spec.size);
-    let reservation = pool.filesystem.reserve_growth(&pool.config, growth)?;
+    let reservation = pool.filesystem.reserve_growth(&pool.config, growth, state.measure(pool)?)?;
     let limit = |size: Bytes, inodes: Inodes| match volume.project {
         Some(project) => pool.filesystem.set_quota(project, limits(size, inodes)),
         None => Ok(()),
@@ -53,7 +53,7 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     let pool = state.pool_at(volume.pool)?;
     let new = Record { spec: VolumeSpec { size, ..old.spec }, ..old };
     let growth = Share::of(&new.spec, volume.project).growth_from(old.spec.size);
-    let reservation = pool.filesystem.reserve_growth(&pool.config, growth)?;
+    let reservation = pool.filesystem.reserve_growth(&pool.config, growth, state.measure(pool)?)?;
     let cannot = |errno| failed("grow the image of volume", id, errno);
     let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR).map_err(cannot)?;
     let extended = extend(&image, old.spec.size.get(), size.get(), growth.preallocated);

@@ -8,7 +8,7 @@ use rustix::fs::{FileType, OFlags};
 
 use super::loops::attached;
 use super::target::Target;
-use crate::state::{Deletion, Kind, Served, Share, State, Volume, failed, layout};
+use crate::state::{Deletion, Kind, Served, Share, State, Strays, Volume, failed, layout};
 use crate::sys::file;
 use crate::sys::loopdevice::MAJOR;
 
@@ -96,8 +96,7 @@ pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply
 /// Free space and condition of a pool.
 pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
-    let room =
-        pool.filesystem.room(&pool.config).map_err(|errno| failed("determine the free space of pool", name, errno))?;
+    let room = pool.filesystem.room(&pool.config, state.measure(pool)?);
     let available = whole_steps(room.available);
     Ok(Reply::Pool(PoolStatus {
         quota: pool.config.quota,
@@ -124,11 +123,11 @@ fn conditions(state: &State, index: usize, pool: &Served) -> Vec<Text> {
     let mut conditions: Vec<String> = Vec::new();
     if !pool.has_quotas() {
         conditions.push(NOT_ENFORCED.to_owned());
-    } else if let Ok(Some((project, bytes))) = pool.filesystem.strays() {
-        conditions.push(format!(
-            "{bytes} bytes are charged to projects that no volume has (the first is {}): a pod may be evading its quota; see SECURITY.md",
-            project.0
-        ));
+    } else {
+        match pool.filesystem.strays() {
+            Ok(strays) => conditions.extend(evasion(&strays)),
+            Err(errno) => conditions.push(format!("cannot look for projects that no volume has: {errno}")),
+        }
     }
     let charged = state.deletions.charged(index);
     if let Some(Deletion { name, share: Share { project: Some(project), .. }, .. }) = charged.first() {
@@ -141,9 +140,39 @@ fn conditions(state: &State, index: usize, pool: &Served) -> Vec<Text> {
     conditions.into_iter().take(4).map(Text::new).collect()
 }
 
+fn evasion(strays: &Strays) -> Option<String> {
+    let seen = strays.first.map(|first| {
+        format!(
+            "{} bytes and {} files are charged to projects that no volume has (the first is {}): a pod may be evading its quota; see SECURITY.md",
+            strays.bytes, strays.inodes, first.0
+        )
+    });
+    let cut = strays.cut.then(|| "there are too many projects to look at all of them".to_owned());
+    let parts: Vec<String> = cut.into_iter().chain(seen).collect();
+    (!parts.is_empty()).then(|| parts.join(", and "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::quota::ProjectId;
+
+    #[test]
+    fn evasion_is_told_by_bytes_by_files_and_by_what_was_not_looked_at() {
+        let text = |first: Option<u32>, cut| {
+            let strays = Strays { first: first.map(ProjectId), bytes: 0, inodes: 9, cut };
+            evasion(&strays).unwrap_or_default()
+        };
+        assert_eq!(text(None, false), "");
+        assert!(
+            text(Some(4711), false)
+                .starts_with("0 bytes and 9 files are charged to projects that no volume has (the first is 4711)")
+        );
+        assert_eq!(text(None, true), "there are too many projects to look at all of them");
+        assert!(
+            text(Some(1), true).starts_with("there are too many projects to look at all of them, and 0 bytes and 9")
+        );
+    }
 
     #[test]
     fn sizes_are_rounded_down_to_whole_steps() {

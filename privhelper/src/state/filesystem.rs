@@ -2,11 +2,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bulkhead_protocol::{Bytes, Error, ErrorKind, Inodes, QuotaMode, VolumeSpec};
 use caps::Capability;
 
-use super::ledger::{Ledger, Room, Share, Space};
+use super::cached::Cached;
+use super::ledger::{Ledger, Measured, Room, Share, Space, take_project};
 use super::{PoolConfig, failed, lock};
 use crate::sys::Result as SysResult;
 use crate::sys::capability::raise;
@@ -22,19 +24,42 @@ pub struct Filesystem {
     root: OwnedFd,
     project_ids: (u32, u32),
     ledger: Mutex<Ledger>,
+    capacity: Cached<u64>,
+    strays: Cached<Strays>,
+}
+
+/// What is charged to projects that no volume has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strays {
+    /// The first of them.
+    pub first: Option<ProjectId>,
+    /// How many bytes.
+    pub bytes: u64,
+    /// How many inodes.
+    pub inodes: u64,
+    /// Whether there are more projects than are looked at.
+    pub cut: bool,
 }
 
 /// A share that is taken for a volume. It is given back when this is dropped, unless it is kept.
 #[derive(Debug)]
 pub struct Reservation {
     filesystem: Arc<Filesystem>,
-    share: Option<Share>,
+    share: Share,
+    kept: bool,
 }
+
+/// How long the sum over all volumes is good for. What volumes write, free and are given does not change it.
+const CAPACITY_LASTS: Duration = Duration::from_secs(1);
+/// How long a look at all projects is good for.
+const STRAYS_LAST: Duration = Duration::from_secs(5);
 
 impl Filesystem {
     /// A filesystem without volumes, by one of its directories.
     pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
-        Arc::new(Self { root, project_ids, ledger: Mutex::new(Ledger::new(project_ids)) })
+        let ledger = Mutex::new(Ledger::new(project_ids));
+        let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Cached::new(STRAYS_LAST));
+        Arc::new(Self { root, project_ids, ledger, capacity, strays })
     }
 
     /// Adds the share of a volume that was found at start.
@@ -48,8 +73,24 @@ impl Filesystem {
     }
 
     /// The room there is for a pool.
-    pub fn room(&self, pool: &PoolConfig) -> SysResult<Room> {
-        self.room_in(&lock(&self.ledger), pool)
+    pub fn room(&self, pool: &PoolConfig, measured: Measured) -> Room {
+        lock(&self.ledger).room(measured, pool)
+    }
+
+    /// Measures the filesystem. `images` sums up what images occupy that no project counts.
+    pub fn measure(&self, images: impl FnOnce() -> SysResult<u64>) -> SysResult<Measured> {
+        let capacity = self.capacity.get(|| {
+            let projects = lock(&self.ledger).projects.clone();
+            let before = self.space()?.free;
+            let mut occupied = images()?;
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            for project in projects {
+                occupied = occupied.saturating_add(quota::get(&self.root, project)?.used_bytes);
+            }
+            // What is written or freed meanwhile is then counted in neither, rather than in both.
+            Ok(self.space()?.free.min(before).saturating_add(occupied))
+        })?;
+        Ok(Measured { space: self.space()?, capacity })
     }
 
     /// Space on the filesystem.
@@ -63,43 +104,51 @@ impl Filesystem {
     ///
     /// # Errors
     /// `NoSpace` when the pool may not promise that much, or no project id is free.
-    pub fn reserve(self: &Arc<Self>, pool: &PoolConfig, spec: &VolumeSpec) -> Result<Reservation, Error> {
-        let mut ledger = lock(&self.ledger);
-        self.check_room(&ledger, pool, Share::of(spec, None))?;
-        let project = match pool.quota {
-            QuotaMode::Enforced => Some(ledger.take_project(|candidate| Ok(self.quota(candidate)?.is_unused()))),
-            QuotaMode::None => None,
-        };
-        let project = project.transpose().map_err(|errno| failed("take a project id in pool", &pool.name, errno))?;
-        let share = Share::of(spec, project);
-        ledger.add(share);
-        Ok(Reservation { filesystem: Arc::clone(self), share: Some(share) })
+    pub fn reserve(
+        self: &Arc<Self>,
+        pool: &PoolConfig,
+        spec: &VolumeSpec,
+        measured: Measured,
+    ) -> Result<Reservation, Error> {
+        let mut reservation = self.reserve_growth(pool, Share::of(spec, None), measured)?;
+        if pool.quota == QuotaMode::Enforced {
+            let taken = take_project(&self.ledger, |candidate| Ok(self.quota(candidate)?.is_unused()));
+            let taken = taken.map_err(|errno| failed("take a project id in pool", &pool.name, errno))?;
+            reservation.share.project = Some(taken.ok_or_else(|| self.no_project(pool))?);
+        }
+        Ok(reservation)
     }
 
     /// Takes what a volume needs in addition to grow.
     ///
     /// # Errors
     /// `NoSpace` when the pool may not promise that much.
-    pub fn reserve_growth(self: &Arc<Self>, pool: &PoolConfig, growth: Share) -> Result<Reservation, Error> {
+    pub fn reserve_growth(
+        self: &Arc<Self>,
+        pool: &PoolConfig,
+        share: Share,
+        measured: Measured,
+    ) -> Result<Reservation, Error> {
         let mut ledger = lock(&self.ledger);
-        self.check_room(&ledger, pool, growth)?;
-        ledger.add(growth);
-        Ok(Reservation { filesystem: Arc::clone(self), share: Some(growth) })
+        let limit = ledger.room(measured, pool).limit(share.preallocated);
+        if share.bytes > limit {
+            let message = format!(
+                "pool {} has room for {limit} bytes, but {} bytes are requested; delete volumes or enlarge the pool",
+                pool.name, share.bytes
+            );
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        }
+        ledger.add(share);
+        Ok(Reservation { filesystem: Arc::clone(self), share, kept: false })
     }
 
-    fn check_room(&self, ledger: &Ledger, pool: &PoolConfig, share: Share) -> Result<(), Error> {
-        let room = self
-            .room_in(ledger, pool)
-            .map_err(|errno| failed("determine the free space of pool", &pool.name, errno))?;
-        let limit = room.limit(share.preallocated);
-        if share.bytes <= limit {
-            return Ok(());
-        }
+    fn no_project(&self, pool: &PoolConfig) -> Error {
+        let (first, last) = self.project_ids;
         let message = format!(
-            "pool {} has room for {limit} bytes, but {} bytes are requested; delete volumes or enlarge the pool",
-            pool.name, share.bytes
+            "pool {} has no free project id: of {first} to {last}, all that were tried belong to volumes or have files charged to them; see the pool's conditions, or widen --project-ids",
+            pool.name
         );
-        Err(Error::new(ErrorKind::NoSpace, message))
+        Error::new(ErrorKind::NoSpace, message)
     }
 
     /// What a project uses and may use.
@@ -114,20 +163,23 @@ impl Filesystem {
         quota::set(&self.root, project, bytes, inodes)
     }
 
-    /// Bytes charged to projects that no volume has: the owner of a file can move it into any project, and so out of its
-    /// quota. The first such project and the sum, if there is one. The kubelet's own projects are left out.
-    pub fn strays(&self) -> SysResult<Option<(ProjectId, u64)>> {
+    /// What is charged to projects that no volume has: the owner of a file can move it into any project, and so out of its
+    /// quota. The kubelet's own projects are left out.
+    pub fn strays(&self) -> SysResult<Strays> {
         const LAST: u32 = KUBELET_PROJECTS - 1;
-        let ours = lock(&self.ledger).projects.clone();
-        let mut strays = None;
-        self.walk((1, LAST), |project, found| {
-            if found.used_bytes > 0 && !ours.contains(&project) {
-                let (first, sum): (ProjectId, u64) = strays.unwrap_or((project, 0));
-                strays = Some((first, sum.saturating_add(found.used_bytes)));
-            }
-            Ok(())
-        })?;
-        Ok(strays)
+        self.strays.get(|| {
+            let mut strays = Strays::default();
+            strays.cut = self.walk((1, LAST), |project, found| {
+                let used = found.used_bytes > 0 || found.used_inodes > 0;
+                if used && !lock(&self.ledger).projects.contains(&project) {
+                    strays.first.get_or_insert(project);
+                    strays.bytes = strays.bytes.saturating_add(found.used_bytes);
+                    strays.inodes = strays.inodes.saturating_add(found.used_inodes);
+                }
+                Ok(())
+            })?;
+            Ok(strays)
+        })
     }
 
     /// Takes the limits off projects of our range that no volume has and nothing is charged to. A helper that was killed
@@ -141,10 +193,16 @@ impl Filesystem {
             }
             Ok(())
         })
+        .map(drop)
     }
 
-    /// Looks at the projects of a range that the filesystem knows, up to a bound: a hostile pod can make very many.
-    fn walk(&self, range: (u32, u32), mut look: impl FnMut(ProjectId, ProjectQuota) -> SysResult<()>) -> SysResult<()> {
+    /// Looks at the projects of a range that the filesystem knows, up to a bound, since a hostile pod can make very many:
+    /// `true` if there are more.
+    fn walk(
+        &self,
+        range: (u32, u32),
+        mut look: impl FnMut(ProjectId, ProjectQuota) -> SysResult<()>,
+    ) -> SysResult<bool> {
         const MOST: usize = 100_000;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         let mut from = range.0;
@@ -154,21 +212,10 @@ impl Filesystem {
                     look(project, found)?;
                     from = project.0.saturating_add(1);
                 }
-                _ => break,
+                _ => return Ok(false),
             }
         }
-        Ok(())
-    }
-
-    fn room_in(&self, ledger: &Ledger, pool: &PoolConfig) -> SysResult<Room> {
-        // Before the quotas: what is freed meanwhile is then counted in neither, rather than in both.
-        let space = self.space()?;
-        let mut counted = 0_u64;
-        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        for project in &ledger.projects {
-            counted = counted.saturating_add(quota::get(&self.root, *project)?.used_bytes);
-        }
-        Ok(ledger.room(space, counted, pool))
+        Ok(true)
     }
 }
 
@@ -180,19 +227,19 @@ pub fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
 impl Reservation {
     /// The project that was taken with the share.
     pub fn project(&self) -> Option<ProjectId> {
-        self.share.and_then(|share| share.project)
+        self.share.project
     }
 
     /// Keeps the share until it is released.
     pub fn keep(mut self) {
-        self.share = None;
+        self.kept = true;
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(share) = self.share {
-            self.filesystem.release(share);
+        if !self.kept {
+            self.filesystem.release(self.share);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What is promised of a filesystem, and which project ids are in use. No system calls are made here.
 
 use std::collections::BTreeSet;
+use std::sync::Mutex;
 
 use bulkhead_protocol::{Bytes, VolumeKind, VolumeSpec};
 
-use super::PoolConfig;
+use super::{PoolConfig, lock};
+use crate::sys::Result as SysResult;
 use crate::sys::quota::ProjectId;
-use crate::sys::{Errno, Result as SysResult};
 
 /// What a volume takes of a filesystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,8 +16,6 @@ pub struct Share {
     pub bytes: u64,
     /// Whether they are allocated when the volume is created.
     pub preallocated: bool,
-    /// How many of them are allocated although no project counts them.
-    uncounted: u64,
     /// Its project.
     pub project: Option<ProjectId>,
 }
@@ -28,6 +27,15 @@ pub struct Space {
     pub total: u64,
     /// What an ordinary user may still write.
     pub free: u64,
+}
+
+/// What is to be shared out on a filesystem, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// What there is at this moment.
+    pub space: Space,
+    /// What is free and what volumes occupy, together.
+    pub capacity: u64,
 }
 
 /// Room on a filesystem as one pool sees it, in bytes.
@@ -51,28 +59,28 @@ pub struct Ledger {
     pub projects: BTreeSet<ProjectId>,
     /// How many bytes are promised.
     pub promised: u64,
-    uncounted: u64,
-    /// Where the search for a free project id continues.
+    /// Where the search for a free project id begins.
     next: u32,
 }
+
+/// The distance from one project id that is tried to the next. It is a prime number greater than any range of ids, so
+/// that all of a range are tried before one is tried again; and those tried lie far apart, so that a run of ids which a
+/// hostile pod has taken is soon left behind.
+const STRIDE: u64 = 1_456_241;
+/// How many project ids are tried, if something is charged to all of them.
+const TRIES: usize = 1000;
 
 impl Share {
     /// What a volume with these settings takes.
     pub fn of(spec: &VolumeSpec, project: Option<ProjectId>) -> Self {
         let bytes = spec.size.get();
         let preallocated = matches!(spec.kind, VolumeKind::Image { sparse: false, .. });
-        let uncounted = if preallocated && project.is_none() { bytes } else { 0 };
-        Self { bytes, preallocated, uncounted, project }
+        Self { bytes, preallocated, project }
     }
 
     /// How much more that is than the same volume took with a smaller size.
     pub fn growth_from(self, size: Bytes) -> Self {
-        Self {
-            bytes: self.bytes.saturating_sub(size.get()),
-            uncounted: self.uncounted.saturating_sub(size.get()),
-            project: None,
-            ..self
-        }
+        Self { bytes: self.bytes.saturating_sub(size.get()), project: None, ..self }
     }
 }
 
@@ -86,31 +94,28 @@ impl Room {
 impl Ledger {
     /// No volumes yet. New projects are taken from this range, its ends included.
     pub fn new(project_ids: (u32, u32)) -> Self {
-        Self { project_ids, projects: BTreeSet::new(), promised: 0, uncounted: 0, next: project_ids.0 }
+        Self { project_ids, projects: BTreeSet::new(), promised: 0, next: project_ids.0 }
     }
 
     /// Adds a share.
     pub fn add(&mut self, share: Share) {
         self.promised = self.promised.saturating_add(share.bytes);
-        self.uncounted = self.uncounted.saturating_add(share.uncounted);
         self.projects.extend(share.project);
     }
 
     /// Takes a share away, which was added before.
     pub fn remove(&mut self, share: Share) {
         self.promised = self.promised.saturating_sub(share.bytes);
-        self.uncounted = self.uncounted.saturating_sub(share.uncounted);
         if let Some(project) = share.project {
             self.projects.remove(&project);
         }
     }
 
-    /// The room there is for a pool, when the volumes' projects use `counted` bytes of the filesystem.
+    /// The room there is for a pool.
     ///
     /// What is written to directories without a project is counted nowhere, so it narrows the room twice: as promised
     /// and as used. That errs on the safe side.
-    pub fn room(&self, space: Space, counted: u64, pool: &PoolConfig) -> Room {
-        let capacity = space.free.saturating_add(counted).saturating_add(self.uncounted);
+    pub fn room(&self, Measured { space, capacity }: Measured, pool: &PoolConfig) -> Room {
         let overcommitted = u128::from(capacity).saturating_mul(pool.overcommit_permille.into()) / 1000;
         let overcommitted = u64::try_from(overcommitted).unwrap_or(u64::MAX);
         Room {
@@ -121,22 +126,43 @@ impl Ledger {
         }
     }
 
-    /// Takes a project id of the range that no volume has and nothing is charged to.
-    ///
-    /// # Errors
-    /// `NOSPC` when there is none, or the error of `is_unused`.
-    pub fn take_project(&mut self, mut is_unused: impl FnMut(ProjectId) -> SysResult<bool>) -> SysResult<ProjectId> {
+    /// All project ids of the range, in the order in which they are to be tried.
+    fn candidates(&self) -> impl Iterator<Item = ProjectId> + use<> {
         let (first, last) = self.project_ids;
-        for _ in first..=last {
-            let candidate = ProjectId(self.next);
-            self.next = if candidate.0 >= last { first } else { candidate.0.saturating_add(1) };
-            if !self.projects.contains(&candidate) && is_unused(candidate)? {
-                self.projects.insert(candidate);
-                return Ok(candidate);
-            }
-        }
-        Err(Errno::NOSPC)
+        let size = u64::from(last.saturating_sub(first)).saturating_add(1);
+        let start = u64::from(self.next.saturating_sub(first));
+        (0..size).filter_map(move |step| {
+            let offset = start.saturating_add(step.saturating_mul(STRIDE)).checked_rem(size)?;
+            Some(ProjectId(first.saturating_add(u32::try_from(offset).ok()?)))
+        })
     }
+
+    /// Takes a project id unless a volume has it. The search goes on after it, so that one that was just given back is
+    /// the last to be taken again.
+    fn claim(&mut self, candidate: ProjectId) -> bool {
+        let (first, last) = self.project_ids;
+        self.next = if candidate.0 >= last { first } else { candidate.0.saturating_add(1) };
+        self.projects.insert(candidate)
+    }
+}
+
+/// Takes a project id that no volume has and nothing is charged to; `None` if none of those that were tried is free. The
+/// ledger is not locked while the filesystem is asked.
+pub fn take_project(
+    ledger: &Mutex<Ledger>,
+    is_unused: impl Fn(ProjectId) -> SysResult<bool>,
+) -> SysResult<Option<ProjectId>> {
+    let candidates = lock(ledger).candidates();
+    for candidate in candidates.filter(|candidate| lock(ledger).claim(*candidate)).take(TRIES) {
+        let unused = is_unused(candidate);
+        if unused != Ok(true) {
+            lock(ledger).projects.remove(&candidate);
+        }
+        if unused? {
+            return Ok(Some(candidate));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What the helper knows while it serves. The pools and the kernel are the truth; this is rebuilt from them at start.
 
+mod cached;
 mod deletions;
 mod filesystem;
 pub mod layout;
@@ -14,14 +15,15 @@ mod vol_data;
 mod volumes;
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
+use rustix::fs::OFlags;
 
 pub use deletions::{Deletion, Deletions};
-pub use filesystem::{Filesystem, KUBELET_PROJECTS, limits};
+pub use filesystem::{Filesystem, KUBELET_PROJECTS, Strays, limits};
 pub use layout::{Kind, Record};
-pub use ledger::Share;
+pub use ledger::{Measured, Share};
 pub use locks::Locks;
 pub use loops::{Device, Loops};
 pub use pins::{Pin, Pins};
@@ -30,7 +32,7 @@ pub use sockets::{Place, Sockets};
 pub use targets::{PublishDirectory, Shape, TRIAL};
 pub use volumes::{Published, Volume, Volumes};
 
-use crate::sys::Errno;
+use crate::sys::{Errno, Result as SysResult, file};
 
 /// Everything the operations work on.
 #[derive(Debug)]
@@ -71,6 +73,32 @@ impl State {
         let pool =
             self.pools.get(index).ok_or_else(|| Error::new(ErrorKind::PoolBroken, "the volume's pool is gone"))?;
         pool.served()
+    }
+
+    /// What is to be shared out on a pool's filesystem.
+    pub fn measure(&self, pool: &Served) -> Result<Measured, Error> {
+        let measured = pool.filesystem.measure(|| self.occupied_by_images(&pool.filesystem));
+        measured.map_err(|errno| failed("determine the free space of pool", &pool.config.name, errno))
+    }
+
+    /// What images occupy that no project counts. It is not what was allocated for them: their users discard blocks.
+    fn occupied_by_images(&self, filesystem: &Arc<Filesystem>) -> SysResult<u64> {
+        let mut sum = 0_u64;
+        for (index, pool) in self.pools.iter().enumerate() {
+            let Some(pool) = pool.state.as_ref().ok().filter(|pool| Arc::ptr_eq(&pool.filesystem, filesystem)) else {
+                continue;
+            };
+            for id in self.volumes.uncounted_images(index) {
+                let image = layout::open_content(&pool.directory, &id, Kind::Block, OFlags::PATH);
+                match image.and_then(file::status) {
+                    Ok(image) => sum = sum.saturating_add(image.allocated),
+                    // It was deleted meanwhile.
+                    Err(Errno::NOENT) => {}
+                    Err(errno) => return Err(errno),
+                }
+            }
+        }
+        Ok(sum)
     }
 
     /// Why no volume of that id is known. `NotFound` only if it certainly does not exist: it may exist and not be served.

@@ -126,6 +126,14 @@ impl Volumes {
         volumes.filter_map(|(id, volume)| show(id, volume)).collect()
     }
 
+    /// The block volumes of a pool that no project counts.
+    pub fn uncounted_images(&self, pool: usize) -> Vec<VolumeId> {
+        let table = lock(&self.0);
+        let is_uncounted =
+            |volume: &Volume| volume.pool == pool && volume.project.is_none() && volume.kind() == Kind::Block;
+        table.volumes.iter().filter(|(_, volume)| is_uncounted(volume)).map(|(id, _)| id.clone()).collect()
+    }
+
     /// How many volumes a pool has.
     pub fn count(&self, pool: usize) -> usize {
         lock(&self.0).volumes.values().filter(|volume| volume.pool == pool).count()
@@ -200,6 +208,13 @@ mod tests {
     fn volumes_are_counted_by_pool() {
         let volumes = table(&["vol-a", "vol-b", "vol-c"]);
         assert_eq!([volumes.count(0), volumes.count(1), volumes.count(2)], [2, 1, 0]);
+    }
+
+    #[test]
+    fn the_images_without_a_project_are_known() {
+        let volumes = table(&["vol-a", "vol-b", "vol-c"]);
+        volumes.update(&id("vol-c"), |volume| volume.project = Some(ProjectId(7)));
+        assert_eq!(volumes.uncounted_images(0), [id("vol-a")]);
     }
 
     #[test]

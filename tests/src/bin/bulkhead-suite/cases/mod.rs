@@ -49,6 +49,7 @@ pub fn all() -> Vec<Case> {
         unused::cases(),
         many::cases(),
         limits::cases(),
+        attacks::cases(),
         reboot::cases(),
     ]
     .concat()

@@ -5,8 +5,9 @@ use bulkhead_tests::case::Case;
 mod hidden_mounts;
 mod log;
 mod second_start;
+mod space;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [hidden_mounts::cases(), log::cases(), second_start::cases()].concat()
+    [hidden_mounts::cases(), log::cases(), second_start::cases(), space::cases()].concat()
 }

@@ -1,0 +1,159 @@
+//! Attacks of tenants on what a pool has to share out: space, inodes, project ids.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, PoolStatus, Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::{self, HelperClient, directory_spec, image_spec};
+use bulkhead_tests::observe::quotas;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    discarded_blocks_are_not_promised_again: OwnPool,
+    empty_files_in_other_projects_are_reported: Quota,
+    a_tenant_that_takes_all_project_ids_is_reported: Bare + Quota,
+    a_file_moved_into_a_deleted_volumes_project_is_reported: Long + Quota,
+}
+
+/// How long the helper goes by the space that it measured.
+const SPACE_LASTS: Duration = Duration::from_millis(1100);
+/// How long it goes by the projects that it saw.
+const PROJECTS_LAST: Duration = Duration::from_secs(6);
+
+fn pool_status(helper: &HelperClient) -> Result<PoolStatus> {
+    match helper.ask(&Request::PoolStatus { pool: "default".parse()? })? {
+        Reply::Pool(status) => Ok(status),
+        other => bail!("no pool status: {other:?}"),
+    }
+}
+
+/// Waits for a condition of the pool with these words in it.
+fn told(stand: &Stand, limit: Duration, words: &[&str]) -> Result<()> {
+    let helper = stand.helper()?;
+    wait::until(stand.patience(limit), || {
+        let status = pool_status(&helper)?;
+        let mut conditions = status.conditions.as_slice().iter().map(|condition| condition.as_str());
+        ensure!(conditions.any(|condition| words.iter().all(|word| condition.contains(word))), "{status:?}");
+        Ok(())
+    })
+}
+
+/// The owner of a file can put it into another project, even through the published mount.
+fn retag(path: &Path, project: u32) -> Result<()> {
+    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
+}
+
+/// A guest discards its device: the blocks of its image are free, and still its own.
+fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 128 << 20;
+    let (csi, target) = (stand.csi()?, stand.target("a"));
+    csi.create_volume(create("vol-a", SIZE.try_into()?, block()))?;
+    csi.node_publish_volume(publish("vol-a", &target, block()))?;
+    std::thread::sleep(SPACE_LASTS);
+    let before = pool_status(&stand.helper()?)?;
+    run(Command::new("blkdiscard").arg(&target))?;
+    let occupied = fs::metadata(stand.pool().volume("vol-a").join("image"))?.blocks() * 512;
+    ensure!(occupied < SIZE / 4, "the image occupies {occupied} bytes after the discard");
+    for restart in [false, true] {
+        if restart {
+            stand.restart_helper()?;
+        }
+        std::thread::sleep(SPACE_LASTS);
+        let (helper, after) = (stand.helper()?, pool_status(&stand.helper()?)?);
+        ensure!(after.available < before.available + (8 << 20), "{before:?} became {after:?}");
+        let beyond = (before.available + SIZE / 2) / 4096 * 4096;
+        for spec in [image_spec(beyond), directory_spec(beyond)] {
+            denied(helper.request(&helper::create("vol-b", spec))?, ErrorKind::NoSpace, "room")?;
+        }
+    }
+    stand.restart_frontend()?;
+    let csi = stand.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+/// Files without content cost nobody's bytes, and inodes are bounded as well.
+fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
+    let (csi, target) = (stand.csi()?, stand.target("a"));
+    csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    for number in 0..20 {
+        let file = target.join(number.to_string());
+        File::create(&file)?;
+        retag(&file, 4711)?;
+    }
+    told(stand, PROJECTS_LAST, &["0 bytes and 20 files", "4711"])?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+/// A tenant has a file in each project of the range: there is none for a new volume until they are gone.
+fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<()> {
+    stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7059".to_owned()];
+    stand.start()?;
+    let (csi, target) = (stand.csi()?, stand.target("a"));
+    csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    for project in 7001..=7059 {
+        let file = target.join(project.to_string());
+        File::create(&file)?;
+        retag(&file, project)?;
+    }
+    let helper = stand.helper()?;
+    let create_another = helper::create("vol-b", directory_spec(16 << 20));
+    denied(helper.request(&create_another)?, ErrorKind::NoSpace, "no free project id: of 7000 to 7059")?;
+    let promised = pool_status(&helper)?.promised;
+    ensure!(promised == 16 << 20, "{promised} bytes are promised");
+    told(stand, PROJECTS_LAST, &["59 files", "7001"])?;
+    // One id is enough, whichever it is.
+    fs::remove_file(target.join("7042"))?;
+    wait::until(stand.patience(Duration::from_secs(10)), || helper.ask(&create_another).map(drop))?;
+    let limited: Vec<u32> = quotas::inodes(&stand.pool().directory)?
+        .iter()
+        .filter(|quota| quota.limit > 0)
+        .map(|quota| quota.project)
+        .collect();
+    ensure!(limited == [7000, 7042], "{limited:?}");
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    for id in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+/// A tenant moves a file of its own into a neighbour's project, and the neighbour is deleted.
+fn a_file_moved_into_a_deleted_volumes_project_is_reported(stand: &mut Stand) -> Result<()> {
+    let (csi, target) = (stand.csi()?, stand.target("b"));
+    csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
+    let project = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+    csi.create_volume(create("vol-b", 16 * MIB, mount()))?;
+    csi.node_publish_volume(publish("vol-b", &target, mount()))?;
+    let file = target.join("file");
+    fs::write(&file, "here to stay")?;
+    retag(&file, project)?;
+    csi.delete_volume(delete("vol-a"))?;
+    let helper = stand.helper()?;
+    told(stand, Duration::from_secs(90), &["cannot be released yet: 1", &project.to_string(), "vol-a"])?;
+    let status = pool_status(&helper)?;
+    ensure!(status.emptying == 1 && status.promised == 32 << 20, "{status:?}");
+    fs::remove_file(&file)?;
+    wait::until(stand.patience(Duration::from_secs(40)), || {
+        let status = pool_status(&helper)?;
+        ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
+        Ok(())
+    })?;
+    csi.node_unpublish_volume(unpublish("vol-b", &target))?;
+    csi.delete_volume(delete("vol-b"))?;
+    Ok(())
+}
