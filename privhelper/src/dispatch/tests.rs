@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use bulkhead_protocol::ErrorKind;
 
 use super::*;
-use crate::state::{Deletions, Locks, Loops, Pins, Sockets, Volumes};
+use crate::state::{Deletions, Limits, Locks, Loops, Pins, Sockets, Volumes};
 
 /// A request of each variant, from the golden vectors of the protocol.
 pub fn requests() -> Vec<Request> {
@@ -28,6 +28,7 @@ fn state() -> State {
         driver: "bulkhead.csi.local".parse().expect("a name"),
         pools: Vec::new(),
         publish_directories: Vec::new(),
+        limits: Limits::default(),
         volumes: Volumes::default(),
         pins: Pins::default(),
         unserved: BTreeMap::new(),

@@ -22,6 +22,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
         }
         return Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")));
     }
+    state.check_number_of_volumes()?;
     let reservation = pool.filesystem.reserve(&pool.config, &spec, state.measure(pool)?)?;
     let project = reservation.project();
     let record = Record { spec, unused: true };

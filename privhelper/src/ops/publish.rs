@@ -90,6 +90,7 @@ fn publish(
     if exclusive {
         check_unpinned(state, id, Some(path))?;
     }
+    state.check_number_of_targets(volume)?;
     let (content, mount_flags) = content()?;
     target.make(volume.kind())?;
     let source = target.bind(&content, mount_flags)?;

@@ -97,7 +97,8 @@ pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply
 pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let room = pool.filesystem.room(&pool.config, state.measure(pool)?);
-    let available = whole_steps(room.available);
+    let full = state.check_number_of_volumes().err();
+    let available = if full.is_some() { 0 } else { whole_steps(room.available) };
     Ok(Reply::Pool(PoolStatus {
         quota: pool.config.quota,
         total: room.total,
@@ -106,7 +107,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(state.deletions.count(index)),
-        conditions: UpTo::try_from(conditions(state, index, pool)).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(state, index, pool, full)).unwrap_or_default(),
     }))
 }
 
@@ -119,8 +120,8 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(state: &State, index: usize, pool: &Served) -> Vec<Text> {
-    let mut conditions: Vec<String> = Vec::new();
+fn conditions(state: &State, index: usize, pool: &Served, full: Option<Error>) -> Vec<Text> {
+    let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
     if !pool.has_quotas() {
         conditions.push(NOT_ENFORCED.to_owned());
     } else {

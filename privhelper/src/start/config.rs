@@ -10,9 +10,9 @@ use bulkhead_protocol::{DriverName, PublishName};
 use rustix::fs::OFlags;
 
 pub use self::values::{absolute, name};
-use self::values::{pool, project_ids, publish, uid, violation};
+use self::values::{number, pool, project_ids, publish, uid, violation};
 use super::filter::OnViolation;
-use crate::state::{PoolConfig, Shape};
+use crate::state::{Limits, PoolConfig, Shape};
 use crate::sys::file;
 
 /// What `--help` prints.
@@ -52,6 +52,8 @@ pub struct Config {
     pub registration_socket: Option<PathBuf>,
     /// The first and the last project id for volumes.
     pub project_ids: (u32, u32),
+    /// How many volumes and targets there may be.
+    pub limits: Limits,
     /// What a system call that is not allowed leads to.
     pub on_violation: OnViolation,
     /// The flags that were given, lists aside.
@@ -106,6 +108,7 @@ impl Config {
             csi_socket: None,
             registration_socket: None,
             project_ids: (100_000, 999_999),
+            limits: Limits::default(),
             on_violation: OnViolation::Kill,
             given: BTreeSet::new(),
         })
@@ -127,6 +130,8 @@ impl Config {
             "--csi-socket" => absolute(value).map(|path| self.csi_socket = Some(path)),
             "--registration-socket" => absolute(value).map(|path| self.registration_socket = Some(path)),
             "--project-ids" => project_ids(value).map(|range| self.project_ids = range),
+            "--max-volumes" => number(value).map(|number| self.limits.volumes = number),
+            "--max-targets" => number(value).map(|number| self.limits.targets = number),
             "--seccomp" => violation(value).map(|violation| self.on_violation = violation),
             _ => Err("unknown flag; see --help".to_owned()),
         };

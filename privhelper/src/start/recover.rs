@@ -56,6 +56,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         driver: config.driver.clone(),
         pools: Vec::new(),
         publish_directories,
+        limits: config.limits,
         volumes: Volumes::default(),
         pins: Pins::default(),
         unserved: BTreeMap::new(),

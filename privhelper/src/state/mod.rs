@@ -5,6 +5,7 @@ mod deletions;
 mod filesystem;
 pub mod layout;
 mod ledger;
+mod limits;
 mod locks;
 mod loops;
 mod pins;
@@ -24,6 +25,7 @@ pub use deletions::{Deletion, Deletions};
 pub use filesystem::{Filesystem, KUBELET_PROJECTS, Strays, limits};
 pub use layout::{Kind, Record};
 pub use ledger::{Measured, Share};
+pub use limits::Limits;
 pub use locks::Locks;
 pub use loops::{Device, Loops};
 pub use pins::{Pin, Pins};
@@ -43,6 +45,8 @@ pub struct State {
     pub pools: Vec<Pool>,
     /// Where volumes are published.
     pub publish_directories: Vec<PublishDirectory>,
+    /// How many volumes and targets there may be.
+    pub limits: Limits,
     /// The volumes and their targets.
     pub volumes: Volumes,
     /// Mounts of volumes that are no targets.

@@ -134,6 +134,16 @@ impl Volumes {
         table.volumes.iter().filter(|(_, volume)| is_uncounted(volume)).map(|(id, _)| id.clone()).collect()
     }
 
+    /// How many volumes there are.
+    pub fn number(&self) -> usize {
+        lock(&self.0).volumes.len()
+    }
+
+    /// At how many targets they are published.
+    pub fn number_of_targets(&self) -> usize {
+        lock(&self.0).targets.len()
+    }
+
     /// How many volumes a pool has.
     pub fn count(&self, pool: usize) -> usize {
         lock(&self.0).volumes.values().filter(|volume| volume.pool == pool).count()
@@ -207,7 +217,7 @@ mod tests {
     #[test]
     fn volumes_are_counted_by_pool() {
         let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-        assert_eq!([volumes.count(0), volumes.count(1), volumes.count(2)], [2, 1, 0]);
+        assert_eq!([volumes.count(0), volumes.count(1), volumes.count(2), volumes.number()], [2, 1, 0, 3]);
     }
 
     #[test]
@@ -223,6 +233,7 @@ mod tests {
         volumes.add_target(&id("vol-a"), target("a"), published());
         assert_eq!(volumes.at(&target("a")), Some(id("vol-a")));
         assert_eq!(volumes.at(&target("b")), None);
+        assert_eq!(volumes.number_of_targets(), 1);
         let targets: BTreeSet<_> = volumes.get(&id("vol-a")).expect("it exists").targets.into_keys().collect();
         assert_eq!(targets, BTreeSet::from([target("a")]));
         volumes.remove_target(&id("vol-b"), &target("a"));

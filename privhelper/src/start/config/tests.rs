@@ -37,6 +37,7 @@ fn what_is_not_given_has_its_default() {
         (None, None, None, None)
     );
     assert_eq!((config.project_ids, config.on_violation), ((100_000, 999_999), OnViolation::Kill));
+    assert_eq!(config.limits, Limits { volumes: 20_000, targets: 40_000 });
     let [pool] = config.pools.as_slice() else { panic!("one pool") };
     assert_eq!((pool.name.as_str(), pool.directory.to_str()), ("default", Some("/srv/pool")));
     assert_eq!((pool.quota, pool.overcommit_permille, pool.reserve), (QuotaMode::Enforced, 1000, 0));
@@ -55,6 +56,8 @@ fn every_flag_is_read_with_a_space_or_an_equals_sign() {
         "--driver-name=other.example",
         "--project-ids",
         "5-9",
+        "--max-volumes=7",
+        "--max-targets=8",
         "--seccomp=log",
         "--pool=fast=/srv/fast,quota=none,overcommit=1.5,reserve=4096",
     ]);
@@ -62,6 +65,7 @@ fn every_flag_is_read_with_a_space_or_an_equals_sign() {
     assert_eq!((config.socket, config.csi_socket), (path("/run/helper.sock"), path("/run/csi.sock")));
     assert_eq!((config.registration_socket, config.driver.as_str()), (path("/run/r@reg.sock"), "other.example"));
     assert_eq!((config.project_ids, config.on_violation), ((5, 9), OnViolation::Log));
+    assert_eq!(config.limits, Limits { volumes: 7, targets: 8 });
     let fast = &config.pools[1];
     assert_eq!((fast.name.as_str(), fast.directory.to_str()), ("fast", Some("/srv/fast")));
     assert_eq!((fast.quota, fast.overcommit_permille, fast.reserve), (QuotaMode::None, 1500, 4096));
@@ -119,7 +123,7 @@ fn help_names_every_flag() {
     }
     for flag in ["--pool", "--socket", "--allow-uid", "--kubelet-dir", "--publish-dir", "--driver-name", "--csi-socket"]
         .into_iter()
-        .chain(["--registration-socket", "--project-ids", "--seccomp", "--config"])
+        .chain(["--registration-socket", "--project-ids", "--max-volumes", "--max-targets", "--seccomp", "--config"])
     {
         assert!(HELP.contains(&format!("  {flag}")), "{flag}");
     }
@@ -148,6 +152,8 @@ fn what_is_missing_unknown_or_repeated_is_refused() {
         ("--csi-socket", "/a"),
         ("--registration-socket", "/a"),
         ("--project-ids", "1-2"),
+        ("--max-volumes", "1"),
+        ("--max-targets", "1"),
         ("--seccomp", "kill"),
     ] {
         good(&[flag, value]);
@@ -239,6 +245,17 @@ fn project_ids_are_a_range_below_the_kubelets() {
     }
     for value in ["0-9", "5-4", "1-1048577", "1-", "-1", "1", "a-b", "1-2-3", "1-4294967296"] {
         refused(&["--project-ids", value], "expected FIRST-LAST");
+    }
+}
+
+#[test]
+fn limits_are_numbers() {
+    for (value, number) in [("1", 1), ("1000000", 1_000_000)] {
+        assert_eq!(good(&["--max-volumes", value, "--max-targets", value]).limits.volumes, number);
+    }
+    for value in ["0", "1000001", "-1", "many", "1.5"] {
+        refused(&["--max-volumes", value], "expected a number from 1 to 1000000");
+        refused(&["--max-targets", value], "expected a number from 1 to 1000000");
     }
 }
 

@@ -42,6 +42,11 @@ pub fn project_ids(text: &str) -> Result<(u32, u32), String> {
     })
 }
 
+pub fn number(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| matches!(number, 1..=1_000_000));
+    number.ok_or_else(|| format!("expected a number from 1 to 1000000, not {text:?}"))
+}
+
 pub fn violation(text: &str) -> Result<OnViolation, String> {
     match text {
         "kill" => Ok(OnViolation::Kill),

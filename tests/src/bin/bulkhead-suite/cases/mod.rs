@@ -49,7 +49,6 @@ pub fn all() -> Vec<Case> {
         unused::cases(),
         many::cases(),
         limits::cases(),
-        attacks::cases(),
         reboot::cases(),
     ]
     .concat()

@@ -4,10 +4,11 @@ use bulkhead_tests::case::Case;
 
 mod hidden_mounts;
 mod log;
+mod numbers;
 mod second_start;
 mod space;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [hidden_mounts::cases(), log::cases(), second_start::cases(), space::cases()].concat()
+    [hidden_mounts::cases(), log::cases(), numbers::cases(), second_start::cases(), space::cases()].concat()
 }

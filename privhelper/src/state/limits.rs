@@ -1,0 +1,64 @@
+//! How much the helper takes on. It keeps all volumes and targets in memory, and a frontend must not be able to fill that.
+//! What is found at start is served however much it is.
+
+use bulkhead_protocol::{Error, ErrorKind};
+
+use super::{State, Volume};
+
+/// The most that is taken on. Requests that run side by side may together go beyond it by a few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Volumes in all pools.
+    pub volumes: usize,
+    /// Targets at which volumes are published.
+    pub targets: usize,
+}
+
+/// The most targets of one volume. A kubelet runs fewer pods than that.
+const TARGETS_OF_A_VOLUME: usize = 1000;
+
+impl Default for Limits {
+    /// More than any node needs.
+    fn default() -> Self {
+        Self { volumes: 20_000, targets: 40_000 }
+    }
+}
+
+impl State {
+    /// Whether one more volume may be created. Deleted ones count until nothing is left of them.
+    ///
+    /// # Errors
+    /// `NoSpace` if not.
+    pub fn check_number_of_volumes(&self) -> Result<(), Error> {
+        let known = self.volumes.number().saturating_add(self.unserved.len());
+        let deleted = (0..self.pools.len()).map(|pool| self.deletions.count(pool));
+        let known = deleted.fold(known, usize::saturating_add);
+        if known < self.limits.volumes {
+            return Ok(());
+        }
+        let message = format!(
+            "there are {known} volumes, deleted ones included that are not empty yet, and the helper creates none beyond --max-volumes {}",
+            self.limits.volumes
+        );
+        Err(Error::new(ErrorKind::NoSpace, message))
+    }
+
+    /// Whether a volume may be published at one more target.
+    ///
+    /// # Errors
+    /// `NoSpace` if not.
+    pub fn check_number_of_targets(&self, volume: &Volume) -> Result<(), Error> {
+        let (own, all) = (volume.targets.len(), self.volumes.number_of_targets());
+        let message = if own >= TARGETS_OF_A_VOLUME {
+            format!("the volume is published at {own} targets, and one volume has {TARGETS_OF_A_VOLUME} at most")
+        } else if all >= self.limits.targets {
+            format!(
+                "volumes are published at {all} targets, and the helper makes none beyond --max-targets {}",
+                self.limits.targets
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::NoSpace, message))
+    }
+}
