@@ -38,6 +38,8 @@ pub enum Need {
     /// Another kernel and each filesystem, because the outcome may depend on them: it runs in every machine as well as
     /// on the host.
     Kernel,
+    /// Programs that the machine does not have: it runs on the host only.
+    Host,
     /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
     /// in any case.
     OwnPool,
@@ -58,7 +60,7 @@ pub enum Elsewhere {
     NeedsTime,
     /// It belongs to the other phase, or to no phase at all.
     NeedsReboot,
-    /// It runs on the host, and nothing about it depends on the kernel or the filesystem.
+    /// It runs on the host: nothing about it depends on the kernel or the filesystem, or the machine lacks a program.
     RunsOnHost,
 }
 
@@ -80,6 +82,7 @@ impl<S: Scene> Case<S> {
             _ if phase.is_some() => None,
             _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
+            Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
             Place::Vm if on_host_alone && !setting.everything => Some(Elsewhere::RunsOnHost),
             _ => None,
         }

@@ -161,7 +161,7 @@ fn tell_elsewhere(elsewhere: &[Elsewhere]) {
         number => eprintln!("{number} more tests {text}"),
     };
     tell(Elsewhere::NeedsQuota, "are about sizes and exist only with --place vm");
-    tell(Elsewhere::RunsOnHost, "run on the host, and here only with --everything");
+    tell(Elsewhere::RunsOnHost, "run on the host, and at most with --everything here");
     tell(Elsewhere::NeedsTime, "take long and exist only with --long");
     tell(Elsewhere::NeedsReboot, "belong to another phase of a test that a reboot interrupts");
 }

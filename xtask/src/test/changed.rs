@@ -70,6 +70,7 @@ const RULES: &[Rule] = &[
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
     rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
+    rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
     rule("tests/src/bin/bulkhead-bench", ALL, &[]),
     rule("tests/src/bin/bulkhead-cluster/", ALL, &[Kubernetes]),

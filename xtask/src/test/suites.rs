@@ -166,7 +166,7 @@ fn count(machine: &mut Machine, line: &str, patience: Duration, transcript: &mut
 pub fn require_host(steps: &[Step]) -> Result<()> {
     if steps.iter().any(|step| step.needs_root()) {
         ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");
-        packages::require(&packages::FILESYSTEM_TOOLS)?;
+        packages::require(&[packages::FILESYSTEM_TOOLS.as_slice(), &packages::SUITE_TOOLS].concat())?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ mod limits;
 mod many;
 mod node_block;
 mod node_directory;
+mod protocol;
 mod reboot;
 mod recovery;
 mod registration;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Case> {
         kubelet_record::cases(),
         startup::cases(),
         versions::cases(),
+        protocol::cases(),
         recovery::cases(),
         deletion::cases(),
         unused::cases(),
