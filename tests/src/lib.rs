@@ -19,5 +19,6 @@ pub mod runner;
 pub mod scene;
 pub mod setting;
 pub mod stand;
+pub mod strace;
 pub mod times;
 pub mod wait;

@@ -8,6 +8,7 @@ mod controller;
 mod controller_create;
 mod deletion;
 mod expand;
+mod faults;
 mod frontend;
 mod identity;
 mod kubelet_record;
@@ -47,6 +48,7 @@ pub fn all() -> Vec<Case> {
         versions::cases(),
         protocol::cases(),
         recovery::cases(),
+        faults::cases(),
         deletion::cases(),
         unused::cases(),
         many::cases(),

@@ -1,0 +1,76 @@
+//! A fault at every system call: the helper is killed there, or the call fails. Nothing is lost, done twice or left over.
+
+mod operation;
+mod operations;
+mod points;
+mod session;
+mod start;
+
+use anyhow::Result;
+use bulkhead_tests::cases;
+use bulkhead_tests::stand::Stand;
+
+use self::operations::{Operation, in_background, on_devices, on_directories};
+use self::points::Extent::{All, Sample};
+
+cases! {
+    a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Kernel,
+    a_kill_at_any_call_of_the_start_loses_nothing: Bare + Kernel,
+    an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel,
+    an_error_at_any_call_of_the_start_loses_nothing: Bare + Kernel,
+    a_kill_at_every_call_for_a_directory: Bare + Long,
+    a_kill_at_every_call_for_a_device: Bare + Long,
+    a_kill_at_every_call_of_the_start: Bare + Long,
+    an_error_at_every_call_for_a_directory: Bare + Long,
+    an_error_at_every_call_for_a_device: Bare + Long,
+    an_error_at_every_call_of_the_start: Bare + Long,
+}
+
+/// What is done in the background comes last: what fails there is tried again after some seconds only.
+fn all() -> Vec<Operation> {
+    [on_directories(), on_devices(), in_background()].concat()
+}
+
+fn with_background(operations: Vec<Operation>) -> Vec<Operation> {
+    [operations, in_background()].concat()
+}
+
+fn a_kill_at_any_call_of_an_operation_leaves_nothing(stand: &mut Stand) -> Result<()> {
+    operation::kill(stand, &all(), Sample(60))
+}
+
+fn a_kill_at_any_call_of_the_start_loses_nothing(stand: &mut Stand) -> Result<()> {
+    start::kill(stand, Sample(60))
+}
+
+fn an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &all(), Sample(70))
+}
+
+fn an_error_at_any_call_of_the_start_loses_nothing(stand: &mut Stand) -> Result<()> {
+    start::error(stand, Sample(80))
+}
+
+fn a_kill_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
+    operation::kill(stand, &with_background(on_directories()), All(40))
+}
+
+fn a_kill_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
+    operation::kill(stand, &on_devices(), All(40))
+}
+
+fn a_kill_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::kill(stand, All(40))
+}
+
+fn an_error_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &with_background(on_directories()), All(40))
+}
+
+fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &on_devices(), All(40))
+}
+
+fn an_error_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, All(40))
+}

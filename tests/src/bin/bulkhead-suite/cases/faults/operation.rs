@@ -1,0 +1,143 @@
+//! Faults at the system calls of operations.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::{Fault, Tracer, was_injected};
+use bulkhead_tests::wait;
+
+use super::operations::{Actor, Operation, prepare};
+use super::points::{self, ERRORS, Extent, Point, Tally, can_fail, emptied};
+use super::session::{Figures, Session, granted, undo};
+
+/// Kills the helper, or its emptier, at calls of these operations. Then another helper starts, the request is sent again,
+/// and all is undone.
+pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Result<()> {
+    begin(stand)?;
+    let points = points::of(stand, operations)?;
+    let figures = Figures::now(stand)?;
+    let mut tally = Tally::default();
+    for point in extent.of(stand, points) {
+        let outcome = killed_at(stand, &point, &figures);
+        if !tally.add(&name(&point, Fault::Kill), &outcome) {
+            break;
+        }
+        if outcome.is_err() {
+            renew(stand, point.operation)?;
+        }
+    }
+    tally.judge()
+}
+
+fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<bool> {
+    let (_, answered) = request(stand, point, Fault::Kill)?;
+    // After an answer there is nothing to wait for, unless others are at work.
+    let limit = match (answered, point.operation.actor) {
+        (false, _) => Duration::from_secs(5),
+        (true, Actor::Serving) => Duration::from_millis(20),
+        (true, _) => Duration::from_millis(300),
+    };
+    let limit = stand.patience(limit);
+    let ended = stand.running_helper()?.wait(limit);
+    let caused = match ended {
+        Ok(status) => {
+            ensure!(!status.success(), "the helper has ended as if it had been asked to");
+            stand.start_helper().context("start after a kill")?;
+            true
+        }
+        Err(_) => false,
+    };
+    ensure!(caused || answered, "the helper outlives a kill, and does not answer");
+    granted(stand, &point.operation.request).context("the same request again")?;
+    undo(stand, point.operation)?;
+    figures.check(stand)?;
+    Ok(caused)
+}
+
+/// Lets calls of these operations fail, each with one error at a time. The request is answered, the helper lives, the
+/// request is granted when it is sent again, and all is undone.
+pub fn error(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Result<()> {
+    // What strace puts in the place of a call, to let it fail, is none that the filter allows.
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    begin(stand)?;
+    let points = points::of(stand, operations)?;
+    let figures = Figures::now(stand)?;
+    let points = points.iter().filter(|point| can_fail(&point.call));
+    let points: Vec<_> = points.flat_map(|point| ERRORS.map(|error| (point, error))).collect();
+    let mut tally = Tally::default();
+    for (point, error) in extent.of(stand, points) {
+        let outcome = failed_at(stand, point, Fault::Error(error), &figures);
+        if !tally.add(&name(point, Fault::Error(error)), &outcome) {
+            break;
+        }
+        if outcome.is_err() {
+            renew(stand, point.operation)?;
+        }
+    }
+    // The emptier tries a volume again after some seconds.
+    emptied(stand)?;
+    figures.check(stand)?;
+    tally.judge()
+}
+
+fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figures) -> Result<bool> {
+    let (caused, answered) = request(stand, point, fault)?;
+    let call = point.call.name.as_str();
+    // A reply that could not be sent is no answer. A capability that cannot be lowered again must not stay raised.
+    if !answered && !["capset", "recvfrom", "sendmsg"].contains(&call) {
+        bail!("the connection was closed without an answer");
+    }
+    if call == "capset" && stand.running_helper()?.check_alive().is_err() {
+        stand.start_helper()?;
+    }
+    stand.running_helper()?.check_alive()?;
+    granted(stand, &point.operation.request).context("the same request again")?;
+    undo(stand, point.operation)?;
+    if point.operation.actor == Actor::Serving {
+        figures.check(stand)?;
+    }
+    Ok(caused)
+}
+
+/// Sends the request of a point with a fault on its way. Whether the fault was caused, and whether there was an answer.
+fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, bool)> {
+    let Point { operation, call } = point;
+    let session = Session::open(stand)?;
+    operation
+        .before
+        .iter()
+        .try_for_each(|request| session.client.ask(request).map(drop))
+        .context("what goes before")?;
+    operation.fill(stand)?;
+    let log = stand.work().join("trace");
+    let tracer = Tracer::inject(session.thread(operation.actor)?, &log, call, fault)?;
+    let answer = session.client.request(&operation.request);
+    if operation.actor != Actor::Serving {
+        // It is emptied a moment later, or something keeps it from being emptied.
+        let _ = wait::until(stand.patience(Duration::from_millis(300)), || {
+            let injected = std::fs::read_to_string(&log).is_ok_and(|log| was_injected(&log));
+            ensure!(injected || stand.pool().entries()?.is_empty(), "still at work");
+            Ok(())
+        });
+    }
+    Ok((was_injected(&tracer.end()?), answer.is_ok()))
+}
+
+fn begin(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    prepare(stand)?;
+    stand.start_helper()
+}
+
+/// After a point that failed, so that the next one has what it needs.
+fn renew(stand: &mut Stand, operation: &Operation) -> Result<()> {
+    stand.abandon();
+    stand.start_helper()?;
+    undo(stand, operation)?;
+    emptied(stand)
+}
+
+fn name(point: &Point<'_>, fault: Fault) -> String {
+    format!("{}, {fault} at {}", point.operation.name, point.call)
+}

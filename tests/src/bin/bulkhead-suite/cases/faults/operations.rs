@@ -1,0 +1,165 @@
+//! Every operation of the helper, each with what comes before it and what undoes it.
+
+use std::fs;
+
+use anyhow::Result;
+use bulkhead_protocol::{Request, Socket, TargetPath};
+use bulkhead_tests::helper::{bytes, create, delete, directory_spec, image_spec, target, volume};
+use bulkhead_tests::stand::Stand;
+
+/// The directory volume and the block volume.
+pub const DIRECTORY: &str = "vol-a";
+pub const DEVICE: &str = "vol-b";
+const SIZE: u64 = 1 << 20;
+
+/// Who makes the system calls of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The thread that serves the connection.
+    Serving,
+    /// The thread that releases what deleted volumes took.
+    Releasing,
+    /// The process that empties them.
+    Emptier,
+}
+
+/// A request with its surroundings.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// What it is called in a complaint.
+    pub name: &'static str,
+    /// Whose calls are meant.
+    pub actor: Actor,
+    /// What is requested before it.
+    pub before: Vec<Request>,
+    /// The request.
+    pub request: Request,
+    /// What is requested after it, so that nothing is left.
+    pub undo: Vec<Request>,
+}
+
+impl Operation {
+    /// Puts files into the directory volume, where there is something to empty.
+    pub fn fill(&self, stand: &Stand) -> Result<()> {
+        if self.actor == Actor::Emptier {
+            let data = stand.pool().volume(DIRECTORY).join("data");
+            fs::create_dir_all(data.join("deep/deeper"))?;
+            fs::write(data.join("deep/file"), "content")?;
+            std::os::unix::fs::symlink("nowhere", data.join("link"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The target of the directory volume, which has the kubelet's record, and that of the block volume, below another
+/// publish directory.
+fn targets() -> [TargetPath; 2] {
+    [target("kubelet-pods", "pod-1/volumes/kubernetes.io~csi/pv-a/mount"), target("work", "device")]
+}
+
+/// Makes what a kubelet makes before it calls.
+pub fn prepare(stand: &Stand) -> Result<()> {
+    stand.kubelet.prepare(DIRECTORY, "pv-a", "pod-1").map(drop)
+}
+
+/// The directory volume's life, in requests.
+pub fn directory_life() -> [Request; 5] {
+    let [target, _] = targets();
+    let inodes = 8192.try_into().expect("a number of inodes");
+    let (id, flags) = (|| volume(DIRECTORY), bulkhead_protocol::MountFlags::default());
+    [
+        create(DIRECTORY, directory_spec(SIZE)),
+        Request::BindMount { volume: id(), target: target.clone(), flags, exclusive: true },
+        Request::SetQuota { volume: id(), size: bytes(2 * SIZE), inodes },
+        Request::Unmount { volume: id(), target },
+        delete(DIRECTORY),
+    ]
+}
+
+/// The block volume's life, in requests.
+pub fn device_life() -> [Request; 8] {
+    let [_, target] = targets();
+    let id = || volume(DEVICE);
+    [
+        create(DEVICE, image_spec(SIZE)),
+        Request::LoopAttach { volume: id(), read_only: false },
+        Request::MakeDevice { volume: id(), target: target.clone(), exclusive: true },
+        Request::GrowImage { volume: id(), size: bytes(2 * SIZE) },
+        Request::LoopResize { volume: id() },
+        Request::RemoveDevice { volume: id(), target },
+        Request::LoopDetach { volume: id() },
+        delete(DEVICE),
+    ]
+}
+
+/// The operations on directory volumes, and those on no volume.
+pub fn on_directories() -> Vec<Operation> {
+    let [create, bind, grow, unbind, delete] = directory_life();
+    let [target, _] = targets();
+    let undo = [unbind.clone(), delete.clone()];
+    let operation = |name, before: &[&Request], request: &Request| Operation {
+        name,
+        actor: Actor::Serving,
+        before: before.iter().copied().cloned().collect(),
+        request: request.clone(),
+        undo: undo.to_vec(),
+    };
+    let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
+    let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
+    let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
+    vec![
+        operation("create a directory", &[], &create),
+        operation("bind", &[&create], &bind),
+        operation("set the quota", &[&create, &bind], &grow),
+        operation("usage of a directory", &[&create, &bind], &usage),
+        operation("unmount", &[&create, &bind], &unbind),
+        operation("delete a directory", &[&create, &bind, &unbind], &delete),
+        operation("delete an unused directory", &[&create], &unused),
+        operation("status of a pool", &[&create], &status),
+        operation("list", &[&create], &Request::List { after: None, limit: 16 }),
+        operation("listen", &[], &Request::Listen { socket: Socket::Csi }),
+        operation("listen for the registration", &[], &Request::Listen { socket: Socket::Registration }),
+    ]
+}
+
+/// What is done in the background when a directory volume was deleted.
+pub fn in_background() -> Vec<Operation> {
+    let [create, .., delete] = directory_life();
+    let operation = |name, actor| Operation {
+        name,
+        actor,
+        before: vec![create.clone()],
+        request: delete.clone(),
+        undo: vec![delete.clone()],
+    };
+    vec![operation("empty a directory", Actor::Emptier), operation("release a directory", Actor::Releasing)]
+}
+
+/// The operations on block volumes.
+pub fn on_devices() -> Vec<Operation> {
+    let [create, attach, make, grow, resize, remove, detach, delete] = device_life();
+    let [_, target] = targets();
+    let undo = [remove.clone(), detach.clone(), delete.clone()];
+    let operation = |name, before: &[&Request], request: &Request| Operation {
+        name,
+        actor: Actor::Serving,
+        before: before.iter().copied().cloned().collect(),
+        request: request.clone(),
+        undo: undo.to_vec(),
+    };
+    let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
+    let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
+    vec![
+        operation("create an image", &[], &create),
+        operation("attach", &[&create], &attach),
+        operation("attach read-only", &[&create], &read_only),
+        operation("make a device", &[&create, &attach], &make),
+        operation("grow an image", &[&create, &attach, &make], &grow),
+        operation("resize a device", &[&create, &attach, &make, &grow], &resize),
+        operation("usage of a device", &[&create, &attach, &make], &usage),
+        operation("remove a device", &[&create, &attach, &make], &remove),
+        operation("detach", &[&create, &attach], &detach),
+        operation("delete an image", &[&create], &delete),
+        operation("delete an attached image", &[&create, &attach], &delete),
+    ]
+}

@@ -1,0 +1,136 @@
+//! The points of the matrices: each system call of each operation, found out by following one of each.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Reply, Request};
+use bulkhead_tests::setting::Place;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::{Call, Tracer, calls};
+use bulkhead_tests::wait;
+
+use super::operations::{Actor, Operation};
+use super::session::{Session, undo};
+
+/// The errors that each call fails with, one at a time.
+pub const ERRORS: [&str; 7] = ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EBUSY", "EROFS", "EINTR"];
+
+/// Calls that an error is not injected into. The runtime makes them, and where the kernel refuses one of them the process
+/// ends, which is a kill; or the kernel never refuses them; or, as with close, it carries them out whatever it returns,
+/// while strace would leave them out.
+const NEVER: [&str; 35] = [
+    "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "close", "close_range", "execve", "exit", "exit_group",
+    "futex", "getegid", "geteuid", "getgid", "getpid", "getppid", "getrandom", "gettid", "getuid", "madvise", "mmap",
+    "mprotect", "mremap", "munmap", "nanosleep", "poll", "restart_syscall", "rt_sigaction", "rt_sigprocmask",
+    "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_tid_address", "sigaltstack", "umask", "uname",
+];
+
+/// Whether the kernel fails this call with errors that the helper can handle.
+pub fn can_fail(call: &Call) -> bool {
+    !NEVER.contains(&call.name.as_str())
+}
+
+/// An operation and one of its system calls.
+pub struct Point<'a> {
+    /// The operation.
+    pub operation: &'a Operation,
+    /// The call.
+    pub call: Call,
+}
+
+/// Does each operation once, and returns all of their system calls.
+pub fn of<'a>(stand: &mut Stand, operations: &'a [Operation]) -> Result<Vec<Point<'a>>> {
+    let mut points = Vec::new();
+    for operation in operations {
+        let found = follow(stand, operation).with_context(|| format!("follow {}", operation.name))?;
+        ensure!(!found.is_empty(), "{} makes no system call", operation.name);
+        points.extend(found.into_iter().map(|call| Point { operation, call }));
+    }
+    Ok(points)
+}
+
+fn follow(stand: &mut Stand, operation: &Operation) -> Result<Vec<Call>> {
+    let session = Session::open(stand)?;
+    operation.before.iter().try_for_each(|request| session.client.ask(request).map(drop))?;
+    operation.fill(stand)?;
+    let tracer = Tracer::follow(session.thread(operation.actor)?, &stand.work().join("trace"))?;
+    session.client.ask(&operation.request)?;
+    if operation.actor != Actor::Serving {
+        emptied(stand)?;
+    }
+    let found = calls(&tracer.end()?);
+    drop(session);
+    undo(stand, operation)?;
+    emptied(stand)?;
+    Ok(found)
+}
+
+/// Waits until nothing is left in the pool, and what it took is released.
+pub fn emptied(stand: &Stand) -> Result<()> {
+    wait::until(stand.patience(Duration::from_secs(15)), || {
+        let left = stand.pool().entries()?;
+        ensure!(left.is_empty(), "the pool still holds {left:?}");
+        let status = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?;
+        ensure!(matches!(&status, Reply::Pool(pool) if pool.emptying == 0), "something is not released: {status:?}");
+        Ok(())
+    })
+}
+
+/// How many points are tried.
+#[derive(Clone, Copy, Debug)]
+pub enum Extent {
+    /// A few, spread evenly: so many on the host, and a sixth of them in the machine.
+    Sample(usize),
+    /// On the host all of them; in the machine, where a point takes many times as long, as many as a sample on the host.
+    All(usize),
+}
+
+impl Extent {
+    /// Every point, or some of them at equal distances: the same ones in each run of the same code.
+    pub fn of<T>(self, stand: &Stand, points: Vec<T>) -> Vec<T> {
+        let all = points.len();
+        let wanted = match (self, stand.setting.place) {
+            (Self::All(_), Place::Host) => all,
+            (Self::All(number), Place::Vm) | (Self::Sample(number), Place::Host) => number.min(all),
+            (Self::Sample(number), Place::Vm) => number.div_ceil(6).min(all),
+        };
+        let chosen = |index: usize| (index + 1) * wanted / all > index * wanted / all;
+        points.into_iter().enumerate().filter(|(index, _)| chosen(*index)).map(|(_, point)| point).collect()
+    }
+}
+
+/// The outcome of a matrix.
+#[derive(Debug, Default)]
+pub struct Tally {
+    tried: usize,
+    missed: usize,
+    failed: usize,
+}
+
+impl Tally {
+    /// Adds the outcome of a point: whether the fault was caused, or what is wrong. Whether to go on.
+    pub fn add(&mut self, point: &str, outcome: &Result<bool>) -> bool {
+        self.tried += 1;
+        match outcome {
+            Ok(caused) => self.missed += usize::from(!*caused),
+            Err(error) => {
+                self.failed += 1;
+                // At once: the run may come to its limit before its end.
+                println!("{point}: {error:#}");
+            }
+        }
+        self.failed < 20
+    }
+
+    /// The verdict.
+    pub fn judge(self) -> Result<()> {
+        let Self { tried, missed, failed } = self;
+        println!("{tried} points were tried, {missed} of which were not come to");
+        ensure!(failed == 0, "{failed} of {tried} points failed; they are listed above");
+        ensure!(
+            missed * 5 <= tried,
+            "{missed} of {tried} calls were not come to: the operations differ from run to run"
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! A connection to the helper, with the thread that serves it, and the other actors of an operation.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request};
+use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::{leaks, wait};
+
+use super::operations::{Actor, Operation};
+
+/// A connection past its hello.
+pub struct Session {
+    /// The client's end.
+    pub client: HelperClient,
+    helper: i32,
+    socket: String,
+}
+
+impl Session {
+    /// Connects.
+    pub fn open(stand: &mut Stand) -> Result<Self> {
+        let helper = i32::try_from(stand.running_helper()?.pid())?;
+        let before: BTreeSet<String> = sockets(helper)?.into_iter().map(|(_, socket)| socket).collect();
+        let client = stand.helper()?;
+        let new = sockets(helper)?.into_iter().map(|(_, socket)| socket).find(|socket| !before.contains(socket));
+        Ok(Self { client, helper, socket: new.context("the helper has no new socket after a hello")? })
+    }
+
+    /// The thread or process whose calls are meant.
+    pub fn thread(&self, actor: Actor) -> Result<i32> {
+        match actor {
+            Actor::Serving => waiting_thread(self.helper, |socket| socket == self.socket),
+            Actor::Releasing => waiting_thread(self.helper, |socket| socket != self.socket),
+            Actor::Emptier => Ok(processes::descendants(self.helper)?.first().context("no emptier")?.pid),
+        }
+    }
+}
+
+/// The descriptors of a process that are sockets, and which sockets they are.
+fn sockets(process: i32) -> Result<Vec<(String, String)>> {
+    let mut sockets = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{process}/fd")).context("list the helper's descriptors")? {
+        let entry = entry?;
+        // It may have been closed since.
+        let Ok(link) = fs::read_link(entry.path()) else { continue };
+        let link = link.to_string_lossy().into_owned();
+        if link.starts_with("socket:") {
+            sockets.push((entry.file_name().to_string_lossy().into_owned(), link));
+        }
+    }
+    Ok(sockets)
+}
+
+/// A thread other than the first that waits in a system call on a wanted socket.
+fn waiting_thread(process: i32, wanted: impl Fn(&str) -> bool) -> Result<i32> {
+    let mut found = None;
+    wait::until(Duration::from_secs(5), || {
+        let sockets = sockets(process)?;
+        for entry in fs::read_dir(format!("/proc/{process}/task"))? {
+            let thread: i32 = entry?.file_name().to_string_lossy().parse()?;
+            let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall"))?;
+            let descriptor = call.split(' ').nth(1).and_then(|word| word.strip_prefix("0x"));
+            let Some(number) = descriptor.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { continue };
+            let is_wanted = |(name, socket): &(String, String)| *name == number.to_string() && wanted(socket);
+            if thread != process && sockets.iter().any(is_wanted) {
+                found = Some(thread);
+                return Ok(());
+            }
+        }
+        anyhow::bail!("no thread of the helper waits for a packet there")
+    })?;
+    found.context("no thread was found")
+}
+
+/// What must be as it was once an operation is undone, beside what [`leaks::check`] looks at.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Figures {
+    promised: u64,
+    volumes: u32,
+    emptying: u32,
+    conditions: Vec<String>,
+    descriptors: usize,
+}
+
+impl Figures {
+    /// As they are now, with one connection.
+    pub fn now(stand: &mut Stand) -> Result<Self> {
+        let client = stand.helper()?;
+        let descriptors = fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count();
+        let Reply::Pool(pool) = client.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+            anyhow::bail!("the status of a pool is none")
+        };
+        let conditions = pool.conditions.as_slice().iter().map(|text| text.as_str().to_owned()).collect();
+        let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
+        Ok(Self { promised, volumes, emptying, conditions, descriptors })
+    }
+
+    /// Checks that they are so again.
+    pub fn check(&self, stand: &mut Stand) -> Result<()> {
+        wait::until(stand.patience(Duration::from_secs(3)), || {
+            let now = Self::now(stand)?;
+            // A helper that has started since may not have been asked for its sockets.
+            let fewer = Self { descriptors: now.descriptors.max(self.descriptors), ..now };
+            ensure!(fewer == *self, "before it was {self:?}, and now it is {fewer:?}");
+            Ok(())
+        })?;
+        leaks::check(stand)
+    }
+}
+
+/// Sends the request until it is not `Busy` any more; it must be granted.
+pub fn granted(stand: &Stand, request: &Request) -> Result<()> {
+    wait::until(stand.patience(Duration::from_secs(2)), || match stand.helper()?.request(request)? {
+        Err(error) if error.kind == ErrorKind::Busy => anyhow::bail!("busy: {error}"),
+        _ => Ok(()),
+    })?;
+    stand.helper()?.ask(request).map(drop)
+}
+
+/// Undoes an operation.
+pub fn undo(stand: &Stand, operation: &Operation) -> Result<()> {
+    let client = stand.helper()?;
+    for request in &operation.undo {
+        match client.request(request)? {
+            Err(error) if error.kind != ErrorKind::NotFound => anyhow::bail!("undone with {request:?}: {error}"),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! Faults at the system calls of the helper's start, while volumes are published.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::daemon::Daemon;
+use bulkhead_tests::helper::{HelperClient, delete};
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
+
+use super::operations::{DEVICE, DIRECTORY, device_life, directory_life, prepare};
+use super::points::{ERRORS, Extent, Tally, can_fail, emptied};
+
+/// How a start under strace ended.
+enum Started {
+    Serves,
+    Ended(ExitStatus),
+}
+
+/// Kills the helper at calls of its start. The next start serves, both volumes are still published, and what was half made
+/// or half deleted is gone.
+pub fn kill(stand: &mut Stand, extent: Extent) -> Result<()> {
+    let points = begin(stand)?;
+    let points = extent.of(stand, points);
+    each(stand, points.into_iter().map(|call| (call, Fault::Kill)).collect())
+}
+
+/// Lets calls of the start fail, each with one error at a time. The start is refused with a sentence, or serves and knows
+/// what is published; the next start serves.
+pub fn error(stand: &mut Stand, extent: Extent) -> Result<()> {
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    let points = begin(stand)?.into_iter().filter(can_fail);
+    let points = points.flat_map(|call| ERRORS.map(|error| (call.clone(), Fault::Error(error)))).collect();
+    let points = extent.of(stand, points);
+    each(stand, points)
+}
+
+fn each(stand: &mut Stand, points: Vec<(Call, Fault)>) -> Result<()> {
+    let mut tally = Tally::default();
+    for (call, fault) in points {
+        let outcome = start_with(stand, &call, fault);
+        if !tally.add(&format!("start, {fault} at {call}"), &outcome) {
+            break;
+        }
+        if outcome.is_err() {
+            clear(stand)?;
+            publish(stand)?;
+        }
+    }
+    stand.start_helper()?;
+    let [_, _, _, unbind, delete] = directory_life();
+    let [_, _, _, _, _, remove, detach, delete_device] = device_life();
+    for request in [unbind, delete, remove, detach, delete_device] {
+        stand.helper()?.ask(&request)?;
+    }
+    tally.judge()
+}
+
+/// Publishes both volumes, and returns the calls of a start.
+fn begin(stand: &mut Stand) -> Result<Vec<Call>> {
+    stand.add_pool("default")?;
+    prepare(stand)?;
+    publish(stand)?;
+    leave_traces(stand)?;
+    let mut helper = Daemon::start("helper", &mut traced(stand, None)?, &stand.logs())?;
+    ensure!(matches!(wait(stand, &mut helper)?, Started::Serves), "the start that is followed does not come to serve");
+    helper.kill()?;
+    Ok(calls(&fs::read_to_string(stand.work().join("trace"))?))
+}
+
+/// Publishes both volumes, and ends the helper.
+fn publish(stand: &mut Stand) -> Result<()> {
+    stand.start_helper()?;
+    let [create, bind, ..] = directory_life();
+    let [create_device, attach, make, ..] = device_life();
+    for request in [create, bind, create_device, attach, make] {
+        stand.helper()?.ask(&request)?;
+    }
+    fs::write(stand.pool().volume(DIRECTORY).join("data/file"), "precious")?;
+    stand.kill_helper()
+}
+
+/// Takes away what a start has left that has lost something, by hand.
+fn clear(stand: &mut Stand) -> Result<()> {
+    stand.abandon();
+    mounts::unmount_all(stand.kubelet.root())?;
+    mounts::unmount_all(&stand.publish_directory())?;
+    loops::backed_by(&stand.pool().device()?)?.iter().try_for_each(loops::detach)?;
+    stand.start_helper()?;
+    for id in [DIRECTORY, DEVICE] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    for target in fs::read_dir(stand.publish_directory())? {
+        fs::remove_file(target?.path())?;
+    }
+    emptied(stand)?;
+    stand.kill_helper()
+}
+
+/// Leaves in the pool what a start has to sweep.
+fn leave_traces(stand: &Stand) -> Result<()> {
+    fs::create_dir_all(stand.pool().directory.join(".making.vol-c/data"))?;
+    Ok(fs::create_dir_all(stand.pool().directory.join(".deleted.7.vol-d/data/deep"))?)
+}
+
+fn traced(stand: &Stand, fault: Option<(&Call, Fault)>) -> Result<std::process::Command> {
+    Ok(strace::started(&stand.helper_command()?, &stand.work().join("trace"), fault))
+}
+
+fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
+    leave_traces(stand)?;
+    let begun = fs::read_to_string(stand.logs().join("helper.log"))?.len();
+    let mut helper = Daemon::start("helper", &mut traced(stand, Some((call, fault)))?, &stand.logs())?;
+    let mut started = wait(stand, &mut helper);
+    let mut known = Ok(());
+    if matches!(started, Ok(Started::Serves)) {
+        known = knows_what_is_published(stand).context("the start with the fault");
+        // What fails a moment after the start may end it as well.
+        if let Ok(status) = helper.wait(Duration::ZERO) {
+            started = Ok(Started::Ended(status));
+        }
+    }
+    let outcome = match &started {
+        Ok(Started::Serves) => known,
+        Ok(Started::Ended(status)) => match (status.signal(), fault) {
+            (Some(9), Fault::Kill) => Ok(()),
+            // The emptier may have been killed, or its end seen.
+            (None, _) if !status.success() => gives_a_reason(&helper, begun),
+            _ => Err(anyhow::anyhow!("the start has ended in another way: {status}")),
+        },
+        Err(error) => Err(anyhow::anyhow!("{error:#}")),
+    };
+    if !matches!(started, Ok(Started::Ended(_))) {
+        helper.kill()?;
+    }
+    let caused = match fault {
+        Fault::Kill => matches!(started, Ok(Started::Ended(_))),
+        Fault::Error(_) => injected(stand),
+    };
+    stand.start_helper().context("the start after the fault")?;
+    let after = || knows_what_is_published(stand).and_then(|()| emptied_but_volumes(stand));
+    let outcome = outcome.and_then(|()| after().context("the start after the fault"));
+    stand.kill_helper()?;
+    outcome.map(|()| caused)
+}
+
+/// strace writes what it has seen a moment after the last process that it follows has ended.
+fn injected(stand: &Stand) -> bool {
+    let log = stand.work().join("trace");
+    let written = || {
+        ensure!(was_injected(&fs::read_to_string(&log)?), "nothing was injected");
+        Ok(())
+    };
+    bulkhead_tests::wait::until(stand.patience(Duration::from_millis(200)), written).is_ok()
+}
+
+/// Waits until the helper serves or has ended.
+fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
+    let end = Instant::now() + stand.patience(Duration::from_secs(10));
+    loop {
+        if let Ok(status) = helper.wait(Duration::ZERO) {
+            return Ok(Started::Ended(status));
+        }
+        if HelperClient::welcomed(&stand.helper_socket()).is_ok() {
+            return Ok(Started::Serves);
+        }
+        ensure!(Instant::now() < end, "it neither serves nor ends");
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+/// Both volumes are mounted, neither can be deleted, and the content is there.
+fn knows_what_is_published(stand: &Stand) -> Result<()> {
+    for id in [DIRECTORY, DEVICE] {
+        // The fault may meet each thread once that serves a connection.
+        let answers = (0..20).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
+        let mut answers = answers.skip_while(Result::is_err);
+        let answer = answers.next().context("the helper closes every connection")??;
+        ensure!(answer.is_err(), "{id} is published, and Delete says {answer:?}");
+    }
+    let directories = [stand.kubelet.root().to_owned(), stand.publish_directory()];
+    for directory in directories {
+        let mounted = mounts::below(&directory)?;
+        ensure!(mounted.len() == 1, "below {} is mounted {mounted:?}", directory.display());
+    }
+    let file = stand.pool().volume(DIRECTORY).join("data/file");
+    ensure!(fs::read(&file).is_ok_and(|content| content == b"precious"), "{} is gone", file.display());
+    Ok(())
+}
+
+/// A sentence of its own, and not what the runtime prints when it panics.
+fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
+    let log = helper.log()?;
+    let new = log.get(begun..).unwrap_or_default();
+    let is_error =
+        |line: &str| line.starts_with("<3>bulkhead-privhelper: ") || line.starts_with("<3>bulkhead_privhelper: ");
+    let reason = new.lines().any(|line| is_error(line) && line.len() > 50);
+    if !reason || new.contains("panicked") {
+        bail!("a start was refused without a reason: {new:?}");
+    }
+    Ok(())
+}
+
+fn emptied_but_volumes(stand: &Stand) -> Result<()> {
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(15)), || {
+        let left = stand.pool().entries()?;
+        ensure!(left == [DIRECTORY, DEVICE], "the pool holds {left:?}");
+        Ok(())
+    })
+}

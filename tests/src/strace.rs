@@ -1,0 +1,159 @@
+//! Faults at chosen system calls of a running process, by strace(1).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A system call of a thread: its name, and its number among the thread's calls of that name, from 1 on.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    /// As in the kernel's table.
+    pub name: String,
+    /// The first has number 1.
+    pub number: usize,
+}
+
+/// What happens in place of a system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The process is killed.
+    Kill,
+    /// The call fails with this error, and nothing is done.
+    Error(&'static str),
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.name, self.number)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill => out.write_str("a kill"),
+            Self::Error(name) => out.write_str(name),
+        }
+    }
+}
+
+/// The flags that make strace cause the fault.
+fn injection(call: &Call, fault: Fault) -> [String; 4] {
+    let fault = match fault {
+        Fault::Kill => "signal=KILL".to_owned(),
+        Fault::Error(name) => format!("error={name}"),
+    };
+    let Call { name, number } = call;
+    ["-e".to_owned(), format!("trace={name}"), "-e".to_owned(), format!("inject={name}:{fault}:when={number}")]
+}
+
+/// strace, attached to a thread.
+#[derive(Debug)]
+pub struct Tracer {
+    strace: Child,
+    log: PathBuf,
+}
+
+impl Tracer {
+    /// Follows a thread, and writes all of its calls to `log`.
+    ///
+    /// # Errors
+    /// When strace cannot attach.
+    pub fn follow(thread: i32, log: &Path) -> Result<Self> {
+        Self::attach(thread, log, &[])
+    }
+
+    /// Follows a thread until the call, and causes the fault there.
+    ///
+    /// # Errors
+    /// When strace cannot attach.
+    pub fn inject(thread: i32, log: &Path, call: &Call, fault: Fault) -> Result<Self> {
+        Self::attach(thread, log, &injection(call, fault))
+    }
+
+    fn attach(thread: i32, log: &Path, flags: &[String]) -> Result<Self> {
+        let mut command = Command::new("strace");
+        command.arg("-p").arg(thread.to_string()).arg("-o").arg(log).args(flags);
+        let mut strace = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start strace")?;
+        let mut said = String::new();
+        let errors = strace.stderr.take().context("strace's standard error")?;
+        BufReader::new(errors).read_line(&mut said)?;
+        ensure!(said.contains("attached"), "strace does not follow thread {thread}: {said}");
+        Ok(Self { strace, log: log.to_owned() })
+    }
+
+    /// Lets go of the thread, and returns what strace has written.
+    ///
+    /// # Errors
+    /// When strace does not end.
+    pub fn end(mut self) -> Result<String> {
+        if self.strace.try_wait()?.is_none() {
+            let pid = i32::try_from(self.strace.id()).ok().and_then(Pid::from_raw).context("process id")?;
+            kill_process(pid, Signal::TERM)?;
+        }
+        self.strace.wait()?;
+        fs::read_to_string(&self.log).context("read what strace has written")
+    }
+}
+
+/// The command, started under strace: with all of its calls, and those of its children, in `log`, or with a fault in each
+/// thread that comes to the call. The process that is started is the command itself; strace is a grandchild.
+pub fn started(command: &Command, log: &Path, fault: Option<(&Call, Fault)>) -> Command {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-D", "-o"]).arg(log);
+    if let Some((call, fault)) = fault {
+        strace.args(injection(call, fault));
+    }
+    strace.arg(command.get_program()).args(command.get_args()).current_dir("/");
+    strace
+}
+
+/// Whether a fault was caused, by what strace has written.
+pub fn was_injected(log: &str) -> bool {
+    log.contains("(INJECTED)") || log.contains("+++ killed by SIGKILL +++")
+}
+
+/// The calls in what strace has written, in their order. Calls of several threads that have the same name and number are
+/// one, as they are to an injection.
+pub fn calls(log: &str) -> Vec<Call> {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    let mut calls = Vec::new();
+    for line in log.lines() {
+        let (thread, line) = line
+            .split_once(' ')
+            .filter(|(first, _)| first.bytes().all(|byte| byte.is_ascii_digit()))
+            .map_or(("", line), |(thread, rest)| (thread, rest.trim_start()));
+        let Some((name, _)) = line.split_once('(').filter(|(name, _)| is_name(name)) else { continue };
+        let count = counts.entry((thread, name)).or_default();
+        *count += 1;
+        let call = Call { name: name.to_owned(), number: *count };
+        if !calls.contains(&call) {
+            calls.push(call);
+        }
+    }
+    calls
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_by_name_and_thread() {
+        let log = "12 openat2(5, \"a(b\", {}) = 6\n12  close(6) = 0\n13 close(6 <unfinished ...>\n12 close(7) = 0\n\
+                   13 <... close resumed>) = 0\n12 --- SIGCHLD {si_signo=SIGCHLD} ---\n13 +++ exited with 0 +++\n";
+        let call = |name: &str, number| Call { name: name.to_owned(), number };
+        assert_eq!(calls(log), [call("openat2", 1), call("close", 1), call("close", 2)]);
+        assert_eq!(calls("recvfrom(5, \"x\", 4096) = 1\nexit_group(0) = ?\n").len(), 2);
+    }
+}
