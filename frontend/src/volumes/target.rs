@@ -40,9 +40,14 @@ fn components(path: &str) -> Result<Vec<&str>, Fault> {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/src/random.rs"]
+mod random;
+
+#[cfg(test)]
 mod tests {
     use bulkhead_protocol::Text;
 
+    use super::random::Random;
     use super::*;
 
     fn resolved(path: &str) -> Result<String, String> {
@@ -82,6 +87,30 @@ mod tests {
         }
         assert!(resolved(&format!("/srv/volumes/{}", "x".repeat(256))).is_err());
         assert!(resolved(&format!("/srv/volumes/{}", "x/".repeat(4000))).is_err());
+    }
+
+    #[test]
+    fn a_random_path_never_leaves_the_directory_that_it_names() {
+        let base = "/srv/volumes";
+        let directory = PublishDirectory { name: "other".parse().unwrap(), host_path: Text::new(base) };
+        let seeds = [
+            "/srv/volumes/a", "/srv/volumes/../b", "//srv/./volumes//a/", "/srv/volumes/pods/x/mount", "/srv/volumesx",
+        ];
+        let seeds = seeds.map(|path| path.as_bytes().to_vec());
+        let mut random = Random::new(1);
+        let mut resolved = 0;
+        for _ in 0..50_000 {
+            let path = String::from_utf8_lossy(&random.mutated(&seeds)).into_owned();
+            let Ok(target) = resolve(&path, std::slice::from_ref(&directory)) else { continue };
+            resolved += 1;
+            let plain = |text: &str| {
+                text.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+            };
+            assert_eq!(plain(&format!("{base}/{}", target.path)), plain(&path), "{path:?}");
+            let ordinary = target.path.components().all(|part| !part.is_empty() && part != "." && part != "..");
+            assert!(ordinary && !path.contains('\0'), "{path:?}");
+        }
+        assert!(resolved > 5_000, "{resolved}");
     }
 
     #[test]
