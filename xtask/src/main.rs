@@ -1,5 +1,6 @@
 //! The project's own commands. `cargo xtask --help` lists them.
 
+mod audit;
 mod cache;
 mod cargo_tool;
 mod commands;
@@ -24,7 +25,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use self::commands::{
-    BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, TestArguments, VmArguments,
+    AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, TestArguments,
+    VmArguments,
 };
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Selection, Workspace};
@@ -54,6 +56,9 @@ enum Task {
     Lint(LintArguments),
     /// Run the tests. The last line is `N passed, N failed`.
     Test(TestArguments),
+    /// Print what a reviewer of the privileged code wants to know first: lines, unsafe blocks, crates, capabilities, system
+    /// calls, claims and their tests, advisories.
+    Audit(AuditArguments),
     /// Demonstrate the whole life of real volumes. The last line is `demo: ok`.
     Demo(DemoArguments),
     /// Measure the CSI services, or the agent on a control plane, on this host.
@@ -89,6 +94,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Image(arguments) => commands::image(&workspace, arguments),
         Task::Lint(arguments) => commands::lint(&workspace, arguments),
         Task::Test(arguments) => commands::test(&workspace, arguments),
+        Task::Audit(arguments) => commands::audit(&workspace, arguments),
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::ControlPlane => {

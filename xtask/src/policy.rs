@@ -1,10 +1,10 @@
 //! What holds for the code that runs with privilege: how much of it there is, what it depends on, what it may not say.
 
-mod files;
-mod lines;
+pub mod files;
+pub mod lines;
 mod lints;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -14,9 +14,11 @@ use crate::process::capture;
 use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
+/// Where the audited code is.
+pub const AUDITED: [&str; 2] = ["privhelper/src", "protocol/src"];
 /// The package with privilege, and the file that lists what its binary is made of.
 const PACKAGE: &str = "bulkhead-privhelper";
-const LIST: &str = "privhelper/dependencies.txt";
+pub const LIST: &str = "privhelper/dependencies.txt";
 /// The crates in the tree that are audited themselves.
 const OWN: [&str; 2] = [PACKAGE, "bulkhead-protocol"];
 
@@ -55,7 +57,7 @@ fn dependencies(root: &Path) -> Result<String> {
     let output = capture(&mut tree).context("ask cargo for the tree")?;
     let names = output.lines().filter_map(|line| line.split_whitespace().next());
     let found: BTreeSet<String> = names.filter(|name| !OWN.contains(name)).map(str::to_owned).collect();
-    let listed = listed(&read(&root.join(LIST))?)?;
+    let listed = listed(&read(&root.join(LIST))?)?.into_keys().collect();
     let only_in = |these: &BTreeSet<String>, those: &BTreeSet<String>| {
         these.difference(those).cloned().collect::<Vec<_>>().join(", ")
     };
@@ -65,12 +67,13 @@ fn dependencies(root: &Path) -> Result<String> {
     Ok(format!("{} crates, each with a reason in {LIST}", found.len()))
 }
 
-/// The names of a list whose lines are `name  reason`.
-fn listed(text: &str) -> Result<BTreeSet<String>> {
-    let mut names = BTreeSet::new();
+/// The names of a list whose lines are `name  reason`, with the reasons.
+pub fn listed(text: &str) -> Result<BTreeMap<String, String>> {
+    let mut names = BTreeMap::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (name, _) = line.split_once("  ").with_context(|| format!("{LIST}: {line:?} gives no reason"))?;
-        ensure!(names.insert(name.to_owned()), "{LIST}: {name} is listed twice");
+        let (name, reason) = line.split_once("  ").with_context(|| format!("{LIST}: {line:?} gives no reason"))?;
+        let before = names.insert(name.to_owned(), reason.trim().to_owned());
+        ensure!(before.is_none(), "{LIST}: {name} is listed twice");
     }
     Ok(names)
 }
@@ -98,7 +101,10 @@ mod tests {
     #[test]
     fn a_list_has_a_reason_for_each_crate() {
         let names = listed("# crates\n\nlibc  constants\nnix   fork\n").expect("a list");
-        assert_eq!(names, BTreeSet::from(["libc".to_owned(), "nix".to_owned()]));
+        assert_eq!(
+            names.into_iter().collect::<Vec<_>>(),
+            [("libc", "constants"), ("nix", "fork")].map(|(name, why)| (name.to_owned(), why.to_owned()))
+        );
         assert!(listed("libc\n").is_err());
         assert!(listed("libc  one\nlibc  two\n").is_err());
     }

@@ -168,6 +168,7 @@ const SERVER_IF: &[Row] = &[
     Row(libc::SYS_umount2, &[If(1, Eq, libc::UMOUNT_NOFOLLOW as u32)]),
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
     Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
+    // Project quotas: read one, find the next that there is, set one.
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
@@ -187,7 +188,10 @@ const EMPTIER: &[&[libc::c_long]] = &[
     &[FILE_GETATTR, FILE_SETATTR],
 ];
 
-const EMPTIER_IF: &[Row] = &[Row(libc::SYS_renameat2, &[If(4, Eq, libc::RENAME_NOREPLACE)])];
+const EMPTIER_IF: &[Row] = &[
+    // What lies deep is moved to the top, and takes nothing's place.
+    Row(libc::SYS_renameat2, &[If(4, Eq, libc::RENAME_NOREPLACE)]),
+];
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! The commands of `cargo xtask`, one file each.
 
+mod audit;
 mod bench;
 mod demo;
 mod image;
@@ -11,6 +12,7 @@ mod vm;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitCode, ExitStatus};
 
+pub use self::audit::{AuditArguments, audit};
 pub use self::bench::{BenchArguments, bench};
 pub use self::demo::{DemoArguments, demo};
 pub use self::image::{ImageArguments, image};

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
+use super::AUDITED;
 use super::files::{Source, below};
 
-/// Where the audited code is.
-const AUDITED: [&str; 2] = ["privhelper/src", "protocol/src"];
 /// The part of it that runs once, before requests are served.
 const START: &str = "privhelper/src/start";
 /// The programs beside the helper, which neither serve nor run at its start.
@@ -26,6 +25,12 @@ const AT_START: Budget = Budget { name: "run only at start", limit: 1_351, goal:
 
 /// Counts both, and fails when one is above its limit.
 pub fn check(root: &Path) -> Result<String> {
+    let [(_, resident, _), (_, start, _)] = count(root)?;
+    Ok(format!("{}, {} (tests, comments and blank lines aside)", RESIDENT.judge(resident)?, AT_START.judge(start)?))
+}
+
+/// Each of the two: which lines they are, how many there are, and what is to become of them.
+pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 2]> {
     let (mut resident, mut start) = (0, 0);
     for directory in AUDITED {
         for Source { path, text } in below(root, directory)? {
@@ -36,7 +41,7 @@ pub fn check(root: &Path) -> Result<String> {
             }
         }
     }
-    Ok(format!("{}, {} (tests, comments and blank lines aside)", RESIDENT.judge(resident)?, AT_START.judge(start)?))
+    Ok([(RESIDENT.name, resident, RESIDENT.goal), (AT_START.name, start, AT_START.goal)])
 }
 
 impl Budget {

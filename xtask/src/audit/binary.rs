@@ -1,0 +1,102 @@
+//! What is known of the crates, and what the binary is.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use super::Section;
+use crate::cargo_tool::DENY;
+use crate::packages;
+use crate::process::run;
+use crate::workspace::{Architecture, Workspace, cargo};
+
+const PACKAGE: &str = "bulkhead-privhelper";
+
+/// Whether the database of advisories has one for a crate of the workspace, and which are accepted with a reason.
+pub fn advisories(workspace: &Workspace) -> Section {
+    let asked = DENY.command().and_then(|mut deny| {
+        deny.current_dir(&workspace.root).args(["--locked", "check", "advisories"]).output().context("start cargo deny")
+    });
+    let note = match asked {
+        Err(error) => format!("The database could not be asked: {error:#}"),
+        Ok(output) if output.status.success() => "No advisory is open for any crate of the workspace.".to_owned(),
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let found: Vec<&str> = said.lines().filter(|line| line.contains("RUSTSEC-")).map(str::trim).collect();
+            match found.is_empty() {
+                // Above all without a network, from which the database comes.
+                true => format!("The database could not be asked: {}", first_error(&said)),
+                false => format!("OPEN: {}", found.join("; ")),
+            }
+        }
+    };
+    let accepted = fs::read_to_string(workspace.root.join("deny.toml")).unwrap_or_default();
+    Section { title: "Advisories", note, columns: &["accepted", "why"], rows: accepted_in(&accepted) }
+}
+
+/// The first line that is an error, or the first of all.
+fn first_error(said: &str) -> &str {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines()
+        .find(|line| line.contains("error") || line.contains("ERROR"))
+        .or_else(|| lines().next())
+        .unwrap_or("no reason given")
+}
+
+/// The advisories that deny.toml accepts, with their reasons.
+fn accepted_in(deny: &str) -> Vec<Vec<String>> {
+    let blocks = deny.split("[[advisories.ignore]]").skip(1);
+    let value = |block: &str, key: &str| {
+        let rest = block.split_once(&format!("{key} = "))?.1;
+        let (quote, rest) = match rest.strip_prefix("\"\"\"") {
+            Some(rest) => ("\"\"\"", rest),
+            None => ("\"", rest.strip_prefix('"')?),
+        };
+        Some(rest.split_once(quote)?.0.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    blocks.filter_map(|block| Some(vec![value(block, "id")?, value(block, "reason")?])).collect()
+}
+
+/// The hash of the helper as it is shipped, from two builds that know nothing of each other.
+pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
+    let host = Architecture::host();
+    let mut section =
+        Section { title: "Binary", note: String::new(), columns: &["build", "SHA-256"], rows: Vec::new() };
+    if !build {
+        section.note =
+            "Not built: `cargo xtask audit --build` builds the helper twice and compares the hashes.".to_owned();
+        return Ok(section);
+    }
+    packages::require_target(host.triple())?;
+    for number in ["1", "2"] {
+        let target = workspace.target.join("audit").join(number);
+        // What an earlier build left would not be built again.
+        if target.exists() {
+            fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))?;
+        }
+        let mut command = cargo();
+        command.args(["build", "--locked", "--release", "--target", host.triple(), "--package", PACKAGE]);
+        run(command.arg("--target-dir").arg(&target))?;
+        let program = target.join(host.triple()).join("release").join(PACKAGE);
+        let content = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
+        let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+        section.rows.push(vec![number.to_owned(), hash]);
+    }
+    ensure!(section.rows[0][1] == section.rows[1][1], "two builds of one source differ: {:?}", section.rows);
+    section.note = format!("{PACKAGE} for {}, twice from nothing: one hash.", host.triple());
+    Ok(section)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_accepted_has_a_reason() {
+        let deny = "[advisories]\n\n[[advisories.ignore]]\nid = \"RUSTSEC-1\"\nreason = \"\"\"\none\ntwo\n\"\"\"\n\n\
+                    [[advisories.ignore]]\nid = \"RUSTSEC-2\"\nreason = \"three\"\n\n[bans]\n";
+        let row = |id: &str, why: &str| vec![id.to_owned(), why.to_owned()];
+        assert_eq!(accepted_in(deny), [row("RUSTSEC-1", "one two"), row("RUSTSEC-2", "three")]);
+    }
+}

@@ -1,0 +1,107 @@
+//! The tables of SECURITY.md: which request may raise which capability, and which test shows which claim.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use super::Section;
+use super::tests_by_name;
+use crate::policy::files::read;
+use crate::test::Step;
+
+const PAGE: &str = "SECURITY.md";
+
+/// Capabilities by process and request.
+pub fn capabilities(root: &Path) -> Result<Section> {
+    let rows = table(&read(&root.join(PAGE))?, "| request | capabilities |")?;
+    let rows = rows.into_iter().map(|row| {
+        let [request, capabilities, what, ..] = &row[..] else { return row };
+        let what = if what.is_empty() { "nothing" } else { what };
+        vec![request.replace('`', ""), capabilities.replace('`', ""), what.replace('`', "")]
+    });
+    Ok(Section {
+        title: "Capabilities",
+        note: "What each request may raise, as privhelper/src/capabilities.rs has it; a unit test compares the two. \
+               Between requests none is effective."
+            .to_owned(),
+        columns: &["request", "capabilities", "for what"],
+        rows: rows.collect(),
+    })
+}
+
+/// Claims, each with the tests that show it. A command that names no test is an error.
+pub fn claims(root: &Path) -> Result<Section> {
+    let tests = tests_by_name::all(root)?;
+    let mut rows = Vec::new();
+    for row in table(&read(&root.join(PAGE))?, "| claim | command |")? {
+        let [claim, commands] = &row[..] else { anyhow::bail!("{PAGE}: a claim without a command: {row:?}") };
+        let found = shown_by(commands, &tests).with_context(|| format!("{PAGE}: {claim}"))?;
+        rows.push(vec![found, commands.replace('`', ""), claim.replace('`', "")]);
+    }
+    let note = format!("{} claims of {PAGE}, each with a command whose tests show it.", rows.len());
+    Ok(Section { title: "Claims", note, columns: &["tests", "command", "claim"], rows })
+}
+
+/// How many tests the commands of a row select.
+fn shown_by(commands: &str, tests: &[String]) -> Result<String> {
+    let mut found = 0;
+    let mut steps = 0;
+    let mut by_hand = 0;
+    for command in commands.split('`').skip(1).step_by(2) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        match words[..] {
+            ["cargo", "xtask", "test", "--step", step] => {
+                ensure!(Step::from_str(step, false).is_ok(), "there is no step {step}");
+                steps += 1;
+            }
+            ["cargo", "xtask", "test", "--step", step, filter] => {
+                ensure!(Step::from_str(step, false).is_ok(), "there is no step {step}");
+                found += matching(tests, filter)?;
+            }
+            ["cargo", "xtask", "test", "--host-only" | "--vm-only" | "--all", filter] | ["…", filter] => {
+                found += matching(tests, filter)?;
+            }
+            _ => by_hand += 1,
+        }
+    }
+    ensure!(found + steps + by_hand > 0, "no command");
+    Ok(match (found, steps) {
+        (0, 0) => "by hand".to_owned(),
+        (0, _) => "a step".to_owned(),
+        _ => found.to_string(),
+    })
+}
+
+fn matching(tests: &[String], filter: &str) -> Result<usize> {
+    let number = tests.iter().filter(|test| test.contains(filter)).count();
+    ensure!(number > 0, "no test has {filter:?} in its name");
+    Ok(number)
+}
+
+/// The cells of the table that begins with this heading.
+fn table(text: &str, heading: &str) -> Result<Vec<Vec<String>>> {
+    let (_, rest) = text.split_once(heading).with_context(|| format!("{PAGE} has no table {heading}"))?;
+    let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |row: &str| {
+        let row = row.strip_prefix('|').unwrap_or(row);
+        row.strip_suffix('|').unwrap_or(row).split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    Ok(rows.map(cells).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_without_a_test_is_found() {
+        let tests = ["deletion::a_tree_goes".to_owned(), "deletion::a_link_goes".to_owned()];
+        assert_eq!(shown_by("`cargo xtask test --host-only deletion`, `… a_link`", &tests).expect("three"), "3");
+        assert_eq!(shown_by("`cargo xtask test --step systemd`", &tests).expect("a step"), "a step");
+        assert_eq!(shown_by("`bulkhead-setup check` with flags", &tests).expect("by hand"), "by hand");
+        for wrong in ["`cargo xtask test --host-only creation`", "`cargo xtask test --step none`", "none"] {
+            assert!(shown_by(wrong, &tests).is_err(), "{wrong}");
+        }
+    }
+}
