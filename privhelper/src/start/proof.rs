@@ -66,19 +66,19 @@ fn take_away(inside: &OwnedFd) -> SysResult<()> {
     loop {
         let entry = file::open_entry(inside, TRIAL)?;
         let status = file::status(&entry)?;
-        let mut is_trial = status.uid == 0 && status.mode & 0o7777 == 0o700;
-        if status.mount_root {
-            is_trial &= rustix::fs::fstatfs(&entry)?.f_type == TMPFS;
-        }
-        file::each_entry(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, |_| {
-            is_trial = false;
-            Ok(())
-        })?;
-        if !is_trial {
-            return Err(Errno::EXIST);
-        }
         if !status.mount_root {
             return Ok(());
+        }
+        let is_tmpfs = rustix::fs::fstatfs(&entry)?.f_type == TMPFS;
+        let mut is_trial = is_tmpfs && status.uid == 0 && status.mode & 0o7777 == 0o700;
+        if is_trial {
+            file::each_entry(&file::open(&entry, ".", OFlags::RDONLY | OFlags::DIRECTORY)?, |_| {
+                is_trial = false;
+                Ok(())
+            })?;
+        }
+        if !is_trial {
+            return Err(Errno::EXIST);
         }
         drop(entry);
         unmount(inside)?;
