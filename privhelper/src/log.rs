@@ -5,7 +5,9 @@
 
 use std::fmt::Arguments;
 use std::io::Write as _;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 /// The longest line in bytes: what a pipe takes as a whole or not at all (`PIPE_BUF`, pipe(7)).
@@ -43,97 +45,58 @@ macro_rules! info {
 
 pub(crate) use {error, info, warning};
 
-/// The lines that wait.
-static WAITING: Mutex<Waiting> = Mutex::new(Waiting { writer: Writer::Nobody, lines: Vec::new(), dropped: 0 });
-/// Notified when lines are added, and when they are written.
-static CHANGED: Condvar = Condvar::new();
-
-#[derive(Debug)]
-struct Waiting {
-    writer: Writer,
-    lines: Vec<String>,
-    /// Lines since then that are not in the queue.
-    dropped: u64,
-}
-
-/// What the thread that writes the lines does.
-#[derive(Debug, PartialEq, Eq)]
-enum Writer {
-    /// It does not exist: at start and in the emptier, each line is written at once.
-    Nobody,
-    /// It waits for lines.
-    Idle,
-    /// It writes.
-    Busy,
-}
+/// Where lines wait. At start and in the emptier there is no queue, and each line is written at once.
+static QUEUE: OnceLock<SyncSender<String>> = OnceLock::new();
+/// How many lines wait or are being written.
+static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
+/// How many lines found the queue full since that was last said.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Logs one line.
 pub fn write(level: Level, text: Arguments<'_>) {
     let line = line(level, text);
-    let mut waiting = waiting();
-    match waiting.writer {
-        Writer::Nobody => {
-            drop(waiting);
-            put(&line);
-        }
-        Writer::Idle | Writer::Busy => {
-            waiting.add(line);
-            CHANGED.notify_all();
-        }
+    let Some(queue) = QUEUE.get() else { return put(&line) };
+    UNWRITTEN.fetch_add(1, Relaxed);
+    if queue.try_send(line).is_err() {
+        UNWRITTEN.fetch_sub(1, Relaxed);
+        DROPPED.fetch_add(1, Relaxed);
     }
 }
 
-/// Logs why the process is about to end, and gives the lines that wait a moment to be written.
+/// Logs why the process is about to end, and gives the lines that wait a second to be written.
 pub fn last_words(why: &str) {
     error!("{why}");
-    let unwritten = |waiting: &mut Waiting| waiting.writer == Writer::Busy || !waiting.lines.is_empty();
-    let _ = CHANGED.wait_timeout_while(waiting(), Duration::from_secs(1), unwritten);
+    for _ in 0..100 {
+        if UNWRITTEN.load(Relaxed) == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
-/// Writes the lines that wait, for as long as the process lives.
+/// Writes the lines that wait, for as long as the process lives. Only one thread may do so.
 pub fn write_out() {
     // Rust would write the message of a panic itself, and wait.
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
-    loop {
-        let mut idle = waiting();
-        idle.writer = Writer::Idle;
-        CHANGED.notify_all();
-        let mut waiting =
-            CHANGED.wait_while(idle, |waiting| waiting.lines.is_empty()).unwrap_or_else(PoisonError::into_inner);
-        waiting.writer = Writer::Busy;
-        let lines = waiting.take();
-        drop(waiting);
-        lines.iter().for_each(|line| put(line));
+    let (queue, lines) = sync_channel(MAX_WAITING);
+    let _ = QUEUE.set(queue);
+    while let Ok(line) = lines.try_recv().or_else(|_| {
+        say_what_was_dropped();
+        lines.recv()
+    }) {
+        put(&line);
+        UNWRITTEN.fetch_sub(1, Relaxed);
     }
 }
 
-impl Waiting {
-    fn add(&mut self, line: String) {
-        if self.lines.len() < MAX_WAITING {
-            self.lines.push(line);
-        } else {
-            self.dropped = self.dropped.saturating_add(1);
-        }
+fn say_what_was_dropped() {
+    match DROPPED.swap(0, Relaxed) {
+        0 => {}
+        dropped => put(&line(
+            Level::Error,
+            format_args!("bulkhead_privhelper: log lines were dropped, because nobody read them number={dropped}"),
+        )),
     }
-
-    /// Takes all lines, the last of which says how many others were dropped after them.
-    fn take(&mut self) -> Vec<String> {
-        let mut lines = std::mem::take(&mut self.lines);
-        match std::mem::take(&mut self.dropped) {
-            0 => {}
-            dropped => {
-                let text = format_args!(
-                    "bulkhead_privhelper: log lines were dropped, because nobody read them number={dropped}"
-                );
-                lines.push(line(Level::Error, text));
-            }
-        }
-        lines
-    }
-}
-
-fn waiting() -> MutexGuard<'static, Waiting> {
-    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn line(level: Level, text: Arguments<'_>) -> String {
@@ -164,19 +127,5 @@ mod tests {
             let cut = line(Level::Error, format_args!("{}", character.repeat(MAX_LINE)));
             assert!(cut.len() <= MAX_LINE && cut.len() > MAX_LINE - 4 && cut.ends_with("… (cut)\n"), "{cut}");
         }
-    }
-
-    #[test]
-    fn lines_that_find_the_queue_full_are_dropped_and_counted() {
-        let mut waiting = Waiting { writer: Writer::Busy, lines: Vec::new(), dropped: 0 };
-        for number in 0..MAX_WAITING + 3 {
-            waiting.add(number.to_string());
-        }
-        let lines = waiting.take();
-        assert_eq!(lines.len(), MAX_WAITING + 1);
-        assert_eq!(lines[MAX_WAITING - 1], (MAX_WAITING - 1).to_string(), "the oldest lines stay");
-        assert!(lines[MAX_WAITING].starts_with("<3>") && lines[MAX_WAITING].ends_with("number=3\n"), "{lines:?}");
-        waiting.add("later".to_owned());
-        assert_eq!(waiting.take(), ["later"], "it is said once");
     }
 }
