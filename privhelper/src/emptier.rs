@@ -1,9 +1,12 @@
-//! The second process. It empties deleted volumes, so it walks what pods wrote; it sees only the pools, and cannot mount.
+//! A pool's second process. It empties deleted volumes, so it walks what pods wrote; it sees only the pool, and cannot
+//! mount. Each pool has one of its own, so that a filesystem that does not answer holds up no other.
 //!
 //! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and pods may
 //! still write to it. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is first
-//! moved to the top: that bounds descriptors and memory, however deep and wide the tree is, and needs no free space in a
-//! full pool. A job that takes long is interrupted, so that it keeps no other waiting.
+//! moved to the top: that bounds descriptors and memory, however deep and wide the tree is. A full pool, or a full quota,
+//! may have no room for one more name at the top: then the deep directory is the top for a while, and what is above it is
+//! closed. What cannot be removed does not keep the rest, and a job that takes long is
+//! interrupted, so that it keeps no other waiting.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,11 +24,9 @@ use crate::sys::{Errno, Result as SysResult};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// A directory in a pool that is to be removed with everything in it.
+/// A directory in the pool that is to be removed with everything in it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// Index of the pool.
-    pub pool: u64,
     /// The directory's name.
     pub name: Text,
 }
@@ -37,8 +38,8 @@ pub struct Report {
     pub errno: Option<i32>,
 }
 
-/// Does one job after another, in a jail that holds only the pools. Returns when the server is gone.
-pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>]) -> Result<(), String> {
+/// Does one job after another, in a jail that holds only the pool. Returns when the server is gone.
+pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
     let mut moved = 0;
     loop {
@@ -46,13 +47,12 @@ pub fn run(server: &OwnedFd, pools: &[Option<OwnedFd>]) -> Result<(), String> {
             Ok(Received::Packet(length)) => length,
             Ok(Received::Closed) => return Ok(()),
             Ok(Received::Truncated) => return Err("the emptier received a packet that is too long".to_owned()),
-            Err(Errno::INTR) => continue,
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => continue,
             Err(errno) => return Err(format!("the emptier cannot receive from the server: {errno}")),
         };
         let job = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Job>(packet).ok());
         let job = job.ok_or("the emptier received a packet that is not a job")?;
-        let pool = usize::try_from(job.pool).ok().and_then(|index| pools.get(index)).and_then(Option::as_ref);
-        let result = pool.ok_or(Errno::NOENT).and_then(|pool| work(pool, job.name.as_str(), &mut moved));
+        let result = work(pool, job.name.as_str(), &mut moved);
         let report = Report { errno: result.err().map(Errno::raw_os_error) };
         let packet = bulkhead_protocol::encode(&report).map_err(|error| error.to_string())?;
         socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot answer: {errno}"))?;
@@ -71,13 +71,12 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
         Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
         Err(errno) => return Err(errno),
     };
-    // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
-    file::clear_flags(&top, file::PROJECT_INHERIT)?;
-    let mut emptying = Emptying { top: &top, moved, begun: Instant::now() };
+    let mut emptying = Emptying { moved, begun: Instant::now(), failed: None, deeper: None };
     loop {
-        match file::remove_directory(pool, name) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) => emptying.empty(&top, 0)?,
-            other => return other,
+        match (file::remove_directory(pool, name), emptying.failed) {
+            (Err(Errno::NOTEMPTY | Errno::EXIST), None) => emptying.walk(&top)?,
+            (Err(Errno::NOTEMPTY | Errno::EXIST), Some(errno)) => return Err(errno),
+            (other, _) => return other,
         }
     }
 }
@@ -86,60 +85,103 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
 const DEEPEST: u32 = 32;
 /// How long one job may take before the next has its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Ends the way through a directory: it takes long, and others wait.
+const LONG: Errno = Errno::TIME;
+/// Ends the way through a directory: it continues in [`Emptying::deeper`].
+const DEEPER: Errno = Errno::XFULL;
 
 struct Emptying<'a> {
-    top: &'a OwnedFd,
     /// The last number used for a name at the top; none is tried twice.
     moved: &'a mut u64,
     begun: Instant,
+    /// Why something could not be removed. The rest is removed all the same.
+    failed: Option<Errno>,
+    /// A directory that is too deep, and whose name finds no room at the top.
+    deeper: Option<OwnedFd>,
 }
 
 impl Emptying<'_> {
-    /// Removes what is in a directory. Somebody may still write there: the next round removes what is left.
-    fn empty(&mut self, directory: &OwnedFd, depth: u32) -> SysResult<()> {
-        file::each_entry(directory, |name| {
-            if self.begun.elapsed() > PATIENCE {
-                return Err(Errno::TIME);
-            }
-            match remove_file(directory, name) {
-                Err(Errno::ISDIR) if depth >= DEEPEST => return self.move_up(directory, name),
-                Err(Errno::ISDIR) => {}
-                other => return other,
-            }
-            let inner = match file::open(directory, name, DIRECTORY) {
-                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
-                inner => inner?,
+    /// Removes everything that can be removed. Somebody may still write there: the next walk removes what is left.
+    fn walk(&mut self, volume: &OwnedFd) -> SysResult<()> {
+        let mut deeper = None;
+        loop {
+            let top = deeper.as_ref().unwrap_or(volume);
+            // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
+            file::clear_flags(top, file::PROJECT_INHERIT)?;
+            deeper = match self.empty(top, top, 0) {
+                Err(DEEPER) => self.deeper.take(),
+                // What it is in is not open any more: the way from the volume finds it again, now empty.
+                Ok(()) if deeper.is_some() => None,
+                result => return result,
             };
-            self.empty(&inner, depth.saturating_add(1))?;
-            match file::remove_directory(directory, name) {
-                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOENT | Errno::NOTDIR) => Ok(()),
-                Err(Errno::PERM) => {
-                    allow_changes(&inner)?;
-                    allow_changes(directory)?;
-                    file::remove_directory(directory, name)
-                }
-                other => other,
+        }
+    }
+
+    fn empty(&mut self, top: &OwnedFd, directory: &OwnedFd, depth: u32) -> SysResult<()> {
+        file::each_entry(directory, |name| match self.remove(top, directory, name, depth) {
+            Err(errno) if errno != LONG && errno != DEEPER => {
+                self.failed.get_or_insert(errno);
+                Ok(())
             }
+            result => result,
         })
     }
 
-    fn move_up(&mut self, from: &OwnedFd, name: &CStr) -> SysResult<()> {
+    /// Removes an entry with all that is in it.
+    fn remove(&mut self, top: &OwnedFd, directory: &OwnedFd, name: &CStr, depth: u32) -> SysResult<()> {
+        if self.begun.elapsed() > PATIENCE {
+            return Err(LONG);
+        }
+        match remove_file(directory, name) {
+            Err(Errno::ISDIR) => {}
+            other => return other,
+        }
+        if depth >= DEEPEST {
+            return match remove_directory(directory, name) {
+                Err(Errno::NOTEMPTY | Errno::EXIST) => self.move_up(top, directory, name),
+                other => other,
+            };
+        }
+        match file::open(directory, name, DIRECTORY) {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            inner => self.empty(top, &inner?, depth.saturating_add(1))?,
+        }
+        match remove_directory(directory, name) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn move_up(&mut self, top: &OwnedFd, from: &OwnedFd, name: &CStr) -> SysResult<()> {
         loop {
             *self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
             let to = self.moved.to_string();
-            let rename = || file::rename_new(from, name, self.top, &to);
+            let rename = || file::rename_new(from, name, top, &to);
             match rename() {
                 // A helper that was killed left it there.
                 Err(Errno::EXIST) => {}
                 Err(Errno::NOENT) => return Ok(()),
-                Err(Errno::PERM) => {
-                    allow_changes(from)?;
-                    allow_changes(file::open(from, name, DIRECTORY)?)?;
-                    return rename();
+                // The pool or the volume's own quota is full. A failure down there would lead here again and again.
+                Err(Errno::NOSPC | Errno::DQUOT) if self.failed.is_none() => {
+                    self.deeper = Some(file::open(from, name, DIRECTORY)?);
+                    return Err(DEEPER);
                 }
                 other => return other,
             }
         }
+    }
+}
+
+/// Removes an empty directory, immutable or not.
+fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
+    match file::remove_directory(parent, name) {
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+        Err(Errno::PERM) => {
+            allow_changes(parent)?;
+            allow_changes(file::open(parent, name, DIRECTORY)?)?;
+            file::remove_directory(parent, name)
+        }
+        other => other,
     }
 }
 

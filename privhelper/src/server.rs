@@ -66,15 +66,18 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     };
-    let own = Arc::clone(service);
     spawn(Box::new(log::write_out))?;
-    spawn(Box::new(move || finish_deletions(&own)))?;
+    let pools = service.state.pools.len();
+    for pool in 0..pools {
+        let own = Arc::clone(service);
+        spawn(Box::new(move || finish_deletions(&own, pool)))?;
+    }
     for _ in 0..CONNECTIONS {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
         let _ = freed.send(());
         spawn(Box::new(move || work(&service, &waiting, &freed)))?;
     }
-    for result in reports.iter().take(CONNECTIONS.saturating_add(2)) {
+    for result in reports.iter().take(CONNECTIONS.saturating_add(pools).saturating_add(1)) {
         result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
     }
     Ok(Threads { connections, free })
@@ -129,10 +132,10 @@ fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, freed: &Sender
     }
 }
 
-fn finish_deletions(service: &Service) {
-    let state = &service.state;
+fn finish_deletions(service: &Service, pool: usize) {
+    let Ok(pool) = service.state.pool_at(pool) else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
-    if let Err(error) = state.deletions.finish_all(|deletion| ops::release(state, deletion)) {
+    if let Err(error) = pool.deletions.finish_all(&pool.ballast, |deletion| ops::release(pool, deletion)) {
         log::last_words(&format!("the helper exits: it cannot go on without the emptier error={error}"));
         std::process::exit(1);
     }

@@ -85,7 +85,7 @@ impl Pool {
         Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
-    /// Names in the pool, without the marker and what mkfs leaves.
+    /// Names in the pool, without those of the pool's own files and what mkfs leaves.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -93,7 +93,7 @@ impl Pool {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(|| format!("read pool {}", self.name))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if name != ".bulkhead" && name != "lost+found" {
+            if ![".bulkhead", ".bulkhead.ballast", "lost+found"].contains(&name.as_str()) {
                 names.push(name);
             }
         }

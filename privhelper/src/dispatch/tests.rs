@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use bulkhead_protocol::ErrorKind;
 
 use super::*;
-use crate::state::{Deletions, Limits, Locks, Loops, Pins, Sockets, Volumes};
+use crate::state::{Limits, Locks, Loops, Pins, Sockets, Volumes};
 
 /// A request of each variant, from the golden vectors of the protocol.
 pub fn requests() -> Vec<Request> {
@@ -35,7 +35,6 @@ fn state() -> State {
         loops: Loops::new(nothing(), nothing()),
         locks: Locks::default(),
         sockets: Sockets::new(BTreeMap::new()),
-        deletions: Deletions::new(nothing()),
     }
 }
 

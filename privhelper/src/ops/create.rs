@@ -18,6 +18,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     if let Some(volume) = state.volumes.get(id) {
         let found = volume.record.spec;
         if volume.pool == index && found.kind == spec.kind && found.name_hash == spec.name_hash {
+            pool.sync_again().map_err(|errno| failed("sync to disk volume", id, errno))?;
             return Ok(Reply::Size(found.size));
         }
         return Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")));
@@ -26,20 +27,25 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     let reservation = pool.filesystem.reserve(&pool.config, &spec, state.measure(pool)?)?;
     let project = reservation.project();
     let record = Record { spec, unused: true };
-    let content = match build(pool, id, &record, project) {
-        Ok(content) => content,
-        Err(error) => {
-            // What was built keeps its project and its room until it is emptied.
-            if discard(state, index, pool, id, Share::of(&spec, project)) {
-                reservation.keep();
-            }
-            return Err(error);
-        }
-    };
+    make_outer(pool, id)?;
+    // What is built keeps its project and its room until it is emptied.
     reservation.keep();
+    let content = build(pool, id, &record, project).inspect_err(|_| discard(pool, id, Share::of(&spec, project)))?;
     let targets = Default::default();
     state.volumes.insert(id.clone(), Volume { pool: index, project, record, content, targets, device: None });
+    // Otherwise it exists as far as anybody can see, but only a repeated request may say so.
+    pool.sync().map_err(|errno| failed("sync to disk volume", id, errno))?;
     Ok(Reply::Size(spec.size))
+}
+
+fn make_outer(pool: &Served, id: &VolumeId) -> Result<(), Error> {
+    match file::make_directory(&pool.directory, &layout::creating_name(id), Mode::RWXU) {
+        Err(Errno::EXIST) => {
+            let message = format!("create volume {id}: an earlier attempt is still being removed; try again");
+            Err(Error::new(ErrorKind::Busy, message))
+        }
+        made => made.map_err(|errno| failed("create volume", format_args!("{id}: cannot make its directory"), errno)),
+    }
 }
 
 /// Builds a volume on disk, and returns its content.
@@ -47,7 +53,6 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
     let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
     let directory = &pool.directory;
     let name = layout::creating_name(id);
-    file::make_directory(directory, &name, Mode::RWXU).map_err(cannot("make its directory"))?;
     let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
     if let Some(project) = project {
         file::set_project(&outer, project.0).map_err(cannot("set its project id"))?;
@@ -70,11 +75,6 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
     };
     file::touch_and_sync(&outer).map_err(cannot("sync its directory"))?;
     file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
-    if let Err(errno) = file::sync(directory) {
-        // A volume that may not survive a power cut must not exist: it gets its old name back, and is discarded.
-        let _ = file::rename_new(directory, id.as_str(), directory, &name);
-        return Err(cannot("sync its pool")(errno));
-    }
     Ok(content)
 }
 
@@ -94,21 +94,12 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
     Ok(file::status(&image)?.id)
 }
 
-/// Takes an unfinished volume out of the way and has it emptied; `false` if there was nothing.
-fn discard(state: &State, index: usize, pool: &Served, id: &VolumeId, share: Share) -> bool {
+/// Has an unfinished volume emptied, under a name that the next attempt does not need if it can get one.
+fn discard(pool: &Served, id: &VolumeId, share: Share) {
     let unfinished = layout::creating_name(id);
-    let name = layout::deleted_name(state.deletions.new_number(), &unfinished);
-    match file::rename_new(&pool.directory, &unfinished, &pool.directory, &name) {
-        Ok(()) => {
-            state.deletions.add(Deletion { pool: index, name, share });
-            true
-        }
-        Err(Errno::NOENT) => false,
-        Err(errno) => {
-            log::error!(
-                "cannot move an incomplete volume out of the way; the next start will volume={id} errno={errno}"
-            );
-            true
-        }
-    }
+    let name = pool.put_aside(&unfinished).unwrap_or_else(|errno| {
+        log::warning!("cannot move an incomplete volume out of the way volume={id} errno={errno}");
+        unfinished
+    });
+    pool.deletions.add(Deletion { name, share });
 }

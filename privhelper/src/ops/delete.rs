@@ -6,8 +6,7 @@ use super::absent;
 use super::loops::detach;
 use super::target::check_unpublished;
 use crate::log;
-use crate::state::{Deletion, State, failed, layout};
-use crate::sys::file;
+use crate::state::{Deletion, Served, State, failed};
 
 /// Which volumes a request may delete, of those that are published nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,13 @@ pub enum Deletable {
 
 /// Deletes a volume that is published nowhere. One that does not exist is deleted already.
 pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Reply, Error> {
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
+    let unsynced = |errno| failed("sync to disk that there is no longer a volume", id, errno);
+    let Some(volume) = state.volumes.get(id) else {
+        for pool in state.pools.iter().filter_map(|pool| pool.served().ok()) {
+            pool.sync_again().map_err(unsynced)?;
+        }
+        return absent(state, id, None);
+    };
     if deletable == Deletable::OnlyUnused && !volume.record.unused {
         let message = format!(
             "volume {id} may hold data: it was published, or it is not known for certain that it never was; delete it by hand if it is no longer needed"
@@ -30,22 +35,18 @@ pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Repl
     let pool = state.pool_at(volume.pool)?;
     check_unpublished(state, id, &volume)?;
     detach(state, id, &volume)?;
-    let name = layout::deleted_name(state.deletions.new_number(), id.as_str());
-    file::rename_new(&pool.directory, id.as_str(), &pool.directory, &name)
-        .map_err(|errno| failed("delete volume", id, errno))?;
-    if let Err(errno) = file::sync(&pool.directory) {
-        // It is deleted as far as anybody can see; only a power cut now could bring it back.
-        log::warning!("a deletion could not be synced to disk volume={id} errno={errno}");
-    }
+    let name = pool.put_aside(id.as_str()).map_err(|errno| failed("delete volume", id, errno))?;
+    let synced = pool.sync();
     state.volumes.remove(id);
-    state.deletions.add(Deletion { pool: volume.pool, name, share: volume.share() });
+    pool.deletions.add(Deletion { name, share: volume.share() });
+    // It is deleted as far as anybody can see, but only a repeated request may say so: a power cut could bring it back.
+    synced.map_err(unsynced)?;
     Ok(Reply::Done)
 }
 
 /// Releases the quota, project id and room of a deleted volume that is empty, once nothing is charged to its project any
 /// more: an open file that was unlinked may be, or the filesystem takes a while. Whether it could.
-pub fn release(state: &State, deletion: &Deletion) -> bool {
-    let Ok(pool) = state.pool_at(deletion.pool) else { return false };
+pub fn release(pool: &Served, deletion: &Deletion) -> bool {
     if let Some(project) = deletion.share.project {
         let quota = pool.filesystem.quota(project);
         if !quota.is_ok_and(|quota| quota.used_bytes == 0 && quota.used_inodes == 0) {

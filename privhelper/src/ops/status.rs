@@ -106,8 +106,8 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         largest_volume: available.min(whole_steps(room.free)),
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
-        emptying: count(state.deletions.count(index)),
-        conditions: UpTo::try_from(conditions(state, index, pool, full)).unwrap_or_default(),
+        emptying: count(pool.deletions.count()),
+        conditions: UpTo::try_from(conditions(pool, full)).unwrap_or_default(),
     }))
 }
 
@@ -120,7 +120,7 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(state: &State, index: usize, pool: &Served, full: Option<Error>) -> Vec<Text> {
+fn conditions(pool: &Served, full: Option<Error>) -> Vec<Text> {
     let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
     if !pool.has_quotas() {
         conditions.push(NOT_ENFORCED.to_owned());
@@ -130,7 +130,13 @@ fn conditions(state: &State, index: usize, pool: &Served, full: Option<Error>) -
             Err(errno) => conditions.push(format!("cannot look for projects that no volume has: {errno}")),
         }
     }
-    let charged = state.deletions.charged(index);
+    if let Some(stuck) = pool.deletions.stuck() {
+        conditions.push(format!(
+            "deleted volumes cannot be emptied: the filesystem has not answered for {} s; is it frozen, or its disk gone?",
+            stuck.as_secs()
+        ));
+    }
+    let charged = pool.deletions.charged();
     if let Some(Deletion { name, share: Share { project: Some(project), .. }, .. }) = charged.first() {
         conditions.push(format!(
             "deleted volumes whose space cannot be released yet: {}; something is still charged to their projects (the first is {}, of {name}): an open file, or one that was moved into the project",

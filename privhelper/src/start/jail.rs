@@ -121,11 +121,8 @@ fn open(host: &Host) -> SysResult<Jail> {
     }
     let publish = host.publish.iter().map(Directory::open_inside).collect::<SysResult<_>>()?;
     let nodes = file::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
-    Ok(Jail { pools: open_pools(host)?, publish, sockets, nodes })
-}
-
-fn open_pools(host: &Host) -> SysResult<Vec<Option<OwnedFd>>> {
-    host.pools.iter().map(|pool| pool.as_ref().ok().map(|pool| pool.directory.open_inside()).transpose()).collect()
+    let pools = host.pools.iter().map(|pool| pool.as_ref().ok().map(|pool| pool.directory.open_inside()).transpose());
+    Ok(Jail { pools: pools.collect::<SysResult<_>>()?, publish, sockets, nodes })
 }
 
 /// Locks every pool. One that cannot be locked leaves the jail; why is in its own entry.
@@ -152,16 +149,16 @@ pub fn claim_pools(config: &Config, host: &mut Host, jail: &mut Jail) -> Result<
     Err(format!("no pool can be served: {}", complaints.join("; ")))
 }
 
-/// Leaves only the pools in sight of a second process, in a mount namespace of its own, and opens them there.
+/// Leaves only one pool in sight of a second process, in a mount namespace of its own, and opens it there.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn narrow_to_pools(host: &Host) -> SysResult<Vec<Option<OwnedFd>>> {
+pub fn narrow_to(pool: &Directory, host: &Host) -> SysResult<OwnedFd> {
     process::own_mount_namespace()?;
     mount::make_all_private()?;
-    for directory in host.directories().filter(|directory| !matches!(directory.role, Role::Pool(_))) {
+    for directory in host.directories().filter(|directory| directory.role != pool.role) {
         mount::detach_private(&directory.role.point())?;
     }
     mount::detach_private(NODES)?;
-    open_pools(host)
+    pool.open_inside()
 }

@@ -5,7 +5,7 @@ mod published;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Bytes, Text, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
@@ -19,8 +19,8 @@ use super::pool::HostPool;
 use crate::log;
 use crate::state::layout::{self, Entry};
 use crate::state::{
-    Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory, Record,
-    Served, Share, Sockets, State, Volume, Volumes, limits,
+    Ballast, Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory,
+    Record, Served, Share, Sockets, State, Volume, Volumes, limits,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
@@ -37,14 +37,15 @@ struct Recovery {
     owners: BTreeMap<FileId, VolumeId>,
     /// Which volume the loop device of that number belongs to.
     devices: BTreeMap<u32, VolumeId>,
-    deleted: Vec<Deletion>,
+    /// With the index of its pool.
+    deleted: Vec<(usize, Deletion)>,
 }
 
-/// Rebuilds everything. `emptier` is the line to the second process.
+/// Rebuilds everything. `emptiers` are the lines to the second processes, in the order of the configuration.
 ///
 /// # Errors
 /// A sentence, when there is nothing left to serve.
-pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Result<State, String> {
+pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<OwnedFd>>) -> Result<State, String> {
     // Every pool is locked by now: no other helper adds to these.
     let (mounts, loops) = (host.traces.mounts()?, host.traces.loops()?);
     let mut publish_directories = Vec::new();
@@ -63,15 +64,14 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         loops: Loops::new(host.loop_control, jail.nodes),
         locks: Locks::default(),
         sockets: Sockets::new(jail.sockets),
-        deletions: Deletions::new(emptier),
     };
     let (filesystems, owners, devices) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (places, deleted) = (Vec::new(), Vec::new());
     let mut recovery = Recovery { state, filesystems, places, owners, devices, deleted };
     let mut taken = Vec::new();
-    for ((pool, found), directory) in config.pools.iter().zip(host.pools).zip(jail.pools) {
-        let directory = directory.ok_or_else(|| "it is not in the jail".to_owned());
-        let take = |found| recovery.take(pool, config.project_ids, found, directory?, &mounts);
+    for (((pool, found), directory), emptier) in config.pools.iter().zip(host.pools).zip(jail.pools).zip(emptiers) {
+        let inside = directory.zip(emptier).ok_or_else(|| "it is not in the jail".to_owned());
+        let take = |found| recovery.take(pool, config.project_ids, found, inside?, &mounts);
         taken.push((pool, found.and_then(take)));
     }
     // A pool that is there and cannot be listed does not end the start: what it has published can still be unpublished.
@@ -83,8 +83,10 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptier: OwnedFd) -> Res
         recovery.state.pools.push(Pool { config: pool.clone(), state: served });
     }
     // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is emptied.
-    for deletion in std::mem::take(&mut recovery.deleted) {
-        recovery.state.deletions.add(deletion);
+    for (pool, deletion) in std::mem::take(&mut recovery.deleted) {
+        if let Ok(pool) = recovery.state.pool_at(pool) {
+            pool.deletions.add(deletion);
+        }
     }
     recovery.find_devices(&loops);
     recovery.find_mounts(&mounts, &host.publish)?;
@@ -98,7 +100,7 @@ impl Recovery {
         config: &PoolConfig,
         project_ids: (u32, u32),
         found: HostPool,
-        directory: OwnedFd,
+        (directory, emptier): (OwnedFd, OwnedFd),
         mounts: &Table,
     ) -> Result<Served, String> {
         let fail = |errno: Errno| format!("cannot open it in the jail: {errno}");
@@ -110,8 +112,11 @@ impl Recovery {
         let HostPool { marker, inherited, warnings, .. } = found;
         let marker = marker.ok_or("it is not locked")?;
         self.places.push((device, place));
-        let config = config.clone();
-        Ok(Served { config, directory, filesystem, inherited, warnings, _marker: marker })
+        // A helper that was killed may not have synced what it renamed, and this one answers as if it had.
+        file::sync(&directory).map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
+        let (config, ballast) = (config.clone(), Ballast::open(&directory));
+        let (deletions, unsynced) = (Deletions::new(emptier), Mutex::new(false));
+        Ok(Served { config, directory, filesystem, inherited, deletions, ballast, unsynced, warnings, _marker: marker })
     }
 
     /// Notes what is in the next pool.
@@ -120,7 +125,7 @@ impl Recovery {
         let scanned = self.scan(index, &served);
         let swept = scanned.and_then(|()| if served.has_quotas() { served.filesystem.sweep() } else { Ok(()) });
         if let Err(errno) = swept {
-            self.deleted.retain(|deletion| deletion.pool != index);
+            self.deleted.retain(|(pool, _)| *pool != index);
             return Err(format!("it cannot be listed: {errno}"));
         }
         Ok(served)
@@ -136,7 +141,7 @@ impl Recovery {
         // A name that is given in what follows must not be one that is there.
         for name in &names {
             if let Entry::Deleted(number) = Entry::of(name) {
-                self.state.deletions.note_number(number);
+                pool.deletions.note_number(number);
             }
         }
         for name in names {
@@ -168,12 +173,10 @@ impl Recovery {
         }
         pool.filesystem.adopt(share);
         if Entry::of(&name) == Entry::Unfinished {
-            // It cannot keep its name: the next attempt to create the volume needs it.
-            let deleted = layout::deleted_name(self.state.deletions.new_number(), &name);
-            file::rename_new(&pool.directory, &name, &pool.directory, &deleted)?;
-            name = deleted;
+            // It should not keep its name: the next attempt to create the volume needs it.
+            name = pool.put_aside(&name).unwrap_or(name);
         }
-        self.deleted.push(Deletion { pool: index, name, share });
+        self.deleted.push((index, Deletion { name, share }));
         Ok(())
     }
 

@@ -1,8 +1,9 @@
-//! Step 6 of the helper's life: the second process, which empties deleted volumes.
+//! Step 6 of the helper's life: a second process for each pool, which empties deleted volumes.
 
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::config::Config;
+use super::directory::Directory;
 use super::filter::{self, Process};
 use super::host::Host;
 use super::jail;
@@ -10,36 +11,44 @@ use super::privileges;
 use crate::sys::{Errno, process, socket};
 use crate::{emptier, log};
 
-/// Forks the emptier, and returns the line to it.
+/// Forks an emptier for each pool that may be served, and returns the lines to them, in the order of the configuration.
 ///
 /// # Errors
 /// A sentence on what failed.
-pub fn split(config: &Config, host: &Host) -> Result<OwnedFd, String> {
+pub fn split(config: &Config, host: &Host) -> Result<Vec<Option<OwnedFd>>, String> {
+    let mut lines = Vec::new();
+    for pool in &host.pools {
+        lines.push(pool.as_ref().ok().map(|pool| fork(config, host, &pool.directory)).transpose()?);
+    }
+    Ok(lines)
+}
+
+fn fork(config: &Config, host: &Host, pool: &Directory) -> Result<OwnedFd, String> {
     let (line, other) =
-        socket::pair().map_err(|errno| format!("cannot create the socket pair for the emptier: {errno}"))?;
+        socket::pair().map_err(|errno| format!("cannot create the socket pair for an emptier: {errno}"))?;
     match process::fork() {
         Ok(false) => return Ok(line),
         Ok(true) => {}
         // This is the child. Its parent has ended and has said why.
         Err(Errno::SRCH) => std::process::exit(1),
-        Err(errno) => return Err(format!("cannot fork the emptier: {errno}")),
+        Err(errno) => return Err(format!("cannot fork an emptier: {errno}")),
     }
-    let result = live_as_emptier(config, host, &other);
+    let result = live_as_emptier(config, host, pool, &other);
     // The server ends with its emptier, also if nobody reads what the emptier says at last.
     drop(other);
     if let Err(complaint) = &result {
-        log::error!("the emptier stops complaint={complaint:?}");
+        log::error!("an emptier stops complaint={complaint:?}");
     }
     std::process::exit(i32::from(result.is_err()));
 }
 
-fn live_as_emptier(config: &Config, host: &Host, server: &OwnedFd) -> Result<(), String> {
-    let pools = jail::narrow_to_pools(host)
+fn live_as_emptier(config: &Config, host: &Host, pool: &Directory, server: &OwnedFd) -> Result<(), String> {
+    let pool = jail::narrow_to(pool, host)
         .map_err(|errno| format!("cannot leave the other directories of the jail: {errno}"))?;
-    let keep: Vec<_> = pools.iter().flatten().chain([server]).map(AsFd::as_fd).collect();
     // What is closed here still has owners in this copy of the memory; the process ends without coming back to them.
-    socket::close_all_but(&keep).map_err(|errno| format!("cannot close the other descriptors: {errno}"))?;
+    socket::close_all_but(&[pool.as_fd(), server.as_fd()])
+        .map_err(|errno| format!("cannot close the other descriptors: {errno}"))?;
     privileges::drop_all_but(privileges::EMPTIER)?;
     filter::install(Process::Emptier, config.on_violation)?;
-    emptier::run(server, &pools)
+    emptier::run(server, &pool)
 }

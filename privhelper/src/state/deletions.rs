@@ -1,4 +1,4 @@
-//! Deleted volumes until nothing is left of them: emptied by the second process, then released here.
+//! The deleted volumes of a pool until nothing is left of them: emptied by its second process, then released here.
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, Text};
 
-use super::{Share, failed, lock};
+use super::{Ballast, Share, failed, lock};
 use crate::emptier::{Job, Report};
 use crate::log;
 use crate::sys::socket::{self, Received};
@@ -16,8 +16,6 @@ use crate::sys::{Errno, Result as SysResult};
 /// A deleted volume, or one whose creation failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
-    /// Index of its pool.
-    pub pool: usize,
     /// Its name in the pool.
     pub name: String,
     /// What it takes of the filesystem until nothing is left of it.
@@ -29,14 +27,14 @@ pub struct Deletion {
 enum Stage {
     /// It waits for its turn; not before the moment, if one is given.
     Waiting(Option<Instant>),
-    /// The emptier works on it.
-    Emptying,
+    /// The emptier has been working on it since that moment.
+    Emptying(Instant),
     /// It is empty since the first moment, but something may still be charged to its project: that is looked at again at
     /// the second.
     Emptied(Instant, Instant),
 }
 
-/// All deletions that are not finished, and the connection to the emptier.
+/// The deletions of a pool that are not finished, and the connection to its emptier.
 #[derive(Debug)]
 pub struct Deletions {
     emptier: OwnedFd,
@@ -47,7 +45,11 @@ pub struct Deletions {
 
 /// The deletions, in the order in which they have their turns.
 #[derive(Debug, Default)]
-struct Queue(Vec<(Stage, Deletion)>);
+struct Queue {
+    deletions: Vec<(Stage, Deletion)>,
+    /// Since when emptied volumes are being released, if they are.
+    releasing: Option<Instant>,
+}
 
 /// How soon, and how late at most, it is looked again whether anything is charged to an emptied volume's project.
 const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -55,6 +57,8 @@ const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Dura
 const CHARGED_LIMIT: Duration = Duration::from_secs(60);
 /// When a volume that could not be emptied is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// After which time a filesystem that does not answer is reported. The emptier interrupts its own work far sooner.
+const STUCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Deletions {
     /// No deletions, with the emptier at the other end of the socket.
@@ -75,35 +79,41 @@ impl Deletions {
     /// Has a deleted volume emptied in the background.
     pub fn add(&self, deletion: Deletion) {
         let mut queue = lock(&self.queue);
-        queue.0.push((Stage::Waiting(None), deletion));
+        queue.deletions.push((Stage::Waiting(None), deletion));
         self.give_job(&mut queue);
     }
 
-    /// How many deletions in a pool are not finished.
-    pub fn count(&self, pool: usize) -> usize {
-        lock(&self.queue).0.iter().filter(|(_, deletion)| deletion.pool == pool).count()
+    /// How many deletions are not finished.
+    pub fn count(&self) -> usize {
+        lock(&self.queue).deletions.len()
     }
 
-    /// The deletions in a pool that cannot be finished because something has been charged to their projects for long.
-    pub fn charged(&self, pool: usize) -> Vec<Deletion> {
+    /// The deletions that cannot be finished because something has been charged to their projects for long.
+    pub fn charged(&self) -> Vec<Deletion> {
         let queue = lock(&self.queue);
-        let charged = queue.0.iter().filter(|(stage, deletion)| {
-            deletion.pool == pool && matches!(stage, Stage::Emptied(since, _) if since.elapsed() >= CHARGED_LIMIT)
-        });
+        let charged = queue
+            .deletions
+            .iter()
+            .filter(|(stage, _)| matches!(stage, Stage::Emptied(since, _) if since.elapsed() >= CHARGED_LIMIT));
         charged.map(|(_, deletion)| deletion.clone()).collect()
     }
 
+    /// For how long the filesystem has not answered, if that is long.
+    pub fn stuck(&self) -> Option<Duration> {
+        lock(&self.queue).busy_since().map(|since| since.elapsed()).filter(|elapsed| *elapsed >= STUCK_LIMIT)
+    }
+
     /// Waits for the emptier's reports and finishes what it has emptied. `release` gives a volume's quota and share
-    /// back, and returns whether it could.
+    /// back, and returns whether it could; what that frees fills up the ballast.
     ///
     /// # Errors
     /// When the emptier is gone: without it the helper must not go on.
-    pub fn finish_all(&self, release: impl Fn(&Deletion) -> bool) -> Result<(), Error> {
+    pub fn finish_all(&self, ballast: &Ballast, release: impl Fn(&Deletion) -> bool) -> Result<(), Error> {
         let gone = |errno| failed("receive a report from", "the emptier", errno);
         let mut buffer = [0; 64];
         loop {
             let patience = lock(&self.queue).patience(Instant::now());
-            socket::set_receive_timeout(&self.emptier, patience).map_err(gone)?;
+            socket::set_receive_timeout(&self.emptier, Some(patience)).map_err(gone)?;
             match socket::receive(&self.emptier, &mut buffer) {
                 Ok(Received::Packet(length)) => {
                     let report =
@@ -112,62 +122,73 @@ impl Deletions {
                     lock(&self.queue).note(&report, Instant::now());
                 }
                 Ok(_) => return Err(gone(Errno::PIPE)),
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
                 Err(errno) => return Err(gone(errno)),
             }
             // The queue is not locked meanwhile: a system call on a frozen filesystem waits, and no request may.
-            let emptied = lock(&self.queue).emptied(Instant::now());
+            let emptied = lock(&self.queue).begin_release(Instant::now());
             let released: Vec<Deletion> = emptied.into_iter().filter(&release).collect();
+            ballast.take();
             let mut queue = lock(&self.queue);
-            queue.0.retain(|(_, deletion)| !released.contains(deletion));
+            queue.releasing = None;
+            queue.deletions.retain(|(_, deletion)| !released.contains(deletion));
             self.give_job(&mut queue);
         }
     }
 
     /// Gives the emptier its next job if it has none. One at a time, so that sending never blocks.
     fn give_job(&self, queue: &mut Queue) {
-        let Some((stage, deletion)) = queue.next(Instant::now()) else { return };
+        let now = Instant::now();
+        let Some((stage, deletion)) = queue.next(now) else { return };
         match self.send_job(deletion) {
-            Ok(()) => *stage = Stage::Emptying,
-            // The emptier is gone, and `finish_all` is about to end the process.
+            Ok(()) => *stage = Stage::Emptying(now),
+            // The kernel is out of memory, and the next look at the queue tries again; or the emptier is gone, and
+            // `finish_all` is about to end the process.
             Err(errno) => log::error!("cannot send a job to the emptier errno={errno}"),
         }
     }
 
     fn send_job(&self, deletion: &Deletion) -> SysResult<()> {
-        let job = Job { pool: deletion.pool as u64, name: Text::new(deletion.name.clone()) };
+        let job = Job { name: Text::new(deletion.name.clone()) };
         let packet = bulkhead_protocol::encode(&job).map_err(|_| Errno::MSGSIZE)?;
         socket::send(&self.emptier, &packet, None)
     }
 }
 
 impl Queue {
-    /// How long there is nothing to do unless the emptier reports.
-    fn patience(&self, now: Instant) -> Option<Duration> {
-        let stages = self.0.iter().map(|(stage, _)| stage);
-        stages
-            .filter_map(|stage| match stage {
-                // No time at all would mean to wait for ever (SO_RCVTIMEO).
-                Stage::Emptied(_, next) => Some(next.saturating_duration_since(now).max(Duration::from_millis(1))),
-                Stage::Waiting(Some(_)) => Some(RETRY_INTERVAL),
-                Stage::Waiting(None) | Stage::Emptying => None,
-            })
-            .min()
+    /// When to look at the queue next, unless the emptier reports before. There is always a next look: a job that could
+    /// not be sent waits for it.
+    fn patience(&self, now: Instant) -> Duration {
+        let due = self.deletions.iter().filter_map(|(stage, _)| match stage {
+            Stage::Emptied(_, next) => Some(next.saturating_duration_since(now)),
+            _ => None,
+        });
+        // No time at all would mean to wait for ever (SO_RCVTIMEO).
+        due.min().unwrap_or(RETRY_INTERVAL).clamp(Duration::from_millis(1), RETRY_INTERVAL)
+    }
+
+    fn busy_since(&self) -> Option<Instant> {
+        let emptying = self.deletions.iter().find_map(|(stage, _)| match stage {
+            Stage::Emptying(since) => Some(*since),
+            _ => None,
+        });
+        emptying.into_iter().chain(self.releasing).min()
     }
 
     /// What is to be emptied next, if nothing is being emptied.
     fn next(&mut self, now: Instant) -> Option<&mut (Stage, Deletion)> {
-        if self.0.iter().any(|(stage, _)| *stage == Stage::Emptying) {
+        if self.deletions.iter().any(|(stage, _)| matches!(stage, Stage::Emptying(_))) {
             return None;
         }
         let is_due = |stage: &Stage| matches!(stage, Stage::Waiting(when) if when.is_none_or(|when| when <= now));
-        self.0.iter_mut().find(|(stage, _)| is_due(stage))
+        self.deletions.iter_mut().find(|(stage, _)| is_due(stage))
     }
 
     /// Notes how the current job ended. What is not empty yet goes to the end of the queue.
     fn note(&mut self, report: &Report, now: Instant) {
-        let Some(current) = self.0.iter().position(|(stage, _)| *stage == Stage::Emptying) else { return };
-        let (_, deletion) = self.0.remove(current);
+        let mut stages = self.deletions.iter().map(|(stage, _)| stage);
+        let Some(current) = stages.position(|stage| matches!(stage, Stage::Emptying(_))) else { return };
+        let (_, deletion) = self.deletions.remove(current);
         let stage = match report.errno.map(Errno::from_raw_os_error) {
             None => Stage::Emptied(now, now),
             // It takes long, and others wait.
@@ -177,14 +198,15 @@ impl Queue {
                 Stage::Waiting(now.checked_add(RETRY_INTERVAL))
             }
         };
-        self.0.push((stage, deletion));
+        self.deletions.push((stage, deletion));
     }
 
     /// The emptied volumes whose projects are to be looked at now; each is due again when it has waited twice as long.
-    fn emptied(&mut self, now: Instant) -> Vec<Deletion> {
+    fn begin_release(&mut self, now: Instant) -> Vec<Deletion> {
+        self.releasing = Some(now);
         let (soonest, latest) = RELEASE_INTERVAL;
         let mut due = Vec::new();
-        for (stage, deletion) in &mut self.0 {
+        for (stage, deletion) in &mut self.deletions {
             if let Stage::Emptied(since, next) = stage
                 && *next <= now
             {
@@ -201,17 +223,19 @@ impl Queue {
 mod tests {
     use super::*;
 
+    fn deletion(name: &str) -> Deletion {
+        Deletion { name: name.to_owned(), share: Share::default() }
+    }
+
     fn queue(names: &[&str]) -> Queue {
-        let entry = |name: &&str| {
-            (Stage::Waiting(None), Deletion { pool: 0, name: (*name).to_owned(), share: Share::default() })
-        };
-        Queue(names.iter().map(entry).collect())
+        let entry = |name: &&str| (Stage::Waiting(None), deletion(name));
+        Queue { deletions: names.iter().map(entry).collect(), releasing: None }
     }
 
     /// Begins the next job, and returns its name.
     fn begin(queue: &mut Queue, now: Instant) -> Option<String> {
         let (stage, deletion) = queue.next(now)?;
-        *stage = Stage::Emptying;
+        *stage = Stage::Emptying(now);
         Some(deletion.name.clone())
     }
 
@@ -222,14 +246,14 @@ mod tests {
     #[test]
     fn one_job_is_given_at_a_time_in_the_order_of_deletion() {
         let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
-        assert_eq!(queue.patience(now), None);
+        assert_eq!(queue.patience(now), RETRY_INTERVAL);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
         assert_eq!(begin(&mut queue, now), None, "the emptier has a job");
         queue.note(&report(None), now);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
-        let emptied: Vec<_> = queue.emptied(now).into_iter().map(|deletion| deletion.name).collect();
+        let emptied: Vec<_> = queue.begin_release(now).into_iter().map(|deletion| deletion.name).collect();
         assert_eq!(emptied, ["a"]);
-        assert_eq!(queue.patience(now), Some(RELEASE_INTERVAL.0));
+        assert_eq!(queue.patience(now), RELEASE_INTERVAL.0);
     }
 
     #[test]
@@ -240,11 +264,11 @@ mod tests {
         let mut looks = Vec::new();
         for tenths in 0..=1200 {
             let now = start + Duration::from_millis(100) * tenths;
-            if !queue.emptied(now).is_empty() {
+            if !queue.begin_release(now).is_empty() {
                 looks.push(tenths);
-                assert_eq!(queue.emptied(now), []);
+                assert_eq!(queue.begin_release(now), []);
             }
-            assert!(queue.patience(now).is_some_and(|patience| !patience.is_zero()));
+            assert!(!queue.patience(now).is_zero());
         }
         assert_eq!(looks, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 812, 1112]);
     }
@@ -254,7 +278,7 @@ mod tests {
         let (mut queue, now) = (queue(&["a", "b"]), Instant::now());
         begin(&mut queue, now);
         queue.note(&report(Some(Errno::TIME)), now);
-        assert_eq!(queue.patience(now), None);
+        assert_eq!(queue.patience(now), RETRY_INTERVAL);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("b"));
         queue.note(&report(None), now);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
@@ -265,7 +289,7 @@ mod tests {
         let (mut queue, now) = (queue(&["a"]), Instant::now());
         begin(&mut queue, now);
         queue.note(&report(Some(Errno::IO)), now);
-        assert_eq!(queue.patience(now), Some(RETRY_INTERVAL));
+        assert_eq!(queue.patience(now), RETRY_INTERVAL);
         assert_eq!(begin(&mut queue, now), None);
         assert_eq!(begin(&mut queue, now + RETRY_INTERVAL - Duration::from_millis(1)), None);
         assert_eq!(begin(&mut queue, now + RETRY_INTERVAL).as_deref(), Some("a"));
@@ -276,5 +300,38 @@ mod tests {
         let (mut queue, now) = (queue(&["a"]), Instant::now());
         queue.note(&report(None), now);
         assert_eq!(begin(&mut queue, now).as_deref(), Some("a"));
+    }
+
+    #[test]
+    fn a_job_that_could_not_be_sent_is_sent_at_the_next_look() {
+        let (line, emptier) = socket::pair().expect("sockets");
+        socket::set_send_timeout(&line, Duration::from_millis(1)).expect("a timeout");
+        while socket::send(&line, &[0; 1024], None).is_ok() {}
+        let deletions = Deletions::new(line);
+        deletions.add(deletion("a"));
+        let mut buffer = [0; 1024];
+        socket::set_receive_timeout(&emptier, Some(Duration::from_millis(1))).expect("a timeout");
+        let mut receive = || socket::receive(&emptier, &mut buffer);
+        while receive().is_ok_and(|received| received == Received::Packet(1024)) {}
+        let mut queue = lock(&deletions.queue);
+        assert_eq!(queue.busy_since(), None);
+        assert_eq!(queue.patience(Instant::now()), RETRY_INTERVAL, "there is a next look");
+        deletions.give_job(&mut queue);
+        assert!(queue.busy_since().is_some());
+        assert!(matches!(receive(), Ok(Received::Packet(length)) if length < 1024), "the job");
+    }
+
+    #[test]
+    fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
+        let deletions = Deletions::new(socket::pair().expect("sockets").0);
+        let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
+        let set = |stage, releasing| {
+            *lock(&deletions.queue) = Queue { deletions: vec![(stage, deletion("a"))], releasing };
+            deletions.stuck().is_some()
+        };
+        assert!(!set(Stage::Waiting(None), None));
+        assert!(!set(Stage::Emptying(ago(STUCK_LIMIT / 2)), None));
+        assert!(set(Stage::Emptying(ago(STUCK_LIMIT)), None));
+        assert!(set(Stage::Waiting(None), Some(ago(STUCK_LIMIT))));
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! POOL/.bulkhead                  marker of the pool
+//! POOL/.bulkhead.ballast          room for deleting when the pool is full
 //! POOL/<volume id>/               root's, mode 0700; has the record, the project id and the quota; never mounted
 //! POOL/<volume id>/data/          directory volume: what is published
 //! POOL/<volume id>/image          block volume: what is attached
@@ -23,6 +24,8 @@ use crate::sys::{Errno, Result as SysResult, file};
 
 /// The marker file of a pool.
 pub const MARKER: &str = ".bulkhead";
+/// The file that keeps room for deleting.
+pub const BALLAST: &str = ".bulkhead.ballast";
 /// What is published of a directory volume.
 pub const DATA: &str = "data";
 /// What is attached of a block volume.
@@ -83,7 +86,7 @@ impl Entry {
         }
         match name.parse() {
             Ok(id) => Self::Volume(id),
-            Err(_) if matches!(name, MARKER | "lost+found") => Self::OfPool,
+            Err(_) if matches!(name, MARKER | BALLAST | "lost+found") => Self::OfPool,
             Err(_) => Self::Foreign,
         }
     }

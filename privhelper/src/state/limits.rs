@@ -31,7 +31,7 @@ impl State {
     /// `NoSpace` if not.
     pub fn check_number_of_volumes(&self) -> Result<(), Error> {
         let known = self.volumes.number().saturating_add(self.unserved.len());
-        let deleted = (0..self.pools.len()).map(|pool| self.deletions.count(pool));
+        let deleted = self.pools.iter().flat_map(|pool| pool.served().ok()).map(|pool| pool.deletions.count());
         let known = deleted.fold(known, usize::saturating_add);
         if known < self.limits.volumes {
             return Ok(());

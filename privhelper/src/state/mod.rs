@@ -1,5 +1,6 @@
 //! What the helper knows while it serves. The pools and the kernel are the truth; this is rebuilt from them at start.
 
+mod ballast;
 mod cached;
 mod deletions;
 mod filesystem;
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
 
+pub use ballast::Ballast;
 pub use deletions::{Deletion, Deletions};
 pub use filesystem::{Filesystem, KUBELET_PROJECTS, Strays, limits};
 pub use layout::{Kind, Record};
@@ -59,8 +61,6 @@ pub struct State {
     pub locks: Locks,
     /// The frontend's sockets.
     pub sockets: Sockets,
-    /// Deleted volumes of which something is left.
-    pub deletions: Deletions,
 }
 
 impl State {

@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Error, ErrorKind, MountFlags, PoolName, QuotaMode};
 
-use super::Filesystem;
+use super::{Ballast, Deletions, Filesystem, layout, lock};
+use crate::sys::{Errno, Result as SysResult, file};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -43,6 +44,12 @@ pub struct Served {
     pub filesystem: Arc<Filesystem>,
     /// The flags that every mount of its volumes inherits from the pool's own mount.
     pub inherited: MountFlags,
+    /// Its deleted volumes of which something is left.
+    pub deletions: Deletions,
+    /// Room for deleting when it is full.
+    pub ballast: Ballast,
+    /// Whether the names of its entries may not survive a power cut: the last sync failed.
+    pub unsynced: Mutex<bool>,
     /// Problems that do not keep it from being served.
     pub warnings: Vec<String>,
     /// The marker, locked: no other helper can serve the pool at the same time.
@@ -59,6 +66,36 @@ impl Pool {
 }
 
 impl Served {
+    /// Gives an entry a name under which it is deleted, and returns that name.
+    pub fn put_aside(&self, name: &str) -> SysResult<String> {
+        let aside = layout::deleted_name(self.deletions.new_number(), name);
+        let rename = || file::rename_new(&self.directory, name, &self.directory, &aside);
+        match rename() {
+            Err(Errno::NOSPC) => self.ballast.give().and_then(|()| rename())?,
+            result => result?,
+        }
+        Ok(aside)
+    }
+
+    /// Writes the names of its entries through to the disk.
+    pub fn sync(&self) -> SysResult<()> {
+        let synced = file::sync(&self.directory);
+        if synced.is_err() {
+            *lock(&self.unsynced) = true;
+        }
+        synced
+    }
+
+    /// Does so again if it failed: what is answered without a change of its own may rest on one that was not synced.
+    pub fn sync_again(&self) -> SysResult<()> {
+        let mut unsynced = lock(&self.unsynced);
+        if *unsynced {
+            file::sync(&self.directory)?;
+            *unsynced = false;
+        }
+        Ok(())
+    }
+
     /// Whether the pool's sizes are enforced by quotas.
     pub fn has_quotas(&self) -> bool {
         self.config.quota == QuotaMode::Enforced

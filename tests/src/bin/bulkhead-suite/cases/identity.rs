@@ -170,6 +170,11 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> R
     let children = processes::descendants(i32::try_from(server)?)?;
     ensure!(children.len() == 1, "{children:?}");
     let emptier = u32::try_from(children[0].pid)?;
+    // It drops its privileges beside the helper, which may serve by then.
+    wait::until(stand.patience(Duration::from_secs(5)), || {
+        ensure!(status(emptier, "Seccomp")? == 2, "the emptier has no filter yet");
+        Ok(())
+    })?;
     for (pid, permitted) in [(server, SYS_ADMIN | MKNOD), (emptier, DAC_OVERRIDE | FOWNER | LINUX_IMMUTABLE)] {
         ensure!(status(pid, "CapPrm")? == permitted, "CapPrm {:x}, not {permitted:x}", status(pid, "CapPrm")?);
         for set in ["CapInh", "CapEff", "CapBnd", "CapAmb"] {

@@ -54,6 +54,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         limits::cases(),
         reboot::cases(),
+        attacks::cases(),
     ]
     .concat()
 }

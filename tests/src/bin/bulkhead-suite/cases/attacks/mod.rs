@@ -2,6 +2,8 @@
 
 use bulkhead_tests::case::Case;
 
+mod frozen_pool;
+mod full_pool;
 mod hidden_mounts;
 mod log;
 mod numbers;
@@ -10,5 +12,14 @@ mod space;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [hidden_mounts::cases(), log::cases(), numbers::cases(), second_start::cases(), space::cases()].concat()
+    [
+        frozen_pool::cases(),
+        full_pool::cases(),
+        hidden_mounts::cases(),
+        log::cases(),
+        numbers::cases(),
+        second_start::cases(),
+        space::cases(),
+    ]
+    .concat()
 }

@@ -1,0 +1,95 @@
+//! A pool whose filesystem answers nothing that changes it: the others go on.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, volume};
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::fs::statvfs;
+
+cases! {
+    a_frozen_pool_does_not_keep_others_from_being_emptied: Kernel + Bare,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A frozen filesystem, until this is dropped.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn freeze(pool: &Path) -> Result<Self> {
+        run(Command::new("fsfreeze").arg("-f").arg(pool))?;
+        Ok(Self(pool.to_owned()))
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run(Command::new("fsfreeze").arg("-u").arg(&self.0)).expect("a frozen filesystem can be thawed");
+    }
+}
+
+fn create_in(pool: &str, id: &str) -> Result<Request> {
+    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(32 * MIB) })
+}
+
+fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    stand.start()?;
+    let helper = stand.helper()?;
+    for id in ["v0", "v1"] {
+        helper.ask(&create_in("other", id)?)?;
+    }
+    helper.ask(&create("large", directory_spec(32 * MIB)))?;
+    let data = stand.pool().volume("large").join("data");
+    for number in 0..4000 {
+        File::create(data.join(number.to_string()))?;
+    }
+    let (frozen, healthy) = (stand.pools[0].clone(), stand.pools[1].clone());
+    let free = statvfs(&healthy.directory)?.f_bavail;
+    // The emptier works on it when the pool is frozen.
+    helper.ask(&delete("large"))?;
+    let thaw = Frozen::freeze(&frozen.directory)?;
+    ensure!(frozen.entries()?.iter().any(|name| name.starts_with('.')), "it was emptied too fast for this test");
+    for id in ["v0", "v1"] {
+        helper.ask(&delete(id))?;
+    }
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(healthy.entries()?.is_empty(), "{:?}", healthy.entries()?);
+        let now = statvfs(&healthy.directory)?.f_bavail;
+        ensure!(now > free + 48 * MIB / 4096, "{now} blocks are free, and {free} were");
+        Ok(())
+    })?;
+    check_emptying(stand, "other", 0)?;
+    if !stand.setting.enforces_sizes() {
+        check_emptying(stand, "default", 1)?;
+    }
+    drop(thaw);
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        ensure!(frozen.entries()?.is_empty(), "{:?}", frozen.entries()?);
+        Ok(())
+    })?;
+    ensure!(fs::metadata(frozen.directory.join(".bulkhead"))?.is_file());
+    wait::until(stand.patience(Duration::from_secs(5)), || check_emptying(stand, "default", 0))
+}
+
+/// Checks that a pool's status says how many deleted volumes are not gone yet, and says so soon.
+fn check_emptying(stand: &Stand, pool: &str, wanted: u32) -> Result<()> {
+    let (helper, request) = (stand.helper()?, Request::PoolStatus { pool: pool.parse()? });
+    let (send, answer) = mpsc::channel();
+    std::thread::spawn(move || drop(send.send(helper.ask(&request))));
+    match answer.recv_timeout(stand.patience(Duration::from_secs(5))).context("there is no answer")?? {
+        Reply::Pool(status) => ensure!(status.emptying == wanted, "{} are being emptied", status.emptying),
+        other => bail!("no pool status: {other:?}"),
+    }
+    Ok(())
+}

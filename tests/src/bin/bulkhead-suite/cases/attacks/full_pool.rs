@@ -1,0 +1,199 @@
+//! A pool without one free block, kept so by somebody: what is deleted must go all the same.
+
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_protocol::{Inodes, VolumeKind, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::{create, delete, directory_spec, image_spec};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, statvfs};
+
+cases! {
+    a_pool_and_its_directory_without_room_for_a_longer_name: Kernel + OwnPool,
+    an_unfinished_volume_in_a_full_pool: Kernel + OwnPool,
+    deep_directories_with_thousands_of_siblings_in_a_full_pool: Kernel + OwnPool,
+    deep_directories_with_thousands_of_siblings_in_a_full_quota: Quota + OwnPool,
+    directories_that_wait_for_each_other_in_a_full_pool: Kernel + OwnPool,
+}
+
+const MIB: u64 = 1 << 20;
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Takes every block that is free now, and returns how many bytes that were.
+fn fill(file: &File) -> Result<u64> {
+    let begin = file.metadata()?.len();
+    let (mut end, mut step) = (begin, 1 << 28);
+    while step >= 4096 {
+        if fallocate(file, FallocateFlags::empty(), end, step).is_err() {
+            step /= 2;
+        }
+        end = file.metadata()?.len();
+    }
+    Ok(end - begin)
+}
+
+/// Waits until only these entries are in the pool, which somebody keeps full all the while.
+fn wait_in_full_pool(stand: &Stand, filler: &File, left: &[String]) -> Result<()> {
+    wait::until(stand.patience(Duration::from_secs(40)), || {
+        fill(filler)?;
+        let found = stand.pool().entries()?;
+        ensure!(found == left, "{} entries: {:?}", found.len(), &found[..found.len().min(20)]);
+        Ok(())
+    })
+}
+
+/// Takes every name that the pool's directory has room for without another block, and returns them.
+fn crowd(pool: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    let linked = pool.join("Filler");
+    for length in (1..=24).rev() {
+        for number in 0.. {
+            let name = format!("C{}{number:03}", "x".repeat(length));
+            match fs::hard_link(&linked, pool.join(&name)) {
+                Ok(()) => names.push(name),
+                Err(_) => break,
+            }
+        }
+    }
+    Ok(names)
+}
+
+fn a_pool_and_its_directory_without_room_for_a_longer_name(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let pool = stand.pool().directory.clone();
+    let ids: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
+    for id in &ids {
+        helper.ask(&create(id, if id == "v7" { image_spec(32 * MIB) } else { directory_spec(MIB) }))?;
+    }
+    let filler = File::create_new(pool.join("Filler"))?;
+    fill(&filler)?;
+    let mut left = crowd(&pool)?;
+    let full = statvfs(&pool)?;
+    ensure!(!left.is_empty() && full.f_bavail < 64, "the pool is not full");
+    for id in &ids {
+        helper.ask(&delete(id)).with_context(|| format!("{} names are in the way", left.len()))?;
+    }
+    left.push("Filler".to_owned());
+    left.sort();
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        let found = stand.pool().entries()?;
+        ensure!(found == left, "{found:?}");
+        ensure!(statvfs(&pool)?.f_bfree > full.f_bfree + 24 * MIB / 4096, "the room has not come back");
+        let ballast = fs::metadata(pool.join(".bulkhead.ballast"))?.len();
+        ensure!(ballast == 4 * MIB, "only {ballast} bytes are kept for the next time");
+        Ok(())
+    })?;
+    left.iter().try_for_each(|name| Ok(fs::remove_file(pool.join(name))?))
+}
+
+fn an_unfinished_volume_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+    let pool = stand.pool().directory.clone();
+    // As a helper leaves it that is killed during a creation.
+    stand.kill_helper()?;
+    fs::create_dir(pool.join(".making.v0"))?;
+    File::create(pool.join(".making.v0/image"))?;
+    let filler = File::create_new(pool.join("Filler"))?;
+    fill(&filler)?;
+    let mut left = crowd(&pool)?;
+    stand.start_helper()?;
+    left.push("Filler".to_owned());
+    left.sort();
+    wait_in_full_pool(stand, &filler, &left)?;
+    drop(filler);
+    left.iter().try_for_each(|name| fs::remove_file(pool.join(name)))?;
+    // XFS gives the blocks of an unlinked file back a moment later.
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        stand.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
+    })?;
+    stand.helper()?.ask(&delete("v0"))?;
+    Ok(())
+}
+
+/// Makes 40 directories in each other, with so many more in each of some of them that hold one each.
+fn make_comb(top: &Path, siblings: usize) -> Result<()> {
+    let mut directory = openat(CWD, top, DIRECTORY, Mode::empty())?;
+    for depth in 0..40 {
+        if matches!(depth, 31 | 35) {
+            for number in 0..siblings {
+                let name = format!("sibling-with-a-long-name-{number}");
+                mkdirat(&directory, &*name, Mode::RWXU)?;
+                if number % 50 == 0 {
+                    mkdirat(&directory, format!("{name}/inner"), Mode::RWXU)?;
+                }
+            }
+        }
+        directory = enter(&directory, "d")?;
+    }
+    Ok(())
+}
+
+/// Makes a directory and opens it.
+fn enter(parent: &OwnedFd, name: &str) -> Result<OwnedFd> {
+    mkdirat(parent, name, Mode::RWXU)?;
+    Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
+}
+
+fn deep_directories_with_thousands_of_siblings_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("v0", many_files(256 * MIB)?))?;
+    make_comb(&stand.pool().volume("v0").join("data"), 5000)?;
+    delete_in_full_pool(stand)
+}
+
+/// Fills the pool, deletes the volume and waits until it is gone.
+fn delete_in_full_pool(stand: &Stand) -> Result<()> {
+    let filler = File::create_new(stand.pool().directory.join("Filler"))?;
+    fill(&filler)?;
+    stand.helper()?.ask(&delete("v0"))?;
+    wait_in_full_pool(stand, &filler, &["Filler".to_owned()])?;
+    Ok(fs::remove_file(stand.pool().directory.join("Filler"))?)
+}
+
+fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("v0", many_files(16 * MIB)?))?;
+    let data = stand.pool().volume("v0").join("data");
+    make_comb(&data, 2000)?;
+    // Deep inside, so that no room is given back before most directories are gone.
+    let deepest = data.join("d/".repeat(40)).join("file");
+    let file = File::create(deepest)?;
+    ensure!(fill(&file)? > 0, "nothing was free");
+    helper.ask(&delete("v0"))?;
+    wait::until(stand.patience(Duration::from_secs(40)), || {
+        ensure!(stand.pool().entries()?.is_empty(), "{:?}", stand.pool().entries()?);
+        Ok(())
+    })
+}
+
+/// More directories lie too deep than there are names to be had at the top, and below each others do.
+fn directories_that_wait_for_each_other_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("v0", many_files(256 * MIB)?))?;
+    let top = openat(CWD, stand.pool().volume("v0").join("data"), DIRECTORY, Mode::empty())?;
+    for comb in 0..24 {
+        let mut directory = enter(&top, &comb.to_string())?;
+        for depth in 1..110 {
+            if depth % 10 == 1 {
+                for number in 0..12 {
+                    enter(&enter(&directory, &number.to_string())?, "e")?;
+                }
+            }
+            directory = enter(&directory, "d")?;
+        }
+    }
+    delete_in_full_pool(stand)
+}
+
+/// A directory volume with inodes enough.
+fn many_files(size: u64) -> Result<VolumeSpec> {
+    let mut spec = directory_spec(size);
+    if let VolumeKind::Directory { inodes, .. } = &mut spec.kind {
+        *inodes = Inodes::try_from(100_000).map_err(|_| anyhow!("so many inodes"))?;
+    }
+    Ok(spec)
+}
