@@ -6,7 +6,7 @@
 //! moved to the top: that bounds descriptors and memory, however deep and wide the tree is. A full pool, or a full quota,
 //! may have no room for one more name at the top: then the deep directory is the top for a while, and what is above it is
 //! closed. What cannot be removed does not keep the rest, and a job that takes long is
-//! interrupted, so that it keeps no other waiting.
+//! interrupted, so that it keeps no other waiting. It rests more than it works: the filesystem is not its own.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -71,7 +71,8 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
         Err(Errno::NOTDIR | Errno::LOOP) => return file::remove(pool, name),
         Err(errno) => return Err(errno),
     };
-    let mut emptying = Emptying { moved, begun: Instant::now(), failed: None, deeper: None };
+    let begun = Instant::now();
+    let mut emptying = Emptying { moved, begun, rested: begun, failed: None, deeper: None };
     loop {
         match (file::remove_directory(pool, name), emptying.failed) {
             (Err(Errno::NOTEMPTY | Errno::EXIST), None) => emptying.walk(&top)?,
@@ -85,6 +86,9 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
 const DEEPEST: u32 = 32;
 /// How long one job may take before the next has its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long it works at a time, and how long it rests then, so that others have the journal to themselves. A low priority
+/// would not do that: whoever waits for a lock of the filesystem would wait for the processor with it.
+const PACE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(18));
 /// Ends the way through a directory: it takes long, and others wait.
 const LONG: Errno = Errno::TIME;
 /// Ends the way through a directory: it continues in [`Emptying::deeper`].
@@ -94,6 +98,8 @@ struct Emptying<'a> {
     /// The last number used for a name at the top; none is tried twice.
     moved: &'a mut u64,
     begun: Instant,
+    /// When it rested.
+    rested: Instant,
     /// Why something could not be removed. The rest is removed all the same.
     failed: Option<Errno>,
     /// A directory that is too deep, and whose name finds no room at the top.
@@ -131,6 +137,11 @@ impl Emptying<'_> {
     fn remove(&mut self, top: &OwnedFd, directory: &OwnedFd, name: &CStr, depth: u32) -> SysResult<()> {
         if self.begun.elapsed() > PATIENCE {
             return Err(LONG);
+        }
+        let (work, rest) = PACE;
+        if self.rested.elapsed() > work {
+            std::thread::sleep(rest);
+            self.rested = Instant::now();
         }
         match remove_file(directory, name) {
             Err(Errno::ISDIR) => {}

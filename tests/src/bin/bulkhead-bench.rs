@@ -1,10 +1,11 @@
-//! What the services cost: the time of calls beside few and beside many published volumes, and the memory of both
-//! processes. Nothing here is a test; the figures depend on the machine.
+//! What the services cost: the time of calls beside few and beside many published volumes and while a large volume is
+//! emptied, and the memory of both processes. Nothing here is a test; the figures depend on the machine.
 
+use std::fs::{self, File};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
@@ -28,6 +29,9 @@ struct Options {
     /// Numbers of published volumes, half of them block volumes
     #[arg(long, value_delimiter = ',', default_value = "5,1000")]
     volumes: Vec<usize>,
+    /// Files of a deleted volume that is being emptied while calls are timed; 0 skips this
+    #[arg(long, default_value_t = 50_000)]
+    emptying: usize,
     /// Filesystem of the pool
     #[arg(long, default_value = "xfs")]
     pool_fs: PoolFilesystem,
@@ -39,6 +43,20 @@ struct Timing {
     volumes: usize,
     p50: Duration,
     p99: Duration,
+}
+
+/// The times of one sort of call while nothing is emptied, and while something is.
+struct Beside {
+    call: &'static str,
+    idle: Vec<Duration>,
+    emptying: Vec<Duration>,
+}
+
+/// All that is measured.
+struct Measured {
+    timings: Vec<Timing>,
+    memory: Vec<Memory>,
+    beside: Vec<Beside>,
 }
 
 /// The memory of both processes, the emptier counted to the helper.
@@ -54,13 +72,12 @@ fn main() -> ExitCode {
         let mut stand = Stand::new(setting, work, templates)?;
         let measured = measure(&mut stand, &options);
         stand.abandon();
-        let (timings, memory) = measured?;
-        print(&options, &timings, &memory);
+        print(&options, &measured?);
         Ok(())
     })
 }
 
-fn measure(stand: &mut Stand, options: &Options) -> Result<(Vec<Timing>, Vec<Memory>)> {
+fn measure(stand: &mut Stand, options: &Options) -> Result<Measured> {
     stand.add_pool("default")?;
     stand.pools[0].options.push_str(",overcommit=100");
     stand.start()?;
@@ -82,10 +99,66 @@ fn measure(stand: &mut Stand, options: &Options) -> Result<(Vec<Timing>, Vec<Mem
         repeated(|| Ok(csi.node_unpublish_volume(unpublish(&id, &stand.target(&id))).map(drop)?))?;
         csi.delete_volume(delete(&id))?;
     }
+    let beside = if options.emptying > 0 { measure_beside(stand, &csi, options)? } else { Vec::new() };
     let pool = stand.pool().directory.clone();
     stand.stop()?;
     mounts::unmount_all(&pool)?;
-    Ok((timings, memory))
+    Ok(Measured { timings, memory, beside })
+}
+
+/// Times the life of one volume after the other, first alone, then while a large one is emptied.
+fn measure_beside(stand: &Stand, csi: &CsiClient, options: &Options) -> Result<Vec<Beside>> {
+    let wait_until_emptied = || {
+        wait::until(Duration::from_secs(600), || {
+            let left = stand.pool().entries()?;
+            ensure!(!left.iter().any(|name| name.starts_with('.')), "volumes are still being emptied");
+            Ok(())
+        })
+    };
+    let calls = ["create", "publish", "unpublish", "delete"];
+    let mut beside = calls.map(|call| Beside { call, idle: Vec::new(), emptying: Vec::new() });
+    make(csi, "large", &mount())?;
+    let data = stand.pool().volume("large").join("data");
+    for number in 0..options.emptying {
+        let directory = data.join((number / 500).to_string());
+        if number % 500 == 0 {
+            fs::create_dir(&directory)?;
+        }
+        File::create(directory.join(number.to_string()))?;
+    }
+    rustix::fs::syncfs(File::open(&data)?)?;
+    wait_until_emptied()?;
+    for _ in 0..options.calls {
+        for (own, time) in beside.iter_mut().zip(time_a_life(stand, csi)?) {
+            own.idle.push(time);
+        }
+    }
+    wait_until_emptied()?;
+    csi.delete_volume(delete("large"))?;
+    let begun = Instant::now();
+    while stand.pool().entries()?.iter().any(|name| name.ends_with(".large")) {
+        for (own, time) in beside.iter_mut().zip(time_a_life(stand, csi)?) {
+            own.emptying.push(time);
+        }
+    }
+    eprintln!("{} files were removed in {:.1} s", options.emptying, begun.elapsed().as_secs_f64());
+    wait_until_emptied()?;
+    for own in &mut beside {
+        own.idle.sort();
+        own.emptying.sort();
+    }
+    Ok(beside.into())
+}
+
+/// The times to create, publish, unpublish and delete a volume.
+fn time_a_life(stand: &Stand, csi: &CsiClient) -> Result<[Duration; 4]> {
+    let (id, target) = ("measured", stand.target("measured"));
+    Ok([
+        timed(|| make(csi, id, &mount()))?,
+        timed(|| Ok(csi.node_publish_volume(publish(id, &target, mount())).map(drop)?))?,
+        timed(|| Ok(csi.node_unpublish_volume(unpublish(id, &target)).map(drop)?))?,
+        timed(|| Ok(csi.delete_volume(delete(id)).map(drop)?))?,
+    ])
 }
 
 /// Other programs look at every loop device there is, and then a device is busy for a moment.
@@ -159,12 +232,12 @@ fn measure_memory(stand: &mut Stand, volumes: usize) -> Result<Memory> {
     Ok(Memory { volumes, helper: resident, frontend })
 }
 
-fn print(options: &Options, timings: &[Timing], memory: &[Memory]) {
+fn print(options: &Options, Measured { timings, memory, beside }: &Measured) {
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
     if options.json {
         let calls: Vec<_> = timings
             .iter()
             .map(|own| {
-                let micros = |time: Duration| time.as_secs_f64() * 1e6;
                 json!({ "call": own.call, "volumes": own.volumes, "p50_us": micros(own.p50), "p99_us": micros(own.p99) })
             })
             .collect();
@@ -172,7 +245,15 @@ fn print(options: &Options, timings: &[Timing], memory: &[Memory]) {
             .iter()
             .map(|own| json!({ "volumes": own.volumes, "helper_bytes": own.helper, "frontend_bytes": own.frontend }))
             .collect();
-        println!("{:#}", json!({ "calls": calls, "memory": memory }));
+        let summary = |times: &[Duration]| {
+            let [p50, p99] = [50, 99].map(|percent| micros(percentile(times, percent)));
+            json!({ "p50_us": p50, "p99_us": p99, "calls": times.len() })
+        };
+        let beside: Vec<_> = beside
+            .iter()
+            .map(|own| json!({ "call": own.call, "idle": summary(&own.idle), "emptying": summary(&own.emptying) }))
+            .collect();
+        println!("{:#}", json!({ "calls": calls, "memory": memory, "beside_emptying": beside }));
         return;
     }
     println!("{:<22}{:>10}{:>10}{:>10}", "call", "volumes", "p50 µs", "p99 µs");
@@ -182,5 +263,19 @@ fn print(options: &Options, timings: &[Timing], memory: &[Memory]) {
     println!("\n{:<22}{:>10}{:>10}{:>10}", "resident memory, KiB", "volumes", "helper", "frontend");
     for own in memory {
         println!("{:<22}{:>10}{:>10}{:>10}", "", own.volumes, own.helper / 1024, own.frontend / 1024);
+    }
+    println!(
+        "\n{:<22}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+        "µs: idle; emptying", "p50", "p99", "most", "p50", "p99", "most"
+    );
+    for own in beside {
+        print!("{:<22}", own.call);
+        for percent in [50, 99, 100] {
+            print!("{:>10}", percentile(&own.idle, percent).as_micros());
+        }
+        for percent in [50, 99, 100] {
+            print!("{:>10}", percentile(&own.emptying, percent).as_micros());
+        }
+        println!();
     }
 }
