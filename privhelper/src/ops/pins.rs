@@ -1,11 +1,9 @@
 //! Whether a mount that the host had at start, and that is no target, still shows a volume.
 
-use std::os::fd::AsFd;
-
 use bulkhead_protocol::{Error, ErrorKind, RelativePath, TargetPath, VolumeId};
 
 use crate::state::{PublishDirectory, State};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Errno, file};
 
 /// Checks that no such mount shows the volume, that at the target `except` aside. One is forgotten where it is certainly
 /// gone.
@@ -15,9 +13,10 @@ use crate::sys::{Errno, Result as SysResult, file};
 pub fn check_unpinned(state: &State, id: &VolumeId, except: Option<&TargetPath>) -> Result<(), Error> {
     for pin in state.pins.of(id).iter().filter(|pin| except.is_none() || pin.target.as_ref() != except) {
         let point = pin.point.display();
-        let gone = pin.target.as_ref().map(|target| {
-            state.publish_directory(target).is_ok_and(|directory| is_gone(directory, &target.path) == Ok(true))
-        });
+        let gone = pin
+            .target
+            .as_ref()
+            .map(|target| state.publish_directory(target).is_ok_and(|directory| is_gone(directory, &target.path)));
         let remedy = match gone {
             Some(true) => {
                 state.pins.forget(id, pin);
@@ -33,23 +32,10 @@ pub fn check_unpinned(state: &State, id: &VolumeId, except: Option<&TargetPath>)
 
 /// Whether nothing is mounted at a path any more, for certain. A mount goes along when something on the way to it is
 /// renamed, so that is certain only where nobody but root can rename anything.
-fn is_gone(directory: &PublishDirectory, path: &RelativePath) -> SysResult<bool> {
-    let (parents, name) = path.split_last();
-    let mut parent = file::open_below(directory.root.as_fd(), "")?;
-    for component in parents.split('/').filter(|component| !component.is_empty()) {
-        if file::is_open_to_others(&file::status(&parent)?) {
-            return Ok(false);
-        }
-        parent = match file::open_below(parent.as_fd(), component) {
-            Err(Errno::NOENT) => return Ok(true),
-            opened => opened?,
-        };
-    }
-    if file::is_open_to_others(&file::status(&parent)?) {
-        return Ok(false);
-    }
-    match file::status_at(&parent, name) {
-        Err(Errno::NOENT) => Ok(true),
-        found => Ok(!found?.mount_root),
+fn is_gone(directory: &PublishDirectory, path: &RelativePath) -> bool {
+    let status = directory.open_parent(path).map_err(|obstacle| obstacle.errno);
+    match status.and_then(|parent| file::status_at(parent, path.split_last().1)) {
+        Ok(status) => !status.mount_root,
+        Err(errno) => errno == Errno::NOENT,
     }
 }

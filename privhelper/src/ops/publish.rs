@@ -7,9 +7,9 @@ use rustix::fs::OFlags;
 
 use super::loops::attached;
 use super::pins::check_unpinned;
-use super::target::Target;
+use super::target::{Target, is_gone, moved, still_published};
 use super::{existing, mark_used};
-use crate::state::{Kind, Published, State, Volume, failed, layout};
+use crate::state::{Kind, State, Volume, failed, layout};
 use crate::sys::mount::MountAttrFlags;
 
 /// Binds a directory volume to a target.
@@ -71,19 +71,22 @@ fn publish(
 ) -> Result<Reply, Error> {
     let path = target.path;
     if let Some(published) = volume.targets.get(path) {
-        if target.mount()?.is_some_and(|mount| mount.id == published.source) {
+        if target.mount()?.is_some_and(|mount| mount.is(published, volume, state)) {
             if published.flags == flags {
                 return Ok(Reply::Done);
             }
             let message = format!("volume {id} is published at {path} with other flags; unpublish it there first");
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
-        // Somebody with the right to do so has unmounted it.
+        // Somebody with the right to do so has unmounted it, or has moved it away.
+        if !is_gone(state, path, published) {
+            return Err(moved(id, path));
+        }
         state.volumes.remove_target(id, path);
     } else if let Some(other) = state.volumes.at(path) {
         return Err(Error::new(ErrorKind::AlreadyExists, format!("target {path} holds volume {other}")));
     }
-    if let Some(other) = volume.targets.keys().find(|other| exclusive && *other != path) {
+    if exclusive && let Some(other) = still_published(state, id, volume, Some(path)) {
         let message = format!("volume {id} is published at {other}, and the access mode allows one target only");
         return Err(Error::new(ErrorKind::InUse, message));
     }
@@ -93,8 +96,8 @@ fn publish(
     state.check_number_of_targets(volume)?;
     let (content, mount_flags) = content()?;
     target.make(volume.kind())?;
-    let source = target.bind(&content, mount_flags)?;
-    state.volumes.add_target(id, path.clone(), Published { source, flags });
+    let published = target.bind(&content, mount_flags, flags)?;
+    state.volumes.add_target(id, path.clone(), published);
     Ok(Reply::Done)
 }
 

@@ -66,12 +66,13 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     }
     let opened = Target::open(state, target);
     let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
-    let status = opened.status()?.ok_or_else(absent)?;
     let published = match volume.kind() {
-        Kind::Directory => {
-            status.mount_root && volume.targets.get(target).is_some_and(|published| published.source == status.id)
-        }
+        Kind::Directory => match (volume.targets.get(target), opened.mount()?) {
+            (Some(published), Some(mount)) => mount.is(published, volume, state),
+            _ => false,
+        },
         Kind::Block => {
+            let status = opened.status()?.ok_or_else(absent)?;
             let number = attached(state, id, volume)?.map(|device| (MAJOR, device.number));
             status.file_type == FileType::BlockDevice && Some(status.device) == number
         }

@@ -2,12 +2,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
 use super::pins::check_unpinned;
-use crate::state::{Kind, State, Volume, failed};
+use crate::state::{Kind, Obstacle, Published, State, Volume, failed};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
 use crate::sys::mount::{self, MountAttrFlags};
@@ -21,22 +21,98 @@ pub struct Target<'a> {
     name: &'a str,
 }
 
-/// Checks that a volume is published nowhere. Targets are forgotten where somebody has taken the mount away, but not
-/// where the directory itself is gone: the kernel lets a directory be renamed with a mount in it.
+/// What is mounted at a target.
+#[derive(Clone, Copy, Debug)]
+pub enum Mounted {
+    /// Its root.
+    Seen(Status),
+    /// It shows nothing but the id of its filesystem (`f_fsid`, statfs(2)): XFS answers statx(2) with `EIO` once it has
+    /// shut down.
+    ShutDown(u64),
+}
+
+impl Mounted {
+    /// Whether it is what was published there. Of a filesystem that has shut down, it must be the volume's pool.
+    pub fn is(&self, published: &Published, volume: &Volume, state: &State) -> bool {
+        match self {
+            Self::Seen(status) => status.id == published.source,
+            Self::ShutDown(filesystem) => state
+                .pool_at(volume.pool)
+                .is_ok_and(|pool| file::filesystem_id(&pool.directory).is_ok_and(|own| own == *filesystem)),
+        }
+    }
+}
+
+/// Checks that a volume is published nowhere.
 ///
 /// # Errors
 /// `InUse` when it is published.
 pub fn check_unpublished(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
-    for path in volume.targets.keys() {
-        match Target::open(state, path).and_then(|target| target.mount()) {
-            Ok(None) => state.volumes.remove_target(id, path),
-            _ => {
-                let message = format!("volume {id} is published at {path}; unpublish it first");
-                return Err(Error::new(ErrorKind::InUse, message));
-            }
+    match still_published(state, id, volume, None) {
+        Some(path) => {
+            Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {path}; unpublish it first")))
         }
+        None => check_unpinned(state, id, None),
     }
-    check_unpinned(state, id, None)
+}
+
+/// A target at which a volume may still be mounted, other than `except`. Those at which it certainly is not any more,
+/// because somebody with the right to do so has unmounted it, are forgotten.
+pub fn still_published<'a>(
+    state: &State,
+    id: &VolumeId,
+    volume: &'a Volume,
+    except: Option<&TargetPath>,
+) -> Option<&'a TargetPath> {
+    for (path, published) in volume.targets.iter().filter(|(path, _)| Some(*path) != except) {
+        if !is_gone(state, path, published) {
+            return Some(path);
+        }
+        state.volumes.remove_target(id, path);
+    }
+    None
+}
+
+/// Whether what was published at a target is mounted no more, for certain: neither there nor where somebody has moved it.
+/// The kernel lets a directory be renamed with a mount in it, so the path alone proves nothing.
+pub fn is_gone(state: &State, path: &TargetPath, published: &Published) -> bool {
+    let found = published.mount.map_or(Err(Errno::NOSYS), mount::find);
+    is_proved_gone(found, || {
+        let target = Target::open(state, path)?;
+        Ok(target.mount()?.is_none() && target.parent_id()? == published.parent)
+    })
+}
+
+/// The refusal of a request for a target from which the volume has been moved away while it is mounted.
+pub fn moved(id: &VolumeId, path: &TargetPath) -> Error {
+    let message = format!(
+        "volume {id} was published at {path} and may still be mounted: a directory on the way has been moved or replaced; move it back, or find the mount (findmnt) and unmount it"
+    );
+    Error::new(ErrorKind::InUse, message)
+}
+
+/// The kernel's word on the mount itself is proof. Where it knows no such question, the target's must be free in the very
+/// directory in which it was made: only root, who can unmount as well, can have moved it out of there.
+fn is_proved_gone(found: SysResult<()>, is_free_where_it_was: impl FnOnce() -> Result<bool, Error>) -> bool {
+    match found {
+        Ok(()) => false,
+        Err(Errno::NOENT) => true,
+        Err(_) => is_free_where_it_was().unwrap_or(false),
+    }
+}
+
+/// The modes of the targets that the helper makes. The sticky bit means nothing on a directory that nobody else may write
+/// to, and on a file: it marks what the helper has made, so that after a crash it is known for its own.
+const DIRECTORY_MODE: u32 = 0o1750;
+/// See [`DIRECTORY_MODE`].
+const FILE_MODE: u32 = 0o1600;
+
+fn is_marked(file_type: FileType, mode: u32) -> bool {
+    match file_type {
+        FileType::Directory => mode & 0o7777 == DIRECTORY_MODE,
+        FileType::RegularFile => mode & 0o7777 == FILE_MODE,
+        _ => false,
+    }
 }
 
 /// Whether nothing is mounted at a target, for certain.
@@ -51,16 +127,23 @@ impl<'a> Target<'a> {
     /// Opens the directory that holds a target.
     ///
     /// # Errors
-    /// `NotFound` when the directory does not exist, `Refused` when the way to it is not plain directories.
+    /// `NotFound` when the directory does not exist; `Refused` when the way to it is not plain directories of one mount, or
+    /// others than root may change one of them.
     pub fn open(state: &State, path: &'a TargetPath) -> Result<Self, Error> {
-        let directory = state.publish_directory(path)?;
-        let parent = directory.open_parent(&path.path).map_err(|errno| match errno {
+        let parent = state.publish_directory(path)?.open_parent(&path.path);
+        let parent = parent.map_err(|Obstacle { errno, directory }| match errno {
             Errno::NOENT | Errno::NOTDIR => {
                 Error::new(ErrorKind::NotFound, format!("the directory of target {path} does not exist"))
             }
             Errno::LOOP | Errno::XDEV => {
                 let message =
                     format!("the path to target {path} contains a symbolic link or crosses into another mount");
+                Error::new(ErrorKind::Refused, message)
+            }
+            Errno::PERM => {
+                let message = format!(
+                    "{directory}, on the way to target {path}, can be changed by users other than root; run: chown root {directory}; chmod go-w {directory}"
+                );
                 Error::new(ErrorKind::Refused, message)
             }
             errno => failed("open the directory of target", path, errno),
@@ -76,6 +159,11 @@ impl<'a> Target<'a> {
         Self::open(state, path)
     }
 
+    /// Which directory holds the target.
+    fn parent_id(&self) -> Result<FileId, Error> {
+        Ok(file::status(&self.parent).map_err(|errno| failed("inspect the directory of target", self.path, errno))?.id)
+    }
+
     /// What is at the target, if anything is.
     pub fn status(&self) -> Result<Option<Status>, Error> {
         match file::status_at(&self.parent, self.name) {
@@ -86,16 +174,26 @@ impl<'a> Target<'a> {
     }
 
     /// The root of what is mounted at the target, if anything is.
-    pub fn mount(&self) -> Result<Option<Status>, Error> {
-        Ok(self.status()?.filter(|status| status.mount_root))
+    pub fn mount(&self) -> Result<Option<Mounted>, Error> {
+        let cannot = |errno| failed("inspect target", self.path, errno);
+        match file::status_at(&self.parent, self.name) {
+            Ok(status) => Ok(status.mount_root.then_some(Mounted::Seen(status))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::IO) => {
+                let there = file::open_entry(&self.parent, self.name).and_then(file::filesystem_id).map_err(cannot)?;
+                let here = file::filesystem_id(&self.parent).map_err(cannot)?;
+                if there == here { Err(cannot(Errno::IO)) } else { Ok(Some(Mounted::ShutDown(there))) }
+            }
+            Err(errno) => Err(cannot(errno)),
+        }
     }
 
     /// Makes the target anew. What is there must be empty and of the right form.
     pub fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
         let made = match kind {
-            Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(0o750)),
-            Kind::Block => file::create(&self.parent, self.name, Mode::from_raw_mode(0o600)).map(drop),
+            Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE)),
+            Kind::Block => file::create(&self.parent, self.name, Mode::from_raw_mode(FILE_MODE)).map(drop),
         };
         made.map_err(|errno| failed("make target", self.path, errno))
     }
@@ -127,16 +225,23 @@ impl<'a> Target<'a> {
         })
     }
 
+    /// Whether something is at the target that was made by [`Self::make`], by this helper or one before it.
+    pub fn is_marked(&self) -> Result<bool, Error> {
+        Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
+    }
+
     /// Binds `content` to the target, with its flags set before anybody can see it, and returns what was bound.
-    pub fn bind(&self, content: impl AsFd, flags: MountAttrFlags) -> Result<FileId, Error> {
-        let bound = || -> SysResult<FileId> {
-            let id = file::status(&content)?.id;
+    pub fn bind(&self, content: impl AsFd, flags: MountAttrFlags, wanted: MountFlags) -> Result<Published, Error> {
+        let parent = self.parent_id()?;
+        let bound = || -> SysResult<Published> {
+            let source = file::status(&content)?.id;
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             let mount = mount::clone_of(&content)?;
+            let unique = mount::unique_id(&mount, "")?;
             mount::set_flags(&mount, flags)?;
             mount::attach(&mount, &entry)?;
-            Ok(id)
+            Ok(Published { source, flags: wanted, parent, mount: unique })
         };
         bound().map_err(|errno| {
             // Nothing is mounted: the target is removed again.
@@ -159,5 +264,40 @@ impl<'a> Target<'a> {
             }
             errno => failed("unmount target", self.path, errno),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_gone_when_the_kernel_says_so_or_where_it_cannot_be_asked_its_place_is_free() {
+        let fail = || Err(Error::new(ErrorKind::Io(5), "inspect target: I/O error"));
+        let never = || -> Result<bool, Error> { panic!("the path is not asked where the kernel has answered") };
+        assert!(!is_proved_gone(Ok(()), never));
+        assert!(is_proved_gone(Err(Errno::NOENT), never));
+        for cannot_be_asked in [Errno::NOSYS, Errno::PERM, Errno::NOMEM] {
+            assert!(is_proved_gone(Err(cannot_be_asked), || Ok(true)), "{cannot_be_asked}");
+            assert!(!is_proved_gone(Err(cannot_be_asked), || Ok(false)), "{cannot_be_asked}");
+            assert!(!is_proved_gone(Err(cannot_be_asked), fail), "{cannot_be_asked}: what cannot be seen may be there");
+        }
+    }
+
+    #[test]
+    fn only_the_very_modes_are_marks() {
+        for (file_type, mode, marked) in [
+            (FileType::Directory, 0o041_750, true),
+            (FileType::RegularFile, 0o101_600, true),
+            (FileType::Directory, 0o040_750, false),
+            (FileType::Directory, 0o041_777, false),
+            (FileType::Directory, 0o043_750, false),
+            (FileType::Directory, 0o041_600, false),
+            (FileType::RegularFile, 0o100_600, false),
+            (FileType::RegularFile, 0o101_750, false),
+            (FileType::Fifo, 0o011_600, false),
+        ] {
+            assert_eq!(is_marked(file_type, mode), marked, "{file_type:?} {mode:o}");
+        }
     }
 }

@@ -166,6 +166,8 @@ const SERVER_IF: &[Row] = &[
     Row(libc::SYS_mount_setattr, &[If(2, Eq, libc::AT_EMPTY_PATH as u32)]),
     Row(libc::SYS_move_mount, &[If(4, Eq, mount::BY_DESCRIPTORS.bits())]),
     Row(libc::SYS_umount2, &[If(1, Eq, libc::UMOUNT_NOFOLLOW as u32)]),
+    // Whether a mount is still there: nothing about it is written, to a buffer of length 0.
+    Row(mount::STATMOUNT, &[If(2, Eq, 0), If(3, Eq, 0)]),
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
     Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
     // Project quotas: read one, find the next that there is, set one.

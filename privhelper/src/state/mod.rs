@@ -33,7 +33,7 @@ pub use loops::{Device, Loops};
 pub use pins::{Pin, Pins};
 pub use pool::{Pool, PoolConfig, Served};
 pub use sockets::{Place, Sockets};
-pub use targets::{PublishDirectory, Shape, TRIAL};
+pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
 pub use volumes::{Published, Volume, Volumes};
 
 use crate::sys::{Errno, Result as SysResult, file};

@@ -25,6 +25,15 @@ pub struct PublishDirectory {
     pub shape: Shape,
 }
 
+/// Why the directory that holds a target cannot be used.
+#[derive(Debug)]
+pub struct Obstacle {
+    /// What the kernel says, or `PERM`.
+    pub errno: Errno,
+    /// The directory on the way, as the host spells it.
+    pub directory: String,
+}
+
 /// Which targets are allowed below a publish directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
@@ -84,9 +93,28 @@ impl PublishDirectory {
         Ok(())
     }
 
-    /// Opens the directory that holds a target.
-    pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Errno> {
-        file::open_below(self.root.as_fd(), path.split_last().0)
+    /// Opens the directory that holds a target. Every directory on the way must belong to root alone: anybody else could
+    /// exchange two targets between a look at one and what follows from it.
+    ///
+    /// # Errors
+    /// `PERM` where others than root may change a directory. Up to the obstacle all of them are root's alone.
+    pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Obstacle> {
+        let mut directory = self.host_path.to_string();
+        self.walk(path, &mut directory).map_err(|errno| Obstacle { errno, directory })
+    }
+
+    fn walk(&self, path: &RelativePath, shown: &mut String) -> Result<OwnedFd, Errno> {
+        let mut directory = file::open_below(self.root.as_fd(), "")?;
+        let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());
+        loop {
+            if file::is_open_to_others(&file::status(&directory)?) {
+                return Err(Errno::PERM);
+            }
+            let Some(name) = names.next() else { return Ok(directory) };
+            shown.push('/');
+            shown.push_str(name);
+            directory = file::open_below(directory.as_fd(), name)?;
+        }
     }
 }
 

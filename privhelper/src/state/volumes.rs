@@ -36,6 +36,10 @@ pub struct Published {
     pub source: FileId,
     /// How it is mounted.
     pub flags: MountFlags,
+    /// The directory that held the target when it was mounted there.
+    pub parent: FileId,
+    /// The mount's unique id, on a kernel that has such ids.
+    pub mount: Option<u64>,
 }
 
 impl Volume {
@@ -188,7 +192,8 @@ mod tests {
     }
 
     fn published() -> Published {
-        Published { source: FileId { device: (0, 0), inode: 2 }, flags: MountFlags::default() }
+        let file = |inode| FileId { device: (0, 0), inode };
+        Published { source: file(2), flags: MountFlags::default(), parent: file(3), mount: None }
     }
 
     #[test]

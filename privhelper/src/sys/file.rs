@@ -146,6 +146,11 @@ pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat
     })
 }
 
+/// The id of the filesystem that holds an open file (`f_fsid`), which it also tells when it has shut down.
+pub fn filesystem_id(file: impl AsFd) -> Result<u64> {
+    Ok(rustix::fs::fstatvfs(file)?.f_fsid)
+}
+
 /// Removes the entry `name` that is no directory.
 pub fn remove(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
     rustix::fs::unlinkat(parent, name, AtFlags::empty())

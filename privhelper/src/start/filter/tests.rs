@@ -141,6 +141,11 @@ fn a_mount_is_cloned_alone_moved_by_descriptors_and_unmounted_by_name_only() {
     for (flags, allowed) in [(8, true), (0, false), (2, false), (0xa, false)] {
         assert_eq!(server(libc::SYS_umount2, &[0, flags]), allowed, "{flags:#x}");
     }
+    // statmount(2) fills a buffer of this length.
+    for (length, flags, allowed) in [(0, 0, true), (1, 0, false), (512, 0, false), (0, 1, false)] {
+        assert_eq!(server(457, &[0, 0, length, flags]), allowed, "{length} {flags}");
+        assert!(!emptier(457, &[0, 0, length, flags]), "{length} {flags}");
+    }
     for (flags, allowed) in [(0x1000, true), (0x9000, false), (0, false)] {
         assert_eq!(server(libc::SYS_mount_setattr, &[3, 0, flags]), allowed, "{flags:#x}");
     }

@@ -13,7 +13,7 @@ use crate::start::directory::Directory;
 use crate::start::mountinfo::{Mount, Table};
 use crate::state::{Kind, Pin, PublishDirectory, Published};
 use crate::sys::loopdevice::MAJOR;
-use crate::sys::{Errno, file};
+use crate::sys::{Errno, file, mount};
 
 /// Where a directory lies, however its path is spelled.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Recovery {
         };
         match (named, found) {
             // The kubelet binds what we published once more, at paths of its own.
-            (named, Some((id, kind, source)))
+            (named, Some((id, kind, published)))
                 if named.as_ref().is_none_or(|named| *named == id) && directory.check_shape(target, kind).is_ok() =>
             {
                 let device = self.state.volumes.get(&id).and_then(|volume| volume.device);
@@ -126,7 +126,7 @@ impl Recovery {
                     || mount.flags(),
                     |device| MountFlags { read_only: device.read_only, ..MountFlags::default() },
                 );
-                self.state.volumes.add_target(&id, target.clone(), Published { source, flags });
+                self.state.volumes.add_target(&id, target.clone(), Published { flags, ..published });
                 Ok(Some(id))
             }
             (named, found) => {
@@ -139,20 +139,24 @@ impl Recovery {
         }
     }
 
-    /// What the jail shows at a target, if it is of a volume: of which, and what is mounted.
+    /// What the jail shows at a target, if it is of a volume: of which, and what is mounted but for its flags.
     fn look(
         &self,
         directory: &PublishDirectory,
         target: &TargetPath,
-    ) -> Result<Option<(VolumeId, Kind, file::FileId)>, Errno> {
-        let parent = directory.open_parent(&target.path)?;
-        let status = file::status_at(parent, target.path.split_last().1)?;
+    ) -> Result<Option<(VolumeId, Kind, Published)>, Errno> {
+        let name = target.path.split_last().1;
+        let parent = directory.open_parent(&target.path).map_err(|obstacle| obstacle.errno)?;
+        let status = file::status_at(&parent, name)?;
         let (id, kind) = match status.file_type {
             FileType::Directory => (self.owners.get(&status.id), Kind::Directory),
             FileType::BlockDevice if status.device.0 == MAJOR => (self.devices.get(&status.device.1), Kind::Block),
             _ => return Ok(None),
         };
-        Ok(id.filter(|_| status.mount_root).map(|id| (id.clone(), kind, status.id)))
+        let Some(id) = id.filter(|_| status.mount_root) else { return Ok(None) };
+        let (parent, mount) = (file::status(&parent)?.id, mount::unique_id(&parent, name)?);
+        let published = Published { source: status.id, flags: MountFlags::default(), parent, mount };
+        Ok(Some((id.clone(), kind, published)))
     }
 
     fn pin(&self, id: VolumeId, mount: &Mount, target: Option<TargetPath>) {

@@ -136,6 +136,7 @@ fn a_device_that_is_not_ours_is_not_found(stand: &mut Stand) -> Result<()> {
     refused(csi.node_get_volume_stats(stats("vol-a", &target)), Code::NotFound, "vol-a")?;
     rustix::mount::unmount(&target, rustix::mount::UnmountFlags::NOFOLLOW)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    std::fs::remove_file(&target)?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }

@@ -9,6 +9,7 @@ mod log;
 mod numbers;
 mod second_start;
 mod space;
+mod targets;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
@@ -20,6 +21,7 @@ pub fn cases() -> Vec<Case> {
         numbers::cases(),
         second_start::cases(),
         space::cases(),
+        targets::cases(),
     ]
     .concat()
 }
