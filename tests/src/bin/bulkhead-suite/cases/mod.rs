@@ -54,7 +54,6 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         limits::cases(),
         reboot::cases(),
-        attacks::cases(),
     ]
     .concat()
 }
