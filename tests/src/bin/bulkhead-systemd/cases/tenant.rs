@@ -1,4 +1,4 @@
-//! The seccomp profile for pods whose volumes are directories, in the container runtime that such pods run in.
+//! The seccomp profile for pods, in the container runtime that such pods run in.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::chown;
@@ -12,7 +12,7 @@ use crate::node::{Node, TENANT_PROFILE};
 
 cases! {
     on Node;
-    the_profile_keeps_a_tenant_from_changing_project_ids,
+    the_profile_keeps_a_tenant_from_changing_project_ids_and_commanding_loop_devices,
 }
 
 const EPERM: i32 = 1;
@@ -36,13 +36,17 @@ report('FS_IOC_SETFLAGS', ioctl($file, 0x40086602, $flags));
 report('FS_IOC32_SETFLAGS', ioctl($file, 0x40046602, $flags));
 # Bits beyond the command's 32 are cut off by the kernel, and must not get it past the filter.
 report('FS_IOC_FSSETXATTR-long', ioctl($file, 0x1401c5820, $attributes));
+# Numbers of loop devices and their neighbours; the filter does not know that this is a file.
+for my $command (0x4bff, 0x4c00 .. 0x4c0a, 0x4cff, 0x4d00) {
+    report(sprintf('%#x', $command), ioctl($file, $command, 0));
+}
 report('TCGETS', ioctl($file, 0x5401, my $terminal = "\0" x 64));
 my $name = "/data/file\0";
 my $new = "\0" x 24;
 report('file_setattr', syscall(469, -100, $name, $new, 24, 0) == 0);
 "#;
 
-fn the_profile_keeps_a_tenant_from_changing_project_ids(node: &mut Node) -> Result<()> {
+fn the_profile_keeps_a_tenant_from_changing_project_ids_and_commanding_loop_devices(node: &mut Node) -> Result<()> {
     let csi = node.csi()?;
     let target = node.kubelet.prepare("vol-a", "pv-a", "pod-a")?;
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
@@ -73,6 +77,10 @@ fn the_profile_keeps_a_tenant_from_changing_project_ids(node: &mut Node) -> Resu
     }
     for name in ["FS_IOC_FSSETXATTR", "FS_IOC_FSSETXATTR-long", "FS_IOC_SETFLAGS", "FS_IOC32_SETFLAGS"] {
         ensure!(fenced.get(name) == Some(&EPERM), "with the profile {name} ends with {fenced:?}");
+    }
+    for (name, errno) in fenced.iter().filter(|(name, _)| name.starts_with("0x")) {
+        let expected = if name.starts_with("0x4c") { EPERM } else { ENOTTY };
+        ensure!(*errno == expected, "with the profile command {name} ends with {errno}");
     }
     let unknown = fenced.get("file_setattr").is_some_and(|errno| matches!(*errno, EPERM | ENOSYS));
     ensure!(unknown, "with the profile file_setattr ends with {fenced:?}");
