@@ -21,13 +21,15 @@ pub const fn of(request: &Request) -> &'static [Capability] {
         | Request::GrowImage { .. }
         | Request::BindMount { .. }
         | Request::Unmount { .. }
-        | Request::RemoveDevice { .. }
-        | Request::PoolStatus { .. } => &[CAP_SYS_ADMIN],
-        Request::LoopDetach { .. }
+        | Request::LoopDetach { .. }
         | Request::LoopResize { .. }
+        | Request::MakeDevice { .. }
+        | Request::RemoveDevice { .. }
+        | Request::Usage { .. }
         | Request::Delete { .. }
-        | Request::DeleteUnused { .. } => &[CAP_MKNOD],
-        Request::LoopAttach { .. } | Request::MakeDevice { .. } | Request::Usage { .. } => &[CAP_SYS_ADMIN, CAP_MKNOD],
+        | Request::DeleteUnused { .. }
+        | Request::PoolStatus { .. } => &[CAP_SYS_ADMIN],
+        Request::LoopAttach { .. } => &[CAP_SYS_ADMIN, CAP_MKNOD],
         Request::List { .. } | Request::Listen { .. } => &[],
     }
 }

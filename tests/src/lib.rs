@@ -1,6 +1,7 @@
 //! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and eyes on
 //! the kernel.
 
+pub mod attacker;
 pub mod bench;
 pub mod case;
 pub mod cluster;

@@ -15,26 +15,22 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
     let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else { return Err(wrong_kind(id, Kind::Block)) };
     let pool = state.pool_at(volume.pool)?;
     let cannot = |errno| failed("attach volume", id, errno);
-    let flags = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
-    let image = layout::open_content(&pool.directory, id, Kind::Block, flags).map_err(cannot)?;
+    let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR).map_err(cannot)?;
     if let Some(device) = volume.device {
-        let attached = state.loops.revive(device.number, volume.content).map_err(cannot)?;
-        if attached && device.read_only == read_only {
+        let ours = state.loops.revive(device.number, volume.content).map_err(cannot)?;
+        if ours && device.read_only == read_only {
             return Ok(Reply::Done);
         }
         if !volume.targets.is_empty() {
-            let why = match (attached, device.read_only) {
-                (false, _) => "on a device that another program has detached; unpublish it everywhere first",
+            let why = match (ours, device.read_only) {
+                (false, _) => "on a device whose image another program has exchanged; unpublish it everywhere first",
                 (true, true) => "read-only; all its targets must be read-only",
                 (true, false) => "read-write; all its targets must be read-write",
             };
             return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published {why}")));
         }
-        if attached {
-            check_unpinned(state, id, None)?;
-            detach(state, id, &volume)?;
-        }
-        state.volumes.update(id, |volume| volume.device = None);
+        check_unpinned(state, id, None)?;
+        detach(state, id, &volume)?;
     }
     mark_used(state, pool, id, &volume)?;
     let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
@@ -59,7 +55,7 @@ pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 /// Tells a block volume's loop device, if it has one, that its image has grown.
 pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let volume = existing(state, id, Kind::Block)?;
-    if let Some(device) = attached(state, id, &volume)? {
+    if let Some(device) = volume.device {
         state.loops.refresh(device.number).map_err(|errno| failed("resize the device of volume", id, errno))?;
     }
     Ok(Reply::Size(volume.record.spec.size))
@@ -68,10 +64,9 @@ pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
 /// Detaches the device of a volume that is published nowhere, if it has one.
 pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
     let Some(device) = volume.device else { return Ok(()) };
-    state.loops.detach(device.number, volume.content).map_err(|errno| match errno {
+    state.loops.detach(device).map_err(|errno| match errno {
         Errno::BUSY => {
-            let message =
-                format!("the device of volume {id} is open in another process; it is detached when that closes it");
+            let message = format!("the device of volume {id} is open in another process; close it there first");
             Error::new(ErrorKind::Busy, message)
         }
         errno => failed("detach volume", id, errno),
@@ -80,12 +75,10 @@ pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error
     Ok(())
 }
 
-/// The volume's device, if it still backs the volume's image.
+/// The volume's device, if it backs the volume's image. One that somebody wants to have unbound lives on.
 pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
     let Some(device) = volume.device else { return Ok(None) };
-    let attached = state
-        .loops
-        .is_attached(device.number, volume.content)
-        .map_err(|errno| failed("inspect the device of volume", id, errno))?;
-    Ok(attached.then_some(device))
+    let ours = state.loops.revive(device.number, volume.content);
+    let ours = ours.map_err(|errno| failed("inspect the device of volume", id, errno))?;
+    Ok(ours.then_some(device))
 }

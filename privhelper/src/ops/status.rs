@@ -6,7 +6,6 @@ use bulkhead_protocol::{
 };
 use rustix::fs::{FileType, OFlags};
 
-use super::loops::attached;
 use super::target::Target;
 use crate::state::{Deletion, Kind, Served, Share, State, Strays, Volume, failed, layout};
 use crate::sys::file;
@@ -73,7 +72,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
         },
         Kind::Block => {
             let status = opened.status()?.ok_or_else(absent)?;
-            let number = attached(state, id, volume)?.map(|device| (MAJOR, device.number));
+            let number = volume.device.map(|device| (MAJOR, device.number));
             status.file_type == FileType::BlockDevice && Some(status.device) == number
         }
     };

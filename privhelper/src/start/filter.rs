@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
+use linux_raw_sys::ioctl::{BLKROSET, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
 use linux_raw_sys::net::{SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use nix::libc;
@@ -12,7 +12,7 @@ use seccompiler::SeccompCmpOp::{self, Eq, Ge};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
 
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
-use crate::sys::{mount, quota};
+use crate::sys::{loopdevice, mount, quota};
 
 /// What happens on a system call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,9 +174,12 @@ const SERVER_IF: &[Row] = &[
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
-    // Loop devices: which number is free; attach, look, take a tenant's marks off, grow, detach.
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_GET_FREE)]),
+    // Loop devices: make one that did not exist, remove one; attach, let it refuse writes, look, take a tenant's marks
+    // off, grow, detach.
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_ADD), If(2, Eq, loopdevice::ANY as u32)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_REMOVE)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CONFIGURE)]),
+    Row(libc::SYS_ioctl, &[If(1, Eq, BLKROSET)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_GET_STATUS64)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_STATUS64)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_CAPACITY)]),

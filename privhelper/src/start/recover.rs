@@ -1,16 +1,17 @@
 //! Step 5 of the helper's life: all that it knows is rebuilt from the pools, and from the host's mounts and loop devices.
 //! Nothing below a publish directory is walked: a foreign mount there may hang.
 
+mod devices;
 mod published;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Bytes, Text, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use self::published::Place;
+use self::published::{Place, device_number};
 use super::config::{Config, PublishConfig};
 use super::host::Host;
 use super::jail::Jail;
@@ -19,8 +20,8 @@ use super::pool::HostPool;
 use crate::log;
 use crate::state::layout::{self, Entry};
 use crate::state::{
-    Ballast, Deletion, Deletions, Device, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory,
-    Record, Served, Share, Sockets, State, Volume, Volumes, limits,
+    Ballast, Deletion, Deletions, Filesystem, Kind, Locks, Loops, Pins, Pool, PoolConfig, PublishDirectory, Record,
+    Served, Share, Sockets, State, Volume, Volumes, limits,
 };
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
@@ -37,6 +38,8 @@ struct Recovery {
     owners: BTreeMap<FileId, VolumeId>,
     /// Which volume the loop device of that number belongs to.
     devices: BTreeMap<u32, VolumeId>,
+    /// Loop devices to which certainly no volume is attached; of those that are free, only such as have a node somewhere.
+    vacant_devices: BTreeSet<u32>,
     /// With the index of its pool.
     deleted: Vec<(usize, Deletion)>,
 }
@@ -66,8 +69,8 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<Own
         sockets: Sockets::new(jail.sockets),
     };
     let (filesystems, owners, devices) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let (places, deleted) = (Vec::new(), Vec::new());
-    let mut recovery = Recovery { state, filesystems, places, owners, devices, deleted };
+    let (vacant_devices, places, deleted) = (BTreeSet::new(), Vec::new(), Vec::new());
+    let mut recovery = Recovery { state, filesystems, places, owners, devices, vacant_devices, deleted };
     let mut taken = Vec::new();
     for (((pool, found), directory), emptier) in config.pools.iter().zip(host.pools).zip(jail.pools).zip(emptiers) {
         let inside = directory.zip(emptier).ok_or_else(|| "it is not in the jail".to_owned());
@@ -88,7 +91,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<Own
             pool.deletions.add(deletion);
         }
     }
-    recovery.find_devices(&loops);
+    recovery.find_devices(&loops, &mounts.values().filter_map(device_number).collect())?;
     recovery.find_mounts(&mounts, &host.publish)?;
     Ok(recovery.state)
 }
@@ -211,28 +214,6 @@ impl Recovery {
         self.owners.insert(content, id.clone());
         pool.filesystem.adopt(share);
         Ok(true)
-    }
-
-    /// Finds the loop devices that back images of ours, and notes those that are free.
-    fn find_devices(&mut self, numbers: &[u32]) {
-        let state = &self.state;
-        for &number in numbers {
-            let binding = match state.loops.examine(number) {
-                Ok(None) => continue,
-                Ok(binding) => binding,
-                Err(errno) => {
-                    log::warning!("cannot inspect a loop device number={number} errno={errno}");
-                    None
-                }
-            };
-            let owned = binding.and_then(|binding| Some((self.owners.get(&binding.image)?, binding.read_only)));
-            let Some((id, read_only)) = owned else {
-                state.loops.remove_node(number);
-                continue;
-            };
-            self.devices.insert(number, id.clone());
-            state.volumes.update(id, |volume| volume.device = Some(Device { number, read_only }));
-        }
     }
 }
 

@@ -1,17 +1,22 @@
-//! Loop devices: one for each attached volume, found by what it backs, reached by nodes in the helper's own tmpfs.
+//! Loop devices: one for each attached volume, reached by nodes in the helper's own tmpfs.
+//!
+//! Whoever has a loop device's node commands it: unbinding it and setting its marks need no capability. So each device is
+//! held open while a volume is attached to it. The kernel then only marks it where somebody asks to unbind it, and its
+//! number cannot come to stand for another volume while a pod still has a node for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, VolumeId};
 use caps::Capability;
+use rustix::fs::OFlags;
 
 use super::lock;
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice::{self, Binding};
+use crate::sys::loopdevice;
 use crate::sys::{Errno, Result as SysResult};
 
 /// The loop device of a volume.
@@ -28,6 +33,9 @@ pub struct Device {
 pub struct Loops {
     control: OwnedFd,
     nodes: OwnedFd,
+    /// The devices of attached volumes. Only the holder of a volume's lock takes a copy of its descriptor: the last close
+    /// is the one in [`Self::detach`].
+    held: Mutex<BTreeMap<u32, Arc<OwnedFd>>>,
     /// Numbers that were unbound when last seen. One that is given back goes to the end and is the last to be used again,
     /// because a container's own node for it may still exist.
     idle: Mutex<VecDeque<u32>>,
@@ -36,33 +44,36 @@ pub struct Loops {
 /// How many numbers to try before giving up: other programs bind loop devices too.
 const TRIES: usize = 64;
 
+/// How many idle devices are kept. One that is given back beyond them is removed.
+const MOST_IDLE: usize = 128;
+
 impl Loops {
     /// Loop devices of this control device, with their nodes in this directory.
     pub fn new(control: OwnedFd, nodes: OwnedFd) -> Self {
-        Self { control, nodes, idle: Mutex::default() }
+        Self { control, nodes, held: Mutex::default(), idle: Mutex::default() }
     }
 
-    /// What an existing device is bound to; makes its node. An unbound device is noted as idle.
-    pub fn examine(&self, number: u32) -> SysResult<Option<Binding>> {
-        let device = self.open(number)?;
-        match loopdevice::binding(&device) {
-            Ok(binding) => Ok(Some(binding)),
-            Err(Errno::NXIO) => {
-                self.remove_node(number);
-                lock(&self.idle).push_back(number);
-                Ok(None)
-            }
-            Err(errno) => Err(errno),
-        }
+    /// Opens an existing device, to look at it.
+    pub fn open_existing(&self, number: u32) -> SysResult<OwnedFd> {
+        let device = self.open(number, OFlags::RDONLY);
+        self.remove_node(number);
+        device
     }
 
-    /// Removes the node of a device that is not ours.
-    pub fn remove_node(&self, number: u32) {
-        // The only failure is that it is missing already.
-        let _ = file::remove(&self.nodes, node_name(number));
+    /// Takes over a device that is bound to a volume's image.
+    pub fn adopt(&self, number: u32, device: OwnedFd) -> SysResult<Device> {
+        self.make_node(number)?;
+        let read_only = loopdevice::is_read_only(&device)?;
+        lock(&self.held).insert(number, Arc::new(device));
+        Ok(Device { number, read_only })
     }
 
-    /// Attaches an image to a device that is not in use.
+    /// Notes that a device is unbound, and that nobody can have a node for it.
+    pub fn note_idle(&self, number: u32) {
+        lock(&self.idle).push_back(number);
+    }
+
+    /// Attaches an image, which is open for writing, to a device that is not in use.
     pub fn attach(
         &self,
         volume: &VolumeId,
@@ -72,18 +83,15 @@ impl Loops {
     ) -> SysResult<Device> {
         for _ in 0..TRIES {
             let idle = lock(&self.idle).pop_front();
-            let number = idle.map_or_else(|| loopdevice::any_free(&self.control), Ok)?;
-            let device = match self.open(number) {
-                // It is being removed.
-                Err(Errno::NXIO) => continue,
-                device => device?,
-            };
-            let configure =
-                |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), read_only, direct);
-            // A backing file may not support direct I/O, or not with this block size.
-            match configure(true).or_else(|errno| if errno == Errno::INVAL { configure(false) } else { Err(errno) }) {
-                Ok(()) => return Ok(Device { number, read_only }),
-                Err(Errno::BUSY) => self.remove_node(number),
+            // Not just any that is unbound: a container may have a node for one whose volume was detached by others.
+            let number = idle.map_or_else(|| loopdevice::add(&self.control), Ok)?;
+            match self.bind(number, volume, &image, block_size, read_only) {
+                Ok(device) => {
+                    lock(&self.held).insert(number, Arc::new(device));
+                    return Ok(Device { number, read_only });
+                }
+                // It is being removed, or another program uses it.
+                Err(Errno::NXIO | Errno::BUSY) => self.remove_node(number),
                 Err(errno) => {
                     self.remove_node(number);
                     lock(&self.idle).push_back(number);
@@ -94,51 +102,94 @@ impl Loops {
         Err(Errno::NODEV)
     }
 
+    /// Binds an image to a device, and returns the descriptor that holds it.
+    fn bind(
+        &self,
+        number: u32,
+        volume: &VolumeId,
+        image: impl AsFd,
+        block_size: BlockSize,
+        read_only: bool,
+    ) -> SysResult<OwnedFd> {
+        let device = self.open(number, OFlags::RDWR)?;
+        let configure = |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), direct);
+        // A backing file may not support direct I/O, or not with this block size.
+        configure(true).or_else(|errno| if errno == Errno::INVAL { configure(false) } else { Err(errno) })?;
+        // Held for reading: beside a writer, some kernels let nobody mount what is on the device.
+        let held = self.open(number, OFlags::RDONLY).and_then(|held| {
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            // Not as a property of the binding: any reader could then put another file behind the device.
+            loopdevice::set_read_only(&held, read_only)?;
+            Ok(held)
+        });
+        held.inspect_err(|_| {
+            // Nobody knows it yet. If it fails as well, the next start finds the device.
+            let _ = loopdevice::unbind(&device);
+        })
+    }
+
     /// Detaches a device.
     ///
     /// # Errors
-    /// `BUSY` while somebody else has it open: it is detached when they close it.
-    pub fn detach(&self, number: u32, image: FileId) -> SysResult<()> {
-        let device = self.open(number)?;
-        let mut bound = is_bound_to(&device, image)?;
-        // Device managers open every device for a moment when it changes. While they do, unbinding only marks it, and
-        // the last close would be ours: so it is asked for again.
+    /// `BUSY` while somebody else has it open.
+    pub fn detach(&self, device: Device) -> SysResult<()> {
+        let Some(held) = self.held(device.number) else { return Ok(()) };
+        // Device managers open every device for a moment when it changes.
         for pause in [0, 5, 20, 50] {
-            if !bound {
-                break;
-            }
             std::thread::sleep(Duration::from_millis(pause));
-            loopdevice::unbind(&device)?;
-            bound = is_bound_to(&device, image)?;
+            match loopdevice::unbind(&held) {
+                Ok(()) | Err(Errno::NXIO) => {}
+                Err(errno) => return Err(errno),
+            }
+            // A device that is still bound may say something else, as that its image is on a dead filesystem.
+            if loopdevice::binding(&held) == Err(Errno::NXIO) {
+                return self.give_back(device, held);
+            }
         }
+        Err(Errno::BUSY)
+    }
+
+    /// Lets go of a device that is unbound, and notes it as idle.
+    fn give_back(&self, device: Device, held: Arc<OwnedFd>) -> SysResult<()> {
+        if device.read_only {
+            // It would stay so for the next user, who may be another program.
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            loopdevice::set_read_only(&held, false)?;
+        }
+        lock(&self.held).remove(&device.number);
         // Since Linux 6.10 it is this close that unbinds: only now can the number be taken again.
-        drop(device);
-        if bound {
-            return Err(Errno::BUSY);
+        drop(held);
+        self.remove_node(device.number);
+        let mut idle = lock(&self.idle);
+        if idle.len() < MOST_IDLE {
+            idle.push_back(device.number);
+        } else {
+            drop(idle);
+            // Another program may have it by now; then it is that program's.
+            let _ = loopdevice::remove(&self.control, device.number);
         }
-        self.remove_node(number);
-        lock(&self.idle).push_back(number);
         Ok(())
     }
 
-    /// Whether a device still backs an image.
-    pub fn is_attached(&self, number: u32, image: FileId) -> SysResult<bool> {
-        is_bound_to(self.open(number)?, image)
-    }
-
-    /// The same; a device that would be detached at its last close is kept.
+    /// Takes back what others may have done to an attached device, so that it lives on; whether it still backs the image.
     pub fn revive(&self, number: u32, image: FileId) -> SysResult<bool> {
-        let device = self.open(number)?;
-        let bound = is_bound_to(&device, image)?;
-        if bound && loopdevice::binding(&device)?.autoclear {
-            loopdevice::clear_autoclear(&device)?;
+        let Some(held) = self.held(number) else { return Ok(false) };
+        let binding = match loopdevice::binding(&held) {
+            Err(Errno::NXIO) => return Ok(false),
+            binding => binding?,
+        };
+        if binding.altered {
+            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+            loopdevice::take_back(&held)?;
         }
-        Ok(bound)
+        Ok(binding.image == image)
     }
 
     /// Makes a device take on its image's new length.
     pub fn refresh(&self, number: u32) -> SysResult<()> {
-        loopdevice::refresh_capacity(self.open(number)?)
+        let held = self.held(number).ok_or(Errno::NXIO)?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        loopdevice::refresh_capacity(held)
     }
 
     /// The node of a device, to be bound to a target.
@@ -146,24 +197,26 @@ impl Loops {
         file::open_entry(&self.nodes, &node_name(number))
     }
 
-    fn open(&self, number: u32) -> SysResult<OwnedFd> {
-        let name = node_name(number);
-        {
-            let _raised = raise(Capability::CAP_MKNOD)?;
-            match loopdevice::make_node(self.nodes.as_fd(), &name, number) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        loopdevice::open_node(self.nodes.as_fd(), &name)
+    fn held(&self, number: u32) -> Option<Arc<OwnedFd>> {
+        lock(&self.held).get(&number).cloned()
     }
-}
 
-fn is_bound_to(device: impl AsFd, image: FileId) -> SysResult<bool> {
-    match loopdevice::binding(device) {
-        Ok(binding) => Ok(binding.image == image),
-        Err(Errno::NXIO) => Ok(false),
-        Err(errno) => Err(errno),
+    fn open(&self, number: u32, access: OFlags) -> SysResult<OwnedFd> {
+        self.make_node(number)?;
+        loopdevice::open_node(self.nodes.as_fd(), &node_name(number), access)
+    }
+
+    fn make_node(&self, number: u32) -> SysResult<()> {
+        let _raised = raise(Capability::CAP_MKNOD)?;
+        match loopdevice::make_node(self.nodes.as_fd(), &node_name(number), number) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made,
+        }
+    }
+
+    fn remove_node(&self, number: u32) {
+        // The only failure is that it is missing already.
+        let _ = file::remove(&self.nodes, node_name(number));
     }
 }
 

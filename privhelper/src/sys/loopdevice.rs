@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use linux_raw_sys::ioctl::{BLKROGET, BLKROSET};
 use linux_raw_sys::loop_device as raw;
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags};
@@ -17,10 +18,10 @@ pub const MAJOR: u32 = 7;
 pub struct Binding {
     /// The file it backs.
     pub image: FileId,
-    /// Whether it refuses writes.
-    pub read_only: bool,
-    /// Whether it goes away when the last opener closes it: it is dying.
-    pub autoclear: bool,
+    /// Whether whoever has it open may put another file behind it (`LO_FLAGS_READ_ONLY`).
+    pub exchangeable: bool,
+    /// Whether somebody has set what [`take_back`] takes back.
+    pub altered: bool,
 }
 
 /// Makes the node of loop device `number` in `directory`.
@@ -30,23 +31,14 @@ pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<(
 }
 
 /// Opens a node made by [`make_node`]. Opening a number that does not exist would make the device.
-pub fn open_node(directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
-    super::file::open(directory, name, OFlags::RDWR)
+pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Result<OwnedFd> {
+    super::file::open(directory, name, access)
 }
 
-/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8). `EBUSY` if it is bound.
-pub fn configure(
-    device: impl AsFd,
-    image: impl AsFd,
-    label: &str,
-    block_size: u32,
-    read_only: bool,
-    direct: bool,
-) -> Result<()> {
+/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8); both must be open for writing. `EBUSY`
+/// if it is bound.
+pub fn configure(device: impl AsFd, image: impl AsFd, label: &str, block_size: u32, direct: bool) -> Result<()> {
     let mut info = empty_info();
-    if read_only {
-        info.lo_flags |= raw::LO_FLAGS_READ_ONLY as u32;
-    }
     if direct {
         info.lo_flags |= raw::LO_FLAGS_DIRECT_IO as u32;
     }
@@ -64,42 +56,69 @@ pub fn configure(
 /// What the device is bound to; `ENXIO` if to nothing.
 pub fn binding(device: impl AsFd) -> Result<Binding> {
     let info = get_status(&device)?;
+    let device = (rustix::fs::major(info.lo_device), rustix::fs::minor(info.lo_device));
     Ok(Binding {
-        image: FileId {
-            device: (rustix::fs::major(info.lo_device), rustix::fs::minor(info.lo_device)),
-            inode: info.lo_inode,
-        },
-        read_only: info.lo_flags & raw::LO_FLAGS_READ_ONLY as u32 != 0,
-        autoclear: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0,
+        image: FileId { device, inode: info.lo_inode },
+        exchangeable: info.lo_flags & raw::LO_FLAGS_READ_ONLY as u32 != 0,
+        altered: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0 || (info.lo_offset, info.lo_sizelimit) != (0, 0),
     })
 }
 
-/// Lets a dying device live: takes the mark off that would unbind it at its last close.
-pub fn clear_autoclear(device: impl AsFd) -> Result<()> {
+/// Takes back what others may have set: the mark that unbinds the device at its last close, and which part of the image
+/// it shows. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
+pub fn take_back(device: impl AsFd) -> Result<()> {
     let mut info = get_status(&device)?;
     info.lo_flags &= !(raw::LO_FLAGS_AUTOCLEAR as u32);
+    (info.lo_offset, info.lo_sizelimit) = (0, 0);
     // SAFETY: the kernel reads one `struct loop_info64` from the pointer; it lives through the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const info) }))
         .map(drop)
 }
 
-/// Unbinds a device. If somebody else has it open it is only marked, and unbound at the last close.
+/// Unbinds a device. If somebody else has it open it is only marked, and unbound at the last close; from Linux 6.10 on it
+/// is unbound when the caller closes it. `ENXIO` if it is not bound any more.
 pub fn unbind(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CLR_FD as Request) })).map(drop)
 }
 
-/// Lets a device see its image's new length.
+/// Lets a device see its image's new length. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
 pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) })).map(drop)
 }
 
-/// The number of an unbound device; one is made if there is none.
-pub fn any_free(control: impl AsFd) -> Result<u32> {
-    // SAFETY: LOOP_CTL_GET_FREE takes no argument and returns a number.
-    let number = checked(i64::from(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_GET_FREE as Request) }))?;
+/// Whether a device refuses writes.
+pub fn is_read_only(device: impl AsFd) -> Result<bool> {
+    let mut read_only: libc::c_int = 0;
+    // SAFETY: the kernel writes one `int` to the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), BLKROGET as Request, &raw mut read_only) }))?;
+    Ok(read_only != 0)
+}
+
+/// Lets a device refuse writes or not (`BLKROSET`). Only CAP_SYS_ADMIN can change it, and it outlives the binding.
+pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
+    let read_only = libc::c_int::from(read_only);
+    // SAFETY: the kernel reads one `int` from the pointer; it lives through the call.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) })).map(drop)
+}
+
+/// Makes a device that did not exist, and returns its number.
+pub fn add(control: impl AsFd) -> Result<u32> {
+    let any = libc::c_long::from(ANY);
+    // SAFETY: LOOP_CTL_ADD takes a number and returns one.
+    let number = checked(i64::from(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, any) }))?;
     u32::try_from(number).map_err(|_| super::Errno::RANGE)
+}
+
+/// Lets the kernel choose the number of a device that is added.
+pub const ANY: libc::c_int = -1;
+
+/// Removes a device; `EBUSY` if it is bound or open.
+pub fn remove(control: impl AsFd, number: u32) -> Result<()> {
+    let number = libc::c_ulong::from(number);
+    // SAFETY: LOOP_CTL_REMOVE takes a number.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_REMOVE as Request, number) })).map(drop)
 }
 
 fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {

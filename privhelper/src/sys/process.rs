@@ -40,6 +40,13 @@ pub fn fork() -> Result<bool> {
     }
 }
 
+/// Lets the process have as many descriptors as the service manager allows at most: attached devices are held open.
+pub fn allow_all_descriptors() -> Result<()> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)
+}
+
 /// Closes the descriptors from `first` to `last`, both included (close_range(2), Linux 5.9). Only at start, before any
 /// of them has an owner in this program.
 pub fn close_range(first: u32, last: u32) -> Result<()> {

@@ -12,11 +12,12 @@ use crate::progress::timed;
 use crate::workspace::Architecture;
 
 /// By the package that has them.
-const TOOLS: [(&str, &str); 7] = [
+const TOOLS: [(&str, &str); 8] = [
     ("busybox-static", "busybox"),
     ("dash", "dash"),
     ("e2fsprogs", "chattr debugfs e2fsck lsattr mkfs.ext4 resize2fs tune2fs"),
     ("mount", "losetup mount umount"),
+    ("perl-base", "perl"),
     ("strace", "strace"),
     ("util-linux", "blockdev fallocate findmnt flock lsblk nsenter prlimit setpriv unshare"),
     ("xfsprogs", "mkfs.xfs xfs_growfs xfs_io xfs_quota xfs_repair"),

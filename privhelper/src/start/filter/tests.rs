@@ -174,7 +174,7 @@ fn only_nodes_of_loop_devices_are_made() {
 #[test]
 fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
     let both = [0x801c_581f, 0x401c_5820];
-    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x4c82];
+    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x4c81, 0x125d];
     for request in both {
         assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
@@ -185,9 +185,14 @@ fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbou
         let allowed = loops.contains(&request) || both.contains(&request);
         assert_eq!(server(libc::SYS_ioctl, &[3, request]), allowed, "{request:#x}");
     }
-    // LOOP_SET_FD and LOOP_CHANGE_FD take whatever descriptor they are given; LOOP_CTL_ADD makes devices.
-    for request in [0x4c00, 0x4c06, 0x4c80, 0x4c81] {
+    // LOOP_SET_FD and LOOP_CHANGE_FD take whatever descriptor they are given; LOOP_CTL_GET_FREE gives numbers that a
+    // container may have a node for.
+    for request in [0x4c00, 0x4c06, 0x4c82] {
         assert!(!server(libc::SYS_ioctl, &[3, request]), "{request:#x}");
+    }
+    // LOOP_CTL_ADD makes devices: only with a number that the kernel chooses.
+    for (number, allowed) in [(u64::MAX, true), (u64::from(u32::MAX), true), (0, false), (7, false)] {
+        assert_eq!(server(libc::SYS_ioctl, &[3, 0x4c80, number]), allowed, "{number:#x}");
     }
     let commands = [quota::GET, quota::GET_NEXT, quota::SET].map(u64::from);
     for command in commands {

@@ -110,6 +110,9 @@ impl Recovery {
         target: &TargetPath,
     ) -> Result<Option<VolumeId>, String> {
         let named = self.named(mount);
+        if named.is_none() && device_number(mount).is_some() {
+            self.unmount_outlived(directory, target);
+        }
         let found = match self.look(directory, target) {
             Ok(found) => found,
             Err(Errno::NOMEM) => return Err(format!("cannot inspect target {target}: {}", Errno::NOMEM)),
@@ -172,7 +175,7 @@ impl Recovery {
 }
 
 /// The number of the loop device whose node is mounted, if it may be one that a helper has made in its tmpfs.
-fn device_number(mount: &Mount) -> Option<u32> {
+pub(super) fn device_number(mount: &Mount) -> Option<u32> {
     let root = mount.root.to_str().filter(|_| mount.filesystem == "tmpfs")?;
     root.strip_suffix("//deleted").unwrap_or(root).strip_prefix("/loop")?.parse().ok()
 }

@@ -2,6 +2,7 @@
 
 use bulkhead_tests::case::Case;
 
+mod devices;
 mod frozen_pool;
 mod full_pool;
 mod hidden_mounts;
@@ -14,6 +15,7 @@ mod targets;
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        devices::cases(),
         frozen_pool::cases(),
         full_pool::cases(),
         hidden_mounts::cases(),

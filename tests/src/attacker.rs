@@ -1,0 +1,95 @@
+//! A process without any capability that has a device in hand, as root in a pod has.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+/// What an attempt ended with, but for success.
+pub mod errno {
+    /// EPERM.
+    pub const PERM: i32 = 1;
+    /// EACCES.
+    pub const ACCESS: i32 = 13;
+    /// EBUSY.
+    pub const BUSY: i32 = 16;
+    /// EINVAL.
+    pub const INVALID: i32 = 22;
+}
+
+/// What a process does with the device `$device`; `$ARGV[0]` is a file of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// Unbinds it: LOOP_CLR_FD.
+    Detach,
+    /// Puts its own file behind it: LOOP_CHANGE_FD.
+    Exchange,
+    /// Has it unbound at its last close and its partitions made, and moves its start by a sector: LOOP_SET_STATUS64 with
+    /// LO_FLAGS_AUTOCLEAR and LO_FLAGS_PARTSCAN.
+    Mark,
+    /// Lets it be written to: BLKROSET.
+    AllowWrites,
+    /// Writes to it.
+    Write,
+}
+
+impl Attempt {
+    fn script(self) -> &'static str {
+        match self {
+            Self::Detach => "done(ioctl($device, 0x4c01, 0))",
+            Self::Exchange => "open(my $own, '+<', $ARGV[0]) or exit 99; done(ioctl($device, 0x4c06, fileno($own)))",
+            Self::Mark => {
+                "my $info = \"\\0\" x 232; ioctl($device, 0x4c05, $info) or exit 98;
+                 substr($info, 52, 4) = pack('L', unpack('L', substr($info, 52, 4)) | 12);
+                 substr($info, 24, 8) = pack('Q', 512);
+                 done(ioctl($device, 0x4c04, $info))"
+            }
+            Self::AllowWrites => "my $off = pack('i', 0); done(ioctl($device, 0x125d, $off))",
+            Self::Write => "done(syswrite($device, 'x' x 512))",
+        }
+    }
+}
+
+/// A container's own node for the device at a target: a copy that is not taken away with the target.
+///
+/// # Errors
+/// When there is no device, or the node cannot be made.
+pub fn node_like(target: &Path, node: &Path) -> Result<PathBuf> {
+    let device = fs::metadata(target)?.rdev();
+    ensure!(rustix::fs::major(device) == 7, "{} is no loop device", target.display());
+    mknodat(CWD, node, FileType::BlockDevice, Mode::RUSR | Mode::WUSR, device)?;
+    Ok(node.to_owned())
+}
+
+/// Makes an attempt on the device of a node as root without any capability, in a process of its own that may only read
+/// from the device or also write to it. Gives 0 or the error's number.
+///
+/// # Errors
+/// When the process cannot be started or cannot open the device.
+pub fn attempt(attempt: Attempt, node: &Path, writing: bool, own_file: &Path) -> Result<i32> {
+    let mode = if writing { "+<" } else { "<" };
+    let script = format!(
+        "sub done {{ exit($_[0] ? 0 : $! + 0) }} open(my $device, '{mode}', shift @ARGV) or exit 97; {}",
+        attempt.script()
+    );
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
+    let status = command.args(["perl", "-e", &script]).arg(node).arg(own_file).status().context("run setpriv")?;
+    let errno = status.code().context("the attacker was killed")?;
+    ensure!(errno < 97, "{attempt:?} by way of {} ends with {errno}", node.display());
+    Ok(errno)
+}
+
+/// The first bytes of a device or a file.
+///
+/// # Errors
+/// When it cannot be read, or is shorter.
+pub fn first_bytes<const LENGTH: usize>(path: &Path) -> Result<[u8; LENGTH]> {
+    let mut found = [0; LENGTH];
+    File::open(path)?.read_exact(&mut found).with_context(|| format!("read {}", path.display()))?;
+    Ok(found)
+}

@@ -1,0 +1,291 @@
+//! A pod commands its loop device, and a compromised frontend helps it: another volume must never come into its sight.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request};
+use bulkhead_tests::attacker::{Attempt, attempt, errno, first_bytes, node_like};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::{create, delete, image_spec, target, volume};
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_tenant_detaches_its_device_and_waits_for_the_next_volume: Kernel,
+    a_tenant_detaches_its_device_and_the_helper_is_killed: Kernel,
+    a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open: Kernel,
+    a_reader_puts_a_file_of_its_own_behind_the_device: Kernel,
+    a_dying_device_is_handed_to_a_second_pod: Kernel,
+    a_dying_device_is_handed_to_a_second_pod_after_a_kill: Kernel,
+    a_tenants_marks_go_when_the_device_is_handed_out_again: Kernel,
+    an_administrator_detaches_a_device_while_the_helper_is_down: Kernel,
+    an_administrator_detaches_a_device_of_a_running_helper,
+    devices_of_past_volumes_do_not_pile_up,
+}
+
+/// Small, so that there can be one for each device of this host.
+const SIZE: u64 = 64 << 10;
+
+const OF_A: &[u8; 7] = b"of-volA";
+
+fn attach(id: &str, read_only: bool) -> Request {
+    Request::LoopAttach { volume: volume(id), read_only }
+}
+
+fn detach(id: &str) -> Request {
+    Request::LoopDetach { volume: volume(id) }
+}
+
+fn publish(id: &str, path: &str) -> Request {
+    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
+}
+
+fn unpublish(id: &str, path: &str) -> Request {
+    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
+}
+
+/// Makes vol-a, which has its name in it, publishes it at `a`, and gives the node that a container makes for itself.
+fn published(stand: &Stand, read_only: bool) -> Result<PathBuf> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    File::options().write(true).open(stand.pool().volume("vol-a").join("image"))?.write_all_at(OF_A, 0)?;
+    helper.ask(&attach("vol-a", read_only))?;
+    helper.ask(&publish("vol-a", "a"))?;
+    node_like(&stand.target("a"), &stand.work().join("own-node"))
+}
+
+fn only_device(stand: &Stand) -> Result<loops::Loop> {
+    let mut found = loops::backed_by(&stand.pool().device()?)?;
+    ensure!(found.len() == 1, "{} loop devices: {found:?}", found.len());
+    found.pop().context("no loop device")
+}
+
+fn check_shows_a(path: &Path) -> Result<()> {
+    let found = first_bytes(path)?;
+    ensure!(&found == OF_A, "{} shows {:?}", path.display(), String::from_utf8_lossy(&found));
+    Ok(())
+}
+
+fn numbers() -> Result<BTreeSet<u32>> {
+    let names = fs::read_dir("/sys/block")?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<String>>>()?;
+    Ok(names.iter().filter_map(|name| name.strip_prefix("loop")?.parse().ok()).collect())
+}
+
+/// Attaches volumes until every device that was free has one, and checks that the node shows none of them.
+fn check_no_volume_comes_into_sight(stand: &Stand, node: &Path) -> Result<()> {
+    let helper = stand.helper()?;
+    let existed = numbers()?;
+    let mut ids = Vec::new();
+    let used_up = loop {
+        let id = format!("vol-next-{}", ids.len());
+        helper.ask(&create(&id, image_spec(SIZE)))?;
+        let image = stand.pool().volume(&id).join("image");
+        File::options().write(true).open(&image)?.write_all_at(b"of-next", 0)?;
+        helper.ask(&attach(&id, false))?;
+        ids.push(id);
+        // A free device has no bytes.
+        if first_bytes(node).is_ok_and(|found: [u8; 7]| &found != OF_A) {
+            break Err("the next volume is in the sight of the first volume's tenant");
+        }
+        if !numbers()?.is_subset(&existed) {
+            break Ok(());
+        }
+        if ids.len() > 2 * existed.len() + 8 {
+            break Err("the devices that were free are not used up");
+        }
+    };
+    for id in ids {
+        helper.ask(&detach(&id))?;
+        helper.ask(&delete(&id))?;
+    }
+    used_up.or_else(|complaint| bail!(complaint))
+}
+
+fn take_down(stand: &Stand, paths: &[&str]) -> Result<()> {
+    let helper = stand.helper()?;
+    for path in paths {
+        helper.ask(&unpublish("vol-a", path))?;
+    }
+    helper.ask(&detach("vol-a"))?;
+    let left = loops::backed_by(&stand.pool().device()?)?;
+    ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
+    helper.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    let device = only_device(stand)?.path;
+    for writing in [false, true] {
+        ensure!(attempt(Attempt::Detach, &node, writing, &node)? == 0, "the kernel asks no capability for this");
+        ensure!(only_device(stand)?.path == device);
+        check_shows_a(&node)?;
+    }
+    check_no_volume_comes_into_sight(stand, &node)?;
+    check_shows_a(&node)?;
+    take_down(stand, &["a"])
+}
+
+fn a_tenant_detaches_its_device_and_the_helper_is_killed(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    attempt(Attempt::Detach, &node, false, &node)?;
+    stand.kill_helper()?;
+    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "nobody holds the device any more");
+    stand.start_helper()?;
+    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the node of a free device is still published");
+    check_no_volume_comes_into_sight(stand, &node)?;
+    // The volume itself is as good as before, on another device.
+    let helper = stand.helper()?;
+    helper.ask(&attach("vol-a", false))?;
+    helper.ask(&publish("vol-a", "a"))?;
+    check_shows_a(&stand.target("a"))?;
+    take_down(stand, &["a"])
+}
+
+fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    let open = File::open(&node)?;
+    attempt(Attempt::Detach, &node, true, &node)?;
+    stand.restart_helper()?;
+    ensure!(!only_device(stand)?.autoclear, "the mark outlives the helper's start");
+    drop(open);
+    check_no_volume_comes_into_sight(stand, &node)?;
+    check_shows_a(&stand.target("a"))?;
+    take_down(stand, &["a"])
+}
+
+fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, true)?;
+    let own = stand.work().join("own-file");
+    fs::write(&own, vec![b'!'; usize::try_from(SIZE)?])?;
+    for round in 0..2 {
+        for writing in [false, true] {
+            let ended = attempt(Attempt::Exchange, &node, writing, &own)?;
+            ensure!(ended == errno::INVALID, "an exchange ends with {ended} in round {round}");
+            let ended = attempt(Attempt::AllowWrites, &node, writing, &own)?;
+            ensure!([errno::ACCESS, errno::PERM].contains(&ended), "allowing writes ends with {ended}");
+        }
+        let ended = attempt(Attempt::Write, &node, true, &own)?;
+        ensure!(ended == errno::PERM, "a write ends with {ended} in round {round}");
+        check_shows_a(&stand.target("a"))?;
+        stand.restart_helper()?;
+        let helper = stand.helper()?;
+        denied(helper.request(&attach("vol-a", false))?, ErrorKind::InUse, "read-only")?;
+        helper.ask(&attach("vol-a", true))?;
+        helper.ask(&publish("vol-a", "a"))?;
+    }
+    let device = only_device(stand)?.path;
+    take_down(stand, &["a"])?;
+    // Read-only is not left to whoever uses the number next.
+    let output = Command::new("blockdev").arg("--getro").arg(&device).output()?;
+    ensure!(output.stdout.trim_ascii() == b"0", "{output:?}");
+    Ok(())
+}
+
+fn a_dying_device_is_handed_to_a_second_pod(stand: &mut Stand) -> Result<()> {
+    hand_to_a_second_pod(stand, |_| Ok(()))
+}
+
+fn a_dying_device_is_handed_to_a_second_pod_after_a_kill(stand: &mut Stand) -> Result<()> {
+    hand_to_a_second_pod(stand, Stand::restart_helper)
+}
+
+fn hand_to_a_second_pod(stand: &mut Stand, meanwhile: fn(&mut Stand) -> Result<()>) -> Result<()> {
+    let node = published(stand, false)?;
+    let first_pod = File::open(&node)?;
+    let helper = stand.helper()?;
+    helper.ask(&unpublish("vol-a", "a"))?;
+    denied(helper.request(&detach("vol-a"))?, ErrorKind::Busy, "open")?;
+    denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "open")?;
+    meanwhile(stand)?;
+    let helper = stand.helper()?;
+    helper.ask(&publish("vol-a", "b"))?;
+    drop(first_pod);
+    ensure!(!only_device(stand)?.autoclear, "the second pod has a dying device");
+    check_no_volume_comes_into_sight(stand, &node)?;
+    check_shows_a(&stand.target("b"))?;
+    take_down(stand, &["b"])
+}
+
+fn a_tenants_marks_go_when_the_device_is_handed_out_again(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    let helper = stand.helper()?;
+    for request in [publish("vol-a", "b"), attach("vol-a", false)] {
+        ensure!(attempt(Attempt::Mark, &node, true, &node)? == 0, "the kernel asks no capability for this");
+        ensure!(only_device(stand)?.autoclear && first_bytes::<7>(&node)? != *OF_A, "the marks are in place");
+        helper.ask(&request)?;
+        ensure!(!only_device(stand)?.autoclear, "{request:?} leaves the device dying");
+        check_shows_a(&node)?;
+    }
+    // The kernel lets nobody take back that partitions are shown; that goes with the device.
+    helper.ask(&unpublish("vol-a", "b"))?;
+    take_down(stand, &["a"])
+}
+
+/// Removes a device that is neither bound nor open: LOOP_CTL_REMOVE. Gives 0 or the error's number.
+fn remove_device(device: &loops::Loop) -> Result<i32> {
+    let number = device.number().context("a loop device without a number")?.to_string();
+    let script = "open(my $control, '+<', '/dev/loop-control') or exit 99;
+        exit(defined(ioctl($control, 0x4c81, $ARGV[0] + 0)) ? 0 : $! + 0)";
+    Command::new("perl").args(["-e", script, &number]).status()?.code().context("perl was killed")
+}
+
+fn an_administrator_detaches_a_device_while_the_helper_is_down(stand: &mut Stand) -> Result<()> {
+    for removed in [false, true] {
+        let node = published(stand, false)?;
+        let device = only_device(stand)?;
+        stand.kill_helper()?;
+        run(Command::new("losetup").arg("--detach").arg(&device.path))?;
+        if removed {
+            ensure!(remove_device(&device)? == 0, "the device cannot be removed");
+        }
+        stand.start_helper()?;
+        let helper = stand.helper()?;
+        let at = |target| Request::Usage { volume: volume("vol-a"), target };
+        helper.ask(&at(None))?;
+        denied(helper.request(&at(Some(target("work", "a"))))?, ErrorKind::NotFound, "not published")?;
+        ensure!(helper.ask(&Request::LoopResize { volume: volume("vol-a") })? == Reply::Size(image_spec(SIZE).size));
+        denied(helper.request(&publish("vol-a", "a"))?, ErrorKind::Invalid, "attach it first")?;
+        helper.ask(&unpublish("vol-a", "a"))?;
+        helper.ask(&delete("vol-a"))?;
+        fs::remove_file(node)?;
+    }
+    Ok(())
+}
+
+fn an_administrator_detaches_a_device_of_a_running_helper(stand: &mut Stand) -> Result<()> {
+    published(stand, false)?;
+    let device = only_device(stand)?;
+    run(Command::new("losetup").arg("--detach").arg(&device.path))?;
+    ensure!(remove_device(&device)? == errno::BUSY);
+    let helper = stand.helper()?;
+    helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
+    helper.ask(&publish("vol-a", "a"))?;
+    check_shows_a(&stand.target("a"))?;
+    take_down(stand, &["a"])
+}
+
+fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
+    const KEPT: usize = 128;
+    let helper = stand.helper()?;
+    let free = numbers()?.len().saturating_sub(loops::all()?.len());
+    let many = KEPT.max(free) + 20;
+    let ids: Vec<String> = (0..many).map(|number| format!("vol-{number}")).collect();
+    for id in &ids {
+        helper.ask(&create(id, image_spec(SIZE)))?;
+        helper.ask(&attach(id, false))?;
+    }
+    for id in &ids {
+        helper.ask(&detach(id))?;
+        helper.ask(&delete(id))?;
+    }
+    let left = numbers()?.len().saturating_sub(loops::all()?.len());
+    ensure!(left <= KEPT, "{left} devices are left of {many}");
+    Ok(())
+}
