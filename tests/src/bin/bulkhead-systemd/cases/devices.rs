@@ -1,10 +1,12 @@
 //! A label that a pod writes to its device gives the device no name on the host.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_tests::attacker::{Attempt, attempt};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::observe::loops;
@@ -16,6 +18,7 @@ use crate::unit::output;
 cases! {
     on Node;
     a_label_in_a_volume_is_no_name_on_the_host,
+    a_label_in_a_partition_that_a_pod_has_made_is_no_name_on_the_host,
 }
 
 fn a_label_in_a_volume_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
@@ -50,6 +53,31 @@ fn a_label_in_a_volume_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
+fn a_label_in_a_partition_that_a_pod_has_made_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
+    let csi = node.csi()?;
+    let target = node.kubelet.prepare_block("vol-b", "pv-b", "pod-b")?;
+    csi.create_volume(create("vol-b", 16 * MIB, block()))?;
+    csi.node_publish_volume(publish("vol-b", &target, block()))?;
+    let device = loops::backed_by(&node.pool.device()?)?.first().context("no loop device")?.path.clone();
+    // One partition of 8 MiB from the first on; the mark moves the start of the device by a sector.
+    let mut table = [0; 512];
+    table[446 + 4] = 0x83;
+    table[446 + 8..446 + 16].copy_from_slice(&[0, 8, 0, 0, 0, 0x40, 0, 0]);
+    table[510..].copy_from_slice(&[0x55, 0xaa]);
+    File::options().write(true).open(&target)?.write_all_at(&table, 512)?;
+    ensure!(attempt(Attempt::Mark, &target, true, &target)? == 0, "the kernel asks no capability for this");
+    run(Command::new("udevadm").arg("settle"))?;
+    let partition = PathBuf::from(format!("{}p1", device.display()));
+    label(&partition, "of-a-partition")?;
+    look_again(&partition)?;
+    let found = names(&partition)?;
+    ensure!(found.is_empty(), "{found:?}");
+    csi.node_unpublish_volume(unpublish("vol-b", &target))?;
+    ensure!(!partition.exists(), "the partition outlives the device");
+    csi.delete_volume(delete("vol-b")).map(drop)?;
+    Ok(())
+}
+
 fn label(device: &Path, label: &str) -> Result<()> {
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-L", label]).arg(device))
 }
@@ -57,7 +85,7 @@ fn label(device: &Path, label: &str) -> Result<()> {
 /// Has udev look at a device, and waits until it has.
 fn look_again(device: &Path) -> Result<()> {
     let name = device.file_name().context("a device without a name")?;
-    run(Command::new("udevadm").args(["trigger", "--action=change"]).arg(Path::new("/sys/block").join(name)))?;
+    run(Command::new("udevadm").args(["trigger", "--action=change"]).arg(Path::new("/sys/class/block").join(name)))?;
     run(Command::new("udevadm").arg("settle"))
 }
 
