@@ -15,9 +15,9 @@ use self::points::Extent::{All, Sample};
 
 cases! {
     a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Kernel,
-    a_kill_at_any_call_of_the_start_loses_nothing: Bare + Kernel,
+    a_kill_at_any_call_of_the_start_loses_nothing: Bare,
     an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel,
-    an_error_at_any_call_of_the_start_loses_nothing: Bare + Kernel,
+    an_error_at_any_call_of_the_start_loses_nothing: Bare,
     a_kill_at_every_call_for_a_directory: Bare + Long,
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_of_the_start: Bare + Long,

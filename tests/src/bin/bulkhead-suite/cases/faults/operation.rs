@@ -33,10 +33,10 @@ pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Resu
 fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<bool> {
     let (_, answered) = request(stand, point, Fault::Kill)?;
     // After an answer there is nothing to wait for, unless others are at work.
-    let limit = match (answered, point.operation.actor) {
+    let limit = match (answered, point.operation.is_in_background()) {
         (false, _) => Duration::from_secs(5),
-        (true, Actor::Serving) => Duration::from_millis(20),
-        (true, _) => Duration::from_millis(300),
+        (true, false) => Duration::from_millis(20),
+        (true, true) => Duration::from_millis(300),
     };
     let limit = stand.patience(limit);
     let ended = stand.running_helper()?.wait(limit);
@@ -84,17 +84,23 @@ pub fn error(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Res
 fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figures) -> Result<bool> {
     let (caused, answered) = request(stand, point, fault)?;
     let call = point.call.name.as_str();
-    // A reply that could not be sent is no answer. A capability that cannot be lowered again must not stay raised.
-    if !answered && !["capset", "recvfrom", "sendmsg"].contains(&call) {
+    let is_message = ["recvfrom", "sendmsg", "setsockopt"].contains(&call);
+    // A reply that could not be sent is no answer, and who could not be looked at is not served.
+    if !answered && !is_message && call != "capset" && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");
     }
-    if call == "capset" && stand.running_helper()?.check_alive().is_err() {
-        stand.start_helper()?;
+    // A capability that cannot be lowered again must not stay raised, and nothing is served without an emptier. Most of
+    // the errors never come from accept4.
+    if ["capset", "accept4"].contains(&call) || is_message && point.operation.is_in_background() {
+        let moment = stand.patience(Duration::from_millis(500));
+        if stand.running_helper()?.wait(moment).is_ok() {
+            stand.start_helper()?;
+        }
     }
     stand.running_helper()?.check_alive()?;
     granted(stand, &point.operation.request).context("the same request again")?;
     undo(stand, point.operation)?;
-    if point.operation.actor == Actor::Serving {
+    if !point.operation.is_in_background() {
         figures.check(stand)?;
     }
     Ok(caused)
@@ -112,8 +118,8 @@ fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, 
     operation.fill(stand)?;
     let log = stand.work().join("trace");
     let tracer = Tracer::inject(session.thread(operation.actor)?, &log, call, fault)?;
-    let answer = session.client.request(&operation.request);
-    if operation.actor != Actor::Serving {
+    let answer = session.send(stand, operation);
+    if operation.is_in_background() {
         // It is emptied a moment later, or something keeps it from being emptied.
         let _ = wait::until(stand.patience(Duration::from_millis(300)), || {
             let injected = std::fs::read_to_string(&log).is_ok_and(|log| was_injected(&log));

@@ -15,6 +15,8 @@ const SIZE: u64 = 1 << 20;
 /// Who makes the system calls of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
+    /// The thread that takes connections.
+    Accepting,
     /// The thread that serves the connection.
     Serving,
     /// The thread that releases what deleted volumes took.
@@ -39,6 +41,11 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether the calls that are meant come after the answer.
+    pub fn is_in_background(&self) -> bool {
+        matches!(self.actor, Actor::Releasing | Actor::Emptier)
+    }
+
     /// Puts files into the directory volume, where there is something to empty.
     pub fn fill(&self, stand: &Stand) -> Result<()> {
         if self.actor == Actor::Emptier {
@@ -107,7 +114,9 @@ pub fn on_directories() -> Vec<Operation> {
     let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
     let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
+    let list = Request::List { after: None, limit: 16 };
     vec![
+        Operation { actor: Actor::Accepting, ..operation("connect", &[], &list) },
         operation("create a directory", &[], &create),
         operation("bind", &[&create], &bind),
         operation("set the quota", &[&create, &bind], &grow),
@@ -116,7 +125,7 @@ pub fn on_directories() -> Vec<Operation> {
         operation("delete a directory", &[&create, &bind, &unbind], &delete),
         operation("delete an unused directory", &[&create], &unused),
         operation("status of a pool", &[&create], &status),
-        operation("list", &[&create], &Request::List { after: None, limit: 16 }),
+        operation("list", &[&create], &list),
         operation("listen", &[], &Request::Listen { socket: Socket::Csi }),
         operation("listen for the registration", &[], &Request::Listen { socket: Socket::Registration }),
     ]

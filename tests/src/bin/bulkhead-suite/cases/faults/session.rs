@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request};
+use bulkhead_protocol::{ErrorKind, Reply, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
@@ -31,9 +31,30 @@ impl Session {
         Ok(Self { client, helper, socket: new.context("the helper has no new socket after a hello")? })
     }
 
+    /// Does what comes before an operation. Room is measured once a second at most: it is measured here, so that an
+    /// operation makes the same calls each time, and not at all where measuring is the operation.
+    pub fn prepare(&self, stand: &Stand, operation: &Operation) -> Result<()> {
+        operation.before.iter().try_for_each(|request| self.client.ask(request).map(drop))?;
+        operation.fill(stand)?;
+        match &operation.request {
+            Request::PoolStatus { .. } => std::thread::sleep(Duration::from_millis(1100)),
+            _ => drop(self.client.ask(&Request::PoolStatus { pool: "default".parse()? })?),
+        }
+        Ok(())
+    }
+
+    /// Sends the request of an operation, on a new connection if it is about that.
+    pub fn send(&self, stand: &Stand, operation: &Operation) -> Result<Response> {
+        match operation.actor {
+            Actor::Accepting => stand.helper()?.request(&operation.request),
+            _ => self.client.request(&operation.request),
+        }
+    }
+
     /// The thread or process whose calls are meant.
     pub fn thread(&self, actor: Actor) -> Result<i32> {
         match actor {
+            Actor::Accepting => Ok(self.helper),
             Actor::Serving => waiting_thread(self.helper, |socket| socket == self.socket),
             Actor::Releasing => waiting_thread(self.helper, |socket| socket != self.socket),
             Actor::Emptier => Ok(processes::descendants(self.helper)?.first().context("no emptier")?.pid),
