@@ -31,6 +31,7 @@ impl Volumes {
     async fn room(&self, pool: &PoolName) -> Result<Capacity, Fault> {
         match self.helper.pool_status(pool).await.map_err(Fault::from) {
             Ok(status) => {
+                self.conditions.note(pool, status.conditions.as_slice());
                 Ok(Capacity { available: status.available, largest_volume: status.largest_volume, total: status.total })
             }
             Err(fault) => without_broken_pools(fault),

@@ -5,6 +5,7 @@
 
 mod access;
 mod capacity;
+mod conditions;
 mod discard;
 mod fault;
 mod grow;
@@ -23,6 +24,7 @@ mod usage;
 use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
 
 use crate::helper::Helper;
+use conditions::Conditions;
 use in_flight::InFlight;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
@@ -41,12 +43,13 @@ pub use usage::{Condition, Measured};
 pub struct Volumes {
     helper: Helper,
     in_flight: InFlight,
+    conditions: Conditions,
 }
 
 impl Volumes {
     /// The volumes managed by `helper`.
     pub fn new(helper: Helper) -> Self {
-        Self { helper, in_flight: InFlight::default() }
+        Self { helper, in_flight: InFlight::default(), conditions: Conditions::default() }
     }
 
     /// Waits until no operation on a volume is in progress.

@@ -23,12 +23,34 @@ cases! {
     it_serves_what_it_can_while_the_helper_is_away,
     it_ends_when_it_is_asked_to,
     each_call_may_come_on_a_connection_of_its_own,
+    a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone: Bare,
 }
 
 fn frontend() -> Result<Command> {
     let mut command = Command::new(program("bulkhead-frontend")?);
     command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
     Ok(command)
+}
+
+fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &mut Stand) -> Result<()> {
+    stand.helper_flags = vec!["--max-volumes".to_owned(), "1".to_owned()];
+    stand.start()?;
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", MIB, mount()))?;
+    for _ in 0..3 {
+        ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity == 0);
+    }
+    let log = stand.running_frontend()?.log()?;
+    let lines = log.matches("the pool reports: there are 1 volumes").count();
+    ensure!(lines == 1, "{lines} lines: {log}");
+    csi.delete_volume(delete("vol-a"))?;
+    wait::until(Duration::from_secs(10), || {
+        ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity > 0);
+        Ok(())
+    })?;
+    let log = stand.running_frontend()?.log()?;
+    ensure!(log.contains("the pool no longer reports: there are N volumes"), "{log}");
+    Ok(())
 }
 
 fn doubtful_command_lines_are_refused(stand: &mut Stand) -> Result<()> {
