@@ -6,7 +6,7 @@ use bulkhead_protocol::{Error, Reply, Request};
 
 use crate::capabilities;
 use crate::ops::{self, Deletable};
-use crate::state::State;
+use crate::state::{Served, State};
 use crate::sys::capability;
 
 /// Carries out a request. With `Listening` comes the socket to pass on.
@@ -17,6 +17,8 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
         (Request::Usage { .. }, _) | (_, None) => None,
         (_, Some(volume)) => Some(state.locks.lock(volume, request.target())?),
     };
+    let pool = pool_of(state, request);
+    let _admitted = pool.map(|pool| pool.filesystem.in_progress.admit(&pool.config.name)).transpose()?;
     let reply = match request {
         Request::Create { volume, pool, spec } => ops::create(state, volume, pool, *spec),
         Request::SetQuota { volume, size, inodes } => ops::set_quota(state, volume, *size, *inodes),
@@ -40,6 +42,14 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
         Request::DeleteUnused { volume } => ops::delete(state, volume, Deletable::OnlyUnused),
     };
     reply.map(|reply| (reply, None))
+}
+
+/// The pool on whose filesystem a request may have to wait. Its status never waits.
+fn pool_of<'a>(state: &'a State, request: &Request) -> Option<&'a Served> {
+    match request {
+        Request::Create { pool, .. } => state.pool(pool).ok().map(|(_, pool)| pool),
+        _ => request.volume().and_then(|id| state.volumes.pool(id)).and_then(|index| state.pool_at(index).ok()),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! typed error.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,12 +15,15 @@ use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
 use crate::ops;
-use crate::state::State;
+use crate::state::{MOST_ON_A_FILESYSTEM, State};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, capability, process};
 
-/// How many connections are served at once; one more is closed.
-const CONNECTIONS: usize = 8;
+/// How many connections are served at once, one thread each, beside those whose operations may hang on a pool's filesystem.
+/// A frontend has four, and somebody may look whether it can be reached.
+const CONNECTIONS: usize = 5;
+/// How many connections may wait until they are closed.
+const MOST_CLOSING: usize = 256;
 /// How long a client may take to send its hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may leave a reply unread.
@@ -44,6 +47,7 @@ type Connection = (OwnedFd, u64);
 #[derive(Debug)]
 pub struct Threads {
     connections: Sender<Connection>,
+    closing: SyncSender<OwnedFd>,
     /// A token for each thread that is free.
     free: Receiver<()>,
 }
@@ -66,21 +70,30 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
         let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
         thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
     };
+    let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     spawn(Box::new(log::write_out))?;
+    spawn(Box::new(move || closed.into_iter().for_each(drop)))?;
     let pools = service.state.pools.len();
     for pool in 0..pools {
         let own = Arc::clone(service);
         spawn(Box::new(move || finish_deletions(&own, pool)))?;
     }
-    for _ in 0..CONNECTIONS {
+    let number = connections_for(pools);
+    for _ in 0..number {
         let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
+        let closing = closing.clone();
         let _ = freed.send(());
-        spawn(Box::new(move || work(&service, &waiting, &freed)))?;
+        spawn(Box::new(move || work(&service, &waiting, &closing, &freed)))?;
     }
-    for result in reports.iter().take(CONNECTIONS.saturating_add(pools).saturating_add(1)) {
+    for result in reports.iter().take(number.saturating_add(pools).saturating_add(2)) {
         result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
     }
-    Ok(Threads { connections, free })
+    Ok(Threads { connections, closing, free })
+}
+
+/// Whatever pools hang, [`CONNECTIONS`] others are served.
+const fn connections_for(pools: usize) -> usize {
+    MOST_ON_A_FILESYSTEM.saturating_mul(pools).saturating_add(CONNECTIONS)
 }
 
 /// Accepts connections forever.
@@ -89,6 +102,7 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
 /// When the listening socket fails.
 pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result<(), Errno> {
     let mut accepted = 0_u64;
+    let mut refusals = Refusals::default();
     loop {
         let connection = match socket::accept(listener) {
             Ok(connection) => connection,
@@ -99,36 +113,70 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
             }
             Err(errno) => return Err(errno),
         };
-        match socket::peer(&connection) {
-            Ok(peer) if peer.uid == service.allowed_uid => {}
-            Ok(peer) => {
-                log::warning!("a connection of another user is closed uid={} pid={}", peer.uid, peer.pid);
-                continue;
+        let refusal = match socket::peer(&connection) {
+            Ok(peer) if peer.uid != service.allowed_uid => {
+                Some(format!("of another user uid={} pid={}", peer.uid, peer.pid))
             }
-            Err(errno) => {
-                log::warning!("a connection of an unknown user is closed errno={errno}");
-                continue;
+            Ok(_) if threads.free.try_recv().is_err() => Some("beyond those that are served at once".to_owned()),
+            Ok(_) => None,
+            Err(errno) => Some(format!("of an unknown user errno={errno}")),
+        };
+        if let Some(why) = refusal {
+            if let Some(number) = refusals.due(Instant::now()) {
+                log::warning!("connections are closed: {number} since the last such line, this one {why}");
             }
-        }
-        if threads.free.try_recv().is_err() {
-            log::warning!("a connection is closed: {CONNECTIONS} connections are served already");
+            close(connection, &threads.closing);
             continue;
         }
-        // The threads live as long as the process.
         accepted = accepted.saturating_add(1);
+        // The threads live as long as the process.
         let _ = threads.connections.send((connection, accepted));
     }
 }
 
-fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, freed: &Sender<()>) {
+/// Connections that were refused: whoever may connect could fill the log with them.
+#[derive(Debug, Default)]
+struct Refusals {
+    number: u64,
+    said: Option<Instant>,
+}
+
+impl Refusals {
+    /// Notes one, and gives their number since the last line if a second has passed.
+    fn due(&mut self, now: Instant) -> Option<u64> {
+        self.number = self.number.saturating_add(1);
+        if self.said.is_some_and(|said| now.saturating_duration_since(said) < Duration::from_secs(1)) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.number))
+    }
+}
+
+fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, closing: &SyncSender<OwnedFd>, freed: &Sender<()>) {
     loop {
         let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok((connection, number)) = next else { return };
         if let Err(why) = converse(service, &connection, number) {
             log::warning!("a connection is closed connection={number} why={why}");
         }
-        drop(connection);
+        // First, because the client may connect again as soon as it sees the end.
         let _ = freed.send(());
+        close(connection, closing);
+    }
+}
+
+/// Ends a connection. Whatever was sent over it and not received is closed with it, and the sender of a descriptor decides
+/// how long that takes: one thread does nothing else.
+fn close(connection: OwnedFd, closing: &SyncSender<OwnedFd>) {
+    // It fails when the client has gone.
+    let _ = socket::shut_down(&connection);
+    if closing.try_send(connection).is_err() {
+        // To end a process, the kernel does not wait for any descriptor.
+        log::last_words(
+            "the helper exits: hundreds of connections cannot be closed, because descriptors were sent over them",
+        );
+        std::process::exit(1);
     }
 }
 
@@ -186,7 +234,12 @@ fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
 /// The next packet; `None` at the end of the connection.
 fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, String> {
     loop {
-        match socket::receive(connection, buffer) {
+        let packet = match socket::brings_descriptors(connection) {
+            Ok(true) => return Err("it sent a descriptor, which no request has".to_owned()),
+            Ok(false) => socket::receive(connection, buffer),
+            Err(errno) => Err(errno),
+        };
+        match packet {
             Ok(Received::Packet(length)) => return Ok(buffer.get(..length)),
             Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(None),
             Ok(Received::Truncated) => return Err("a packet is longer than 4096 bytes".to_owned()),
@@ -215,5 +268,18 @@ mod tests {
         assert!(refusal.message.as_str().contains("delete-unused needs protocol version 2"), "{refusal}");
         assert_eq!(check_version(&request, 2), Ok(()));
         assert_eq!(check_version(&Request::List { after: None, limit: 1 }, 1), Ok(()));
+    }
+
+    #[test]
+    fn refused_connections_are_logged_once_a_second() {
+        let (mut refusals, now) = (Refusals::default(), Instant::now());
+        let after = |milliseconds| now + Duration::from_millis(milliseconds);
+        let said: Vec<_> = [0, 1, 999, 1000, 1001, 5000].map(|time| refusals.due(after(time))).into();
+        assert_eq!(said, [Some(1), None, None, Some(3), None, Some(2)]);
+    }
+
+    #[test]
+    fn there_are_threads_for_others_when_every_pool_hangs() {
+        assert_eq!([0, 1, 2].map(connections_for), [5, 9, 13]);
     }
 }

@@ -128,6 +128,16 @@ impl HelperClient {
         Ok(rustix::io::ioctl_fionbio(&self.socket, true)?)
     }
 
+    /// Whether an answer is there to be received, or comes within `limit`.
+    ///
+    /// # Errors
+    /// When that cannot be asked.
+    pub fn is_answered(&self, limit: Duration) -> Result<bool> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        Ok(poll(&mut polled, Some(&Timespec::try_from(limit)?))? > 0)
+    }
+
     /// Receives one packet; `None` when the connection is closed.
     ///
     /// # Errors

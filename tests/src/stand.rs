@@ -30,6 +30,8 @@ pub struct Stand {
     pub kubelet: Kubelet,
     /// What the node is called.
     pub node: String,
+    /// What the helper is started with: a program and its flags, before its own.
+    pub helper_wrapper: Vec<String>,
     /// More flags for the helper.
     pub helper_flags: Vec<String>,
     /// More flags for the frontend.
@@ -58,6 +60,7 @@ impl Stand {
             setting: setting.clone(),
             kubelet: Kubelet::make(&work.join("kubelet"))?,
             node: "node".to_owned(),
+            helper_wrapper: Vec::new(),
             helper_flags: Vec::new(),
             frontend_flags: Vec::new(),
             stderr: None,
@@ -153,7 +156,15 @@ impl Stand {
     /// # Errors
     /// When the program is missing.
     pub fn helper_command(&self) -> Result<Command> {
-        let mut command = Command::new(program("bulkhead-privhelper")?);
+        let helper = program("bulkhead-privhelper")?;
+        let mut command = match self.helper_wrapper.split_first() {
+            Some((wrapper, flags)) => {
+                let mut command = Command::new(wrapper);
+                command.args(flags).arg(helper);
+                command
+            }
+            None => Command::new(helper),
+        };
         command.args(self.base_flags()).args(&self.helper_flags).current_dir("/");
         Ok(command)
     }

@@ -22,11 +22,15 @@ use link::Link;
 
 pub use error::{CallError, Unreachable};
 
-/// The maximum number of connections. The helper serves eight in total.
+/// The maximum number of connections, without those that hang. The helper serves five, and four more for each pool.
 const CONNECTIONS: usize = 4;
 
 /// How many of them may be used by requests that allocate space, which can be slow. One always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
+
+/// When a request takes longer, it hangs: on a filesystem that is frozen, or whose disk does not answer. It goes on, but
+/// others do not wait for it. The helper limits how many hang on one filesystem.
+const HANGS: Duration = Duration::from_secs(5);
 
 /// How long a request waits for an unreachable helper before it fails.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -85,17 +89,27 @@ impl Helper {
     async fn exchange(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
-        let _slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
-        let _any = shared.any.acquire().await.ok();
-        match shared.attempt(request).await {
-            // Every request may be repeated, so it does not matter whether the helper has seen this one.
-            Err(broken) if broken.is_worth_repeating() => shared.attempt(request).await,
-            answer => answer,
+        let slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
+        let any = shared.any.acquire().await.ok();
+        let answer = shared.persist(request);
+        tokio::pin!(answer);
+        if let Ok(answer) = timeout(HANGS, &mut answer).await {
+            return answer;
         }
+        drop((slow, any));
+        answer.await
     }
 }
 
 impl Shared {
+    async fn persist(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
+        match self.attempt(request).await {
+            // Every request may be repeated, so it does not matter whether the helper has seen this one.
+            Err(broken) if broken.is_worth_repeating() => self.attempt(request).await,
+            answer => answer,
+        }
+    }
+
     async fn attempt(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let mut connection = self.take().await?;
         match connection.exchange(request).await {

@@ -1,5 +1,7 @@
 //! Reports: use of a volume, pages of volumes, room in a pool. Nothing here changes anything.
 
+use std::time::{Duration, Instant};
+
 use bulkhead_protocol::{
     Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath, Text, UpTo, Usage,
     VolumeId,
@@ -96,7 +98,15 @@ pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply
 /// Free space and condition of a pool.
 pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
-    let room = pool.filesystem.room(&pool.config, state.measure(pool)?);
+    let filesystem = &pool.filesystem;
+    let hangs = filesystem.in_progress.hangs_for(Instant::now());
+    let room = match hangs {
+        Some(_) => filesystem.no_room(),
+        None => {
+            let _admitted = filesystem.in_progress.admit(name)?;
+            filesystem.room(&pool.config, state.measure(pool)?)
+        }
+    };
     let full = state.check_number_of_volumes().err();
     let available = if full.is_some() { 0 } else { whole_steps(room.available) };
     Ok(Reply::Pool(PoolStatus {
@@ -107,7 +117,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(pool.deletions.count()),
-        conditions: UpTo::try_from(conditions(pool, full)).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(pool, full, hangs)).unwrap_or_default(),
     }))
 }
 
@@ -120,11 +130,17 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(pool: &Served, full: Option<Error>) -> Vec<Text> {
+fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>) -> Vec<Text> {
     let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
+    if let Some(time) = hangs {
+        conditions.push(format!(
+            "its filesystem does not answer: an operation has waited for {} seconds; see whether it is frozen (fsfreeze) or its disk hangs (dmesg)",
+            time.as_secs()
+        ));
+    }
     if !pool.has_quotas() {
         conditions.push(NOT_ENFORCED.to_owned());
-    } else {
+    } else if hangs.is_none() {
         match pool.filesystem.strays() {
             Ok(strays) => conditions.extend(evasion(&strays)),
             Err(errno) => conditions.push(format!("cannot look for projects that no volume has: {errno}")),

@@ -11,6 +11,7 @@ use rustix::thread::SecureComputingMode;
 use seccompiler::SeccompCmpOp::{self, Eq, Ge};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
 
+use crate::log;
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
 use crate::sys::{loopdevice, mount, quota};
 
@@ -22,6 +23,10 @@ pub enum OnViolation {
     /// The kernel logs the call and executes it: only for bringing up a new platform.
     Log,
 }
+
+/// What is wrong with [`OnViolation::Log`].
+pub const NOT_CONFINED: &str =
+    "the helper is not confined: with --seccomp=log, system calls that are not allowed are only logged";
 
 /// Which of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +47,11 @@ pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String
     let program = compile(process, on_violation).map_err(|error| fail(error.into()))?;
     seccompiler::apply_filter_all_threads(&program).map_err(fail)?;
     match rustix::thread::secure_computing_mode() {
-        Ok(SecureComputingMode::Filter) => Ok(()),
+        Ok(SecureComputingMode::Filter) if on_violation == OnViolation::Kill => Ok(()),
+        Ok(SecureComputingMode::Filter) => {
+            log::warning!("{NOT_CONFINED} process={process:?}");
+            Ok(())
+        }
         _ => Err("the kernel reports that no seccomp filter is installed".to_owned()),
     }
 }
@@ -132,8 +141,8 @@ const BOTH_IF: &[Row] = &[
 const SOCKET: u32 = libc::SOL_SOCKET as u32;
 
 const SERVER: &[&[libc::c_long]] = &[
-    // The frontend's connections and sockets.
-    &[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen],
+    // The frontend's connections and sockets; whether somebody has shut one down.
+    &[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen, libc::SYS_ppoll],
     // umount2 and bind know no directory descriptors.
     &[libc::SYS_fchdir, libc::SYS_chdir],
     // Volumes and their records.
@@ -153,6 +162,9 @@ const SERVER_IF: &[Row] = &[
     Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_RCVTIMEO_NEW)]),
     Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_SNDTIMEO_NEW)]),
     Row(libc::SYS_getsockopt, &[If(1, Eq, SOCKET), If(2, Eq, libc::SO_PEERCRED as u32)]),
+    // Whether descriptors come with a packet, before it is received; the end of a connection.
+    Row(libc::SYS_recvmsg, &[If(2, Eq, libc::MSG_PEEK as u32)]),
+    Row(libc::SYS_shutdown, &[If(1, Eq, libc::SHUT_RDWR as u32)]),
     // A socket of the frontend, which is its owner's alone before it has a name.
     Row(libc::SYS_socket, &[If(0, Eq, libc::AF_UNIX as u32)]),
     Row(libc::SYS_fchmod, &[If(1, Eq, 0o600)]),

@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
+use super::filter::{NOT_CONFINED, OnViolation};
 use super::marker;
 use super::pool::{self, HostPool};
 use super::traces::Traces;
@@ -48,7 +49,11 @@ pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     let mounts = traces.mounts()?;
     let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
-    let pools: Vec<_> = config.pools.iter().map(|pool| pool::inspect(pool, &mounts)).collect();
+    let mut pools: Vec<_> = config.pools.iter().map(|pool| pool::inspect(pool, &mounts)).collect();
+    if config.on_violation == OnViolation::Log {
+        let warn = |pool: &mut HostPool| pool.warnings.push(NOT_CONFINED.to_owned());
+        pools.iter_mut().flatten().for_each(warn);
+    }
     let find = |role: Role, wanted: &Path| {
         let directory =
             open(config, wanted).and_then(|(path, descriptor)| Directory::new(role, wanted, path, descriptor));

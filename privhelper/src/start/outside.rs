@@ -54,13 +54,18 @@ impl Listener {
     /// # Errors
     /// A sentence, when it cannot be made.
     pub fn listen(self, config: &Config) -> Result<OwnedFd, String> {
-        let (path, directory) = match self {
-            Self::Passed(socket) => return Ok(socket),
-            Self::Own(path, directory) => (path, directory),
+        let socket = match self {
+            Self::Passed(socket) => socket,
+            Self::Own(path, directory) => {
+                let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL);
+                name.and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)))
+                    .map_err(|errno| cannot_create(&path, errno))?
+            }
         };
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL);
-        name.and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)))
-            .map_err(|errno| cannot_create(&path, errno))
+        match socket::refuse_descriptors(&socket) {
+            Ok(()) | Err(Errno::NOPROTOOPT) => Ok(socket),
+            Err(errno) => Err(format!("cannot refuse descriptors on the helper's socket: {errno}")),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use caps::Capability;
 
 use super::cached::Cached;
 use super::ledger::{Ledger, Measured, Room, Share, Space, take_project};
-use super::{PoolConfig, failed, lock};
+use super::{InProgress, PoolConfig, failed, lock};
 use crate::sys::Result as SysResult;
 use crate::sys::capability::raise;
 use crate::sys::quota::{self, ProjectId, ProjectQuota};
@@ -26,6 +26,8 @@ pub struct Filesystem {
     ledger: Mutex<Ledger>,
     capacity: Cached<u64>,
     strays: Cached<Strays>,
+    /// The operations that may wait for it.
+    pub in_progress: InProgress,
 }
 
 /// What is charged to projects that no volume has.
@@ -59,7 +61,7 @@ impl Filesystem {
     pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
         let ledger = Mutex::new(Ledger::new(project_ids));
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Cached::new(STRAYS_LAST));
-        Arc::new(Self { root, project_ids, ledger, capacity, strays })
+        Arc::new(Self { root, project_ids, ledger, capacity, strays, in_progress: InProgress::default() })
     }
 
     /// Adds the share of a volume that was found at start.
@@ -91,6 +93,13 @@ impl Filesystem {
             Ok(self.space()?.free.min(before).saturating_add(occupied))
         })?;
         Ok(Measured { space: self.space()?, capacity })
+    }
+
+    /// The room there is while the filesystem hangs: none. What is asked for here is in the kernel's memory.
+    pub fn no_room(&self) -> Room {
+        let total = self.space().map_or(0, |space| space.total);
+        let promised = lock(&self.ledger).promised;
+        Room { total, free: 0, promised, available: 0 }
     }
 
     /// Space on the filesystem.

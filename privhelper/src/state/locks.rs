@@ -1,7 +1,11 @@
 //! Locks of volumes and targets. A second operation on a locked one is answered `Busy`; no operation waits for another.
+//! And how many operations are in progress on a filesystem: one that is frozen, or whose disk does not answer, must not
+//! hold up those on others.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
 
@@ -57,6 +61,53 @@ impl Drop for Locked<'_> {
     }
 }
 
+/// How many operations may be in progress on one filesystem: as many as a frontend usually sends at a time.
+pub const MOST_ON_A_FILESYSTEM: usize = 4;
+/// A filesystem on which an operation takes longer is reported as hanging.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// When the operations in progress on a filesystem began.
+#[derive(Debug, Default)]
+pub struct InProgress(Mutex<Vec<Instant>>);
+
+/// An operation in progress, until it is dropped.
+#[derive(Debug)]
+pub struct Admitted<'a>(&'a InProgress, Instant);
+
+impl InProgress {
+    /// Notes an operation on a pool of the filesystem.
+    ///
+    /// # Errors
+    /// `Busy` when too many are in progress: each keeps a thread, and all of them may hang.
+    pub fn admit(&self, pool: impl Display) -> Result<Admitted<'_>, Error> {
+        let mut begun = lock(&self.0);
+        if begun.len() >= MOST_ON_A_FILESYSTEM {
+            let message = format!(
+                "{MOST_ON_A_FILESYSTEM} operations are in progress on the filesystem of pool {pool}; try again, and if that goes on, find out why the filesystem does not answer"
+            );
+            return Err(Error::new(ErrorKind::Busy, message));
+        }
+        let now = Instant::now();
+        begun.push(now);
+        Ok(Admitted(self, now))
+    }
+
+    /// How long the oldest operation has taken, if that is too long.
+    pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
+        let oldest = lock(&self.0).iter().min().copied()?;
+        Some(now.saturating_duration_since(oldest)).filter(|age| *age >= LONGEST)
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        let mut begun = lock(&self.0.0);
+        if let Some(position) = begun.iter().position(|begun| *begun == self.1) {
+            begun.swap_remove(position);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,5 +142,22 @@ mod tests {
         drop(locks.lock(&id("vol-b"), Some(&target("b"))).expect("both are free"));
         drop(first);
         drop(locks.lock(&id("vol-b"), Some(&target("a"))).expect("the target is free again"));
+    }
+
+    #[test]
+    fn only_so_many_operations_are_in_progress_on_a_filesystem() {
+        let in_progress = InProgress::default();
+        let mut admitted: Vec<_> =
+            (0..MOST_ON_A_FILESYSTEM).map(|_| in_progress.admit("fast").expect("there is room")).collect();
+        let error = in_progress.admit("fast").expect_err("one too many");
+        assert_eq!(error.kind, ErrorKind::Busy);
+        assert!(error.message.as_str().contains("pool fast"), "{error}");
+        admitted.pop();
+        drop(in_progress.admit("fast").expect("there is room again"));
+        let oldest = admitted[0].1;
+        assert_eq!(in_progress.hangs_for(oldest + LONGEST - Duration::from_millis(1)), None);
+        assert!(in_progress.hangs_for(oldest + LONGEST).is_some());
+        admitted.clear();
+        assert_eq!(in_progress.hangs_for(oldest + LONGEST), None);
     }
 }

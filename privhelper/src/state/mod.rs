@@ -28,7 +28,7 @@ pub use filesystem::{Filesystem, KUBELET_PROJECTS, Strays, limits};
 pub use layout::{Kind, Record};
 pub use ledger::{Measured, Share};
 pub use limits::Limits;
-pub use locks::Locks;
+pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, Loops};
 pub use pins::{Pin, Pins};
 pub use pool::{Pool, PoolConfig, Served};

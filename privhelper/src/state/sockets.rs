@@ -2,7 +2,6 @@
 //! restarts, no connection is lost and the kubelet notices nothing.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -10,6 +9,7 @@ use bulkhead_protocol::{Error, ErrorKind, Socket};
 use rustix::net::SocketType;
 
 use super::{failed, lock};
+use crate::sys::file::{self, FileId};
 use crate::sys::{Errno, socket};
 
 /// Where a socket appears.
@@ -25,7 +25,15 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Sockets {
     places: BTreeMap<Socket, Place>,
-    listening: Mutex<BTreeMap<Socket, OwnedFd>>,
+    listening: Mutex<BTreeMap<Socket, Listening>>,
+}
+
+/// A socket that was made.
+#[derive(Debug)]
+struct Listening {
+    socket: OwnedFd,
+    /// What had its name then.
+    entry: FileId,
 }
 
 impl Sockets {
@@ -34,7 +42,8 @@ impl Sockets {
         Self { places, listening: Mutex::default() }
     }
 
-    /// The listening socket, made when it is first requested.
+    /// The listening socket, made when it is first requested, and anew when nobody can connect to it any more: whoever
+    /// was given it may have shut it down, and its name may have been removed.
     ///
     /// # Errors
     /// `Unsupported` when none is configured, `AlreadyExists` when something other than a socket has its name.
@@ -46,22 +55,32 @@ impl Sockets {
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let mut listening = lock(&self.listening);
-        let socket = match listening.entry(which) {
-            Entry::Occupied(made) => made.into_mut(),
-            Entry::Vacant(missing) => missing.insert(place.listen()?),
+        let made = match listening.remove(&which).filter(|made| place.leads_to(made)) {
+            Some(made) => made,
+            None => place.listen()?,
         };
-        rustix::io::fcntl_dupfd_cloexec(&*socket, 0).map_err(|errno| failed("duplicate the socket", &place.name, errno))
+        let made = listening.entry(which).or_insert(made);
+        rustix::io::fcntl_dupfd_cloexec(&made.socket, 0)
+            .map_err(|errno| failed("duplicate the socket", &place.name, errno))
     }
 }
 
 impl Place {
-    fn listen(&self) -> Result<OwnedFd, Error> {
-        socket::listen(&self.directory, &self.name, SocketType::STREAM, None).map_err(|errno| match errno {
+    fn listen(&self) -> Result<Listening, Error> {
+        let made = socket::listen(&self.directory, &self.name, SocketType::STREAM, None)
+            .and_then(|socket| Ok(Listening { socket, entry: file::status_at(&self.directory, &self.name)?.id }));
+        made.map_err(|errno| match errno {
             Errno::EXIST => {
                 let message = format!("{} exists and is not a socket; remove it", self.name);
                 Error::new(ErrorKind::AlreadyExists, message)
             }
             errno => failed("make the socket", &self.name, errno),
         })
+    }
+
+    /// Whether whoever connects here reaches that socket.
+    fn leads_to(&self, made: &Listening) -> bool {
+        let named = file::status_at(&self.directory, &self.name).is_ok_and(|status| status.id == made.entry);
+        named && !socket::is_shut_down(&made.socket)
     }
 }

@@ -70,6 +70,11 @@ impl Volumes {
         lock(&self.0).volumes.get(id).cloned()
     }
 
+    /// The index of a volume's pool.
+    pub fn pool(&self, id: &VolumeId) -> Option<usize> {
+        lock(&self.0).volumes.get(id).map(|volume| volume.pool)
+    }
+
     /// Adds a volume; `false` if one of that id is there.
     pub fn insert(&self, id: VolumeId, volume: Volume) -> bool {
         let mut table = lock(&self.0);

@@ -54,9 +54,12 @@ pub fn raise(capability: Capability) -> Result<Raised> {
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        if let Some(capability) = self.lower {
-            // Lowering an effective capability needs no privilege and cannot fail for the calling thread.
-            let _ = caps::drop(None, CapSet::Effective, capability);
+        if let Some(capability) = self.lower
+            && caps::drop(None, CapSet::Effective, capability).is_err()
+        {
+            // The thread would keep it for every request that follows. Lowering needs no privilege, so this is no time
+            // to find out what else fails.
+            std::process::abort();
         }
     }
 }

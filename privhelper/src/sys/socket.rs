@@ -1,16 +1,17 @@
 //! Unix sockets: packets in and out, who the peer is, and descriptors that are passed on.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::libc;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::file::{self, raw_fd};
@@ -80,6 +81,29 @@ pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: O
     Ok(socket)
 }
 
+/// Lets nobody send descriptors to the connections of a listening socket (`SO_PASSRIGHTS`, Linux 6.16).
+pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
+    const SO_PASSRIGHTS: i32 = 83;
+    let off = 0_i32;
+    let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: the kernel reads `length` bytes, one `int`, from the pointer; it lives through the call.
+    let called = unsafe {
+        libc::setsockopt(raw_fd(&listener), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const off).cast(), length)
+    };
+    checked(called.into()).map(drop)
+}
+
+/// Whether it is known that nobody can connect to a listening socket any more, because it was shut down.
+pub fn is_shut_down(listener: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&listener, PollFlags::RDHUP)];
+    rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
+}
+
+/// Ends a connection for its peer. Nothing is received over it any more.
+pub fn shut_down(connection: impl AsFd) -> Result<()> {
+    rustix::net::shutdown(connection, Shutdown::Both)
+}
+
 /// The next connection.
 pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
@@ -114,6 +138,14 @@ pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result
 /// How long a send waits.
 pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
     set_socket_timeout(socket, Timeout::Send, Some(limit))
+}
+
+/// Waits for a packet, and tells whether descriptors come with it. It stays where it is: to receive it is to close them,
+/// and whoever closes a descriptor may have to wait (`SO_LINGER`, socket(7)).
+pub fn brings_descriptors(socket: impl AsFd) -> Result<bool> {
+    let mut none = RecvAncillaryBuffer::default();
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::PEEK)?;
+    Ok(message.flags.contains(ReturnFlags::CTRUNC))
 }
 
 /// Receives one packet. There is no room for descriptors: the kernel closes those that come uninvited.
@@ -170,4 +202,24 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<()> {
         first = first.max(number.saturating_add(1));
     }
     super::process::close_range(first, u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_noticed_before_it_is_received() {
+        let (ours, theirs) = pair().expect("a pair");
+        for descriptor in [None, Some(theirs.as_fd())] {
+            send(&theirs, b"packet", descriptor).expect("there is room");
+            for _ in 0..2 {
+                assert_eq!(brings_descriptors(&ours), Ok(descriptor.is_some()), "it stays where it is");
+            }
+            assert_eq!(receive(&ours, &mut [0; 16]), Ok(Received::Packet(6)));
+        }
+        shut_down(&theirs).expect("it is connected");
+        assert_eq!(brings_descriptors(&ours), Ok(false));
+        assert_eq!(receive(&ours, &mut [0; 16]), Ok(Received::Closed));
+    }
 }

@@ -209,6 +209,16 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
     assert!(
         server(libc::SYS_socket, &[1, 5]) && !server(libc::SYS_socket, &[2, 1]) && !server(libc::SYS_socket, &[16, 3])
     );
+    // MSG_PEEK alone, and neighbours: a message is never received with its descriptors.
+    for (flags, allowed) in [(2, true), (0, false), (3, false), (0x22, false), (0x4000_0002, false)] {
+        assert_eq!(server(libc::SYS_recvmsg, &[3, 0, flags]), allowed, "{flags:#x}");
+        assert!(!emptier(libc::SYS_recvmsg, &[3, 0, flags]), "{flags:#x}");
+    }
+    for (how, allowed) in [(2, true), (0, false), (1, false), (3, false)] {
+        assert_eq!(server(libc::SYS_shutdown, &[3, how]), allowed, "{how}");
+        assert!(!emptier(libc::SYS_shutdown, &[3, how]), "{how}");
+    }
+    assert!(server(libc::SYS_ppoll, &[]) && !emptier(libc::SYS_ppoll, &[]));
     for (command, allowed) in [(1, true), (1030, true), (0, false), (2, false), (3, false), (4, false), (1029, false)] {
         assert_eq!(server(libc::SYS_fcntl, &[3, command]), allowed, "{command}");
     }

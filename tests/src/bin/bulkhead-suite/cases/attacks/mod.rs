@@ -2,9 +2,11 @@
 
 use bulkhead_tests::case::Case;
 
+mod connections;
 mod devices;
 mod frozen_pool;
 mod full_pool;
+mod hanging_pool;
 mod hidden_mounts;
 mod log;
 mod numbers;
@@ -15,9 +17,11 @@ mod targets;
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        connections::cases(),
         devices::cases(),
         frozen_pool::cases(),
         full_pool::cases(),
+        hanging_pool::cases(),
         hidden_mounts::cases(),
         log::cases(),
         numbers::cases(),

@@ -84,7 +84,7 @@ pub fn error(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Res
 fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figures) -> Result<bool> {
     let (caused, answered) = request(stand, point, fault)?;
     let call = point.call.name.as_str();
-    let is_message = ["recvfrom", "sendmsg", "setsockopt"].contains(&call);
+    let is_message = ["recvfrom", "recvmsg", "sendmsg", "setsockopt"].contains(&call);
     // A reply that could not be sent is no answer, and who could not be looked at is not served.
     if !answered && !is_message && call != "capset" && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");

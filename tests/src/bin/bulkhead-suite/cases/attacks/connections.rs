@@ -1,0 +1,196 @@
+//! Connections and sockets that their user breaks for those who come after him.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Reply, Request, Socket, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::daemon::Daemon;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    descriptors_that_take_long_to_close_keep_no_connection: Kernel,
+    descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel: Bare,
+    a_socket_that_a_frontend_has_shut_down_is_made_anew: Bare,
+    a_csi_socket_that_was_removed_is_made_anew,
+    a_capability_that_cannot_be_lowered_ends_the_helper: Bare,
+    a_flood_of_refused_connections_does_not_flood_the_log,
+    a_filter_that_only_logs_is_a_condition_of_every_pool: Bare,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// A connection with data that its peer does not take, and whose closing waits for that.
+fn lingering() -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut sender = TcpStream::connect(listener.local_addr()?)?;
+    let (deaf, _) = listener.accept()?;
+    sender.set_nonblocking(true)?;
+    while sender.write(&[0; 1 << 16]).is_ok() {}
+    sender.set_nonblocking(false)?;
+    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(30)))?;
+    Ok((sender, deaf))
+}
+
+fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> Result<()> {
+    let status = encode(&Request::PoolStatus { pool: "default".parse()? })?;
+    // The ends that do not read are dropped before the others, whose closing need not wait then.
+    let mut deaf = Vec::new();
+    let mut refused = Vec::new();
+    for round in 0..16 {
+        let (sender, peer) = lingering()?;
+        deaf.push(peer);
+        let sender = OwnedFd::from(sender);
+        // A first packet, or one behind others.
+        let client = if round % 2 == 0 { HelperClient::connect(&stand.helper_socket())? } else { stand.helper()? };
+        if client.send_with_descriptor(&status, &sender).is_err() {
+            refused.push(sender);
+        }
+    }
+    let begun = Instant::now();
+    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    for client in clients {
+        ensure!(matches!(client.ask(&Request::PoolStatus { pool: "default".parse()? })?, Reply::Pool(_)));
+    }
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(3)), "it took {:?}", begun.elapsed());
+    drop(deaf);
+    Ok(())
+}
+
+/// The same where the kernel cannot refuse descriptors.
+fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let inject = "inject=setsockopt:error=ENOPROTOOPT:when=1";
+    let strace = ["strace", "-D", "-f", "-o", "/dev/null", "-e", "trace=setsockopt", "-e", inject];
+    stand.helper_wrapper = strace.map(str::to_owned).into();
+    // The call in whose place another is injected has a number that the filter does not know.
+    stand.helper_flags = vec!["--seccomp=log".to_owned()];
+    stand.start_helper()?;
+    // The first such call of each thread fails as well: until all have had theirs, not all serve.
+    let mut served = Vec::new();
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        served.push(stand.helper()?);
+        ensure!(served.len() == 9, "{} connections are served", served.len());
+        Ok(())
+    })?;
+    drop(served);
+    let (client, file) = (stand.helper()?, fs::File::open("/etc/passwd")?);
+    client.send_with_descriptor(&encode(&delete("vol-a"))?, &file).context("the kernel refuses descriptors anyway")?;
+    client.check_closed()?;
+    descriptors_that_take_long_to_close_keep_no_connection(stand)?;
+    stand.kill_helper()?;
+    stand.helper_wrapper.clear();
+    stand.helper_flags.clear();
+    stand.start()
+}
+
+/// Who traces a process.
+fn tracer(pid: u32) -> Result<Option<rustix::process::Pid>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).context("no TracerPid")?;
+    Ok(rustix::process::Pid::from_raw(tracer.trim().parse()?))
+}
+
+fn listen(client: &HelperClient) -> Result<OwnedFd> {
+    client.send(&encode(&Request::Listen { socket: Socket::Csi })?)?;
+    let (_, socket) = client.receive_with_descriptor()?.context("the helper has closed the connection")?;
+    socket.context("no socket comes with the reply")
+}
+
+fn a_socket_that_a_frontend_has_shut_down_is_made_anew(stand: &mut Stand) -> Result<()> {
+    use rustix::net::Shutdown::{Both, Read};
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    for how in [Read, Both] {
+        let socket = listen(&stand.helper()?)?;
+        let waiting = UnixStream::connect(stand.kubelet.csi_socket())?;
+        // It is kept as long as it works: nobody who waits in it is lost.
+        let again = listen(&stand.helper()?)?;
+        rustix::net::accept(&again).context("accept the one who waits")?;
+        drop(waiting);
+        rustix::net::shutdown(&socket, how)?;
+        ensure!(UnixStream::connect(stand.kubelet.csi_socket()).is_err(), "the attack has no effect");
+    }
+    stand.start_frontend()
+}
+
+fn a_csi_socket_that_was_removed_is_made_anew(stand: &mut Stand) -> Result<()> {
+    for replace in [false, true] {
+        fs::remove_file(stand.kubelet.csi_socket())?;
+        if replace {
+            drop(std::os::unix::net::UnixListener::bind(stand.kubelet.csi_socket())?);
+        }
+        stand.restart_frontend()?;
+    }
+    Ok(())
+}
+
+fn a_capability_that_cannot_be_lowered_ends_the_helper(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    // The call in whose place another is injected has a number that the filter does not know.
+    stand.helper_flags = vec!["--seccomp=log".to_owned()];
+    stand.start_helper()?;
+    let client = stand.helper()?;
+    client.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let limit = stand.patience(Duration::from_secs(10));
+    let pid = stand.running_helper()?.pid();
+    // The second change in a thread lowers what the first one has raised.
+    let inject = "inject=capset:error=EPERM:when=2+";
+    let mut command = Command::new("strace");
+    command.args(["-f", "-e", "trace=capset", "-e", inject, "-p", &pid.to_string()]);
+    let mut strace = Daemon::start("strace", &mut command, &stand.logs())?;
+    strace.wait_until(limit, || {
+        ensure!(tracer(pid)?.is_some(), "not traced yet");
+        Ok(())
+    })?;
+    std::thread::sleep(Duration::from_millis(500));
+    ensure!(stand.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
+    let status = stand.running_helper()?.wait(limit)?;
+    ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(6), "{status}");
+    strace.wait(limit)?;
+    stand.helper_flags.clear();
+    stand.start()?;
+    let client = stand.helper()?;
+    client.ask(&unbind("vol-a", "a"))?;
+    client.ask(&delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_flood_of_refused_connections_does_not_flood_the_log(stand: &mut Stand) -> Result<()> {
+    let begun = Instant::now();
+    let lines = |stand: &mut Stand| -> Result<usize> {
+        Ok(stand.running_helper()?.log()?.lines().filter(|line| line.contains("another user")).count())
+    };
+    for _ in 0..300 {
+        HelperClient::connect_as(&stand.helper_socket(), 0)?;
+    }
+    wait::until(stand.patience(Duration::from_secs(5)), || {
+        HelperClient::connect_as(&stand.helper_socket(), 0)?;
+        ensure!(lines(stand)? > 0, "nothing is logged");
+        Ok(())
+    })?;
+    let (lines, seconds) = (lines(stand)?, begun.elapsed().as_secs_f64());
+    ensure!(lines as f64 <= seconds + 2.0, "{lines} lines in {seconds:.1} s");
+    Ok(())
+}
+
+fn a_filter_that_only_logs_is_a_condition_of_every_pool(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.helper_flags = vec!["--seccomp=log".to_owned()];
+    stand.start()?;
+    let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+        anyhow::bail!("no status");
+    };
+    let conditions = status.conditions.as_slice();
+    ensure!(conditions.iter().any(|text| text.as_str().contains("--seccomp=log")), "{conditions:?}");
+    ensure!(stand.running_helper()?.log()?.contains("the helper is not confined"));
+    Ok(())
+}

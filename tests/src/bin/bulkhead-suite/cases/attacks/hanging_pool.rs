@@ -1,0 +1,163 @@
+//! A pool whose filesystem hangs, frozen, while another one is served.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests as csi;
+use bulkhead_tests::csi::v1::controller_client::ControllerClient;
+use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
+use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    creations_that_hang_leave_threads_for_other_pools: Bare,
+    creations_that_hang_leave_connections_for_other_pools: Bare,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// A frozen filesystem. It is thawed by a process of its own, which waits for the end of its input: that comes when this
+/// value is dropped, and also when this process is killed.
+struct Frozen(Child);
+
+impl Frozen {
+    fn freeze(directory: &Path) -> Result<Self> {
+        let mut guard = Command::new("sh");
+        guard
+            .args(["-c", "cat; exec fsfreeze --unfreeze \"$0\""])
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .process_group(0);
+        let frozen = Self(guard.spawn().context("start the process that thaws")?);
+        run(Command::new("fsfreeze").arg("--freeze").arg(directory))?;
+        Ok(frozen)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // It closes the input first.
+        let _ = self.0.wait();
+    }
+}
+
+fn two_pools(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    stand.start()
+}
+
+fn create_in_other(id: &str) -> Result<Request> {
+    Ok(Request::Create { volume: volume(id), pool: "other".parse()?, spec: directory_spec(SIZE) })
+}
+
+fn status(helper: &HelperClient, pool: &str) -> Result<PoolStatus> {
+    match helper.ask(&Request::PoolStatus { pool: pool.parse::<PoolName>()? })? {
+        Reply::Pool(status) => Ok(status),
+        other => anyhow::bail!("{other:?} instead of a status"),
+    }
+}
+
+fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Result<()> {
+    two_pools(stand)?;
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let mut clients = (0..8).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    for (number, client) in clients.iter().enumerate() {
+        client.send(&encode(&create(&format!("vol-{number}"), directory_spec(SIZE)))?)?;
+    }
+    let mut hanging = Vec::new();
+    for client in clients.drain(..) {
+        if client.is_answered(stand.patience(Duration::from_millis(500)))? {
+            let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
+            let error = answer.err().context("a volume is created in a frozen filesystem")?;
+            ensure!(error.kind == ErrorKind::Busy && error.message.as_str().contains("pool default"), "{error:?}");
+        } else {
+            hanging.push(client);
+        }
+    }
+    ensure!(hanging.len() == 4, "{} creations hang", hanging.len());
+    let begun = Instant::now();
+    let helper = stand.helper()?;
+    for _ in 0..20 {
+        helper.ask(&create_in_other("vol-a")?)?;
+        helper.ask(&bind("vol-a", "a"))?;
+        helper.ask(&Request::Usage { volume: volume("vol-a"), target: Some(target("work", "a")) })?;
+        helper.ask(&unbind("vol-a", "a"))?;
+        helper.ask(&delete("vol-a"))?;
+        status(&helper, "other")?;
+    }
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
+    // After a while it is said, although nothing can be learned from the filesystem.
+    wait::until(stand.patience(Duration::from_secs(25)), || {
+        let status = status(&helper, "default")?;
+        let stuck = status.conditions.as_slice().iter().any(|text| text.as_str().contains("does not answer"));
+        ensure!(stuck && status.available == 0 && status.total > 0, "{status:?}");
+        Ok(())
+    })?;
+    ensure!(!status(&helper, "other")?.conditions.as_slice().iter().any(|text| text.as_str().contains("answer")));
+    drop(frozen);
+    for client in &hanging {
+        let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
+        ensure!(matches!(answer, Ok(Reply::Size(_))), "{answer:?}");
+    }
+    ensure!(status(&helper, "default")?.available > 0);
+    for number in 0..8 {
+        helper.ask(&delete(&format!("vol-{number}")))?;
+    }
+    Ok(())
+}
+
+fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> Result<()> {
+    two_pools(stand)?;
+    let slow = stand.csi()?;
+    let parameters = |pool| csi::parameters(&[("pool", pool)]);
+    let create = |id: &str, pool| CreateVolumeRequest {
+        parameters: parameters(pool),
+        ..csi::create(id, csi::MIB, csi::mount())
+    };
+    let ids: Vec<String> = (0..8).map(|number| format!("vol-{number}")).collect();
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let creations: Vec<_> = slow.run(async {
+        let creations = ids.iter().map(|id| {
+            let (mut client, request) = (ControllerClient::new(slow.channel()), create(id, "default"));
+            tokio::spawn(async move { client.create_volume(request).await.map(drop) })
+        });
+        let creations = creations.collect();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        creations
+    });
+    let begun = Instant::now();
+    let client = stand.csi()?;
+    let target = stand.target("a");
+    for _ in 0..10 {
+        client.create_volume(create("vol-a", "other"))?;
+        client.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
+        client.node_get_volume_stats(csi::stats("vol-a", &target))?;
+        client.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
+        client.delete_volume(csi::delete("vol-a"))?;
+        client.probe(ProbeRequest {})?;
+    }
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
+    // A frontend that takes the place of this one is served as well.
+    stand.restart_frontend()?;
+    let client = stand.csi()?;
+    client.create_volume(create("vol-a", "other"))?;
+    client.delete_volume(csi::delete("vol-a"))?;
+    drop(frozen);
+    drop((creations, slow));
+    for id in &ids {
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            client.create_volume(create(id, "default"))?;
+            Ok(())
+        })?;
+        client.delete_volume(csi::delete(id))?;
+    }
+    Ok(())
+}
