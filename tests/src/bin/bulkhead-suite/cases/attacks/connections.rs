@@ -18,7 +18,7 @@ use bulkhead_tests::wait;
 
 cases! {
     descriptors_that_take_long_to_close_keep_no_connection: Kernel,
-    descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel: Bare,
+    descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel: Bare + Long,
     a_socket_that_a_frontend_has_shut_down_is_made_anew: Bare,
     a_csi_socket_that_was_removed_is_made_anew,
     a_capability_that_cannot_be_lowered_ends_the_helper: Bare,
