@@ -121,9 +121,9 @@ impl Figures {
         Ok(Self { promised, volumes, emptying, conditions, descriptors })
     }
 
-    /// Checks that they are so again.
+    /// Checks that they are so again. The emptier gets a job that could not be sent once after some seconds.
     pub fn check(&self, stand: &mut Stand) -> Result<()> {
-        wait::until(stand.patience(Duration::from_secs(3)), || {
+        wait::until(stand.patience(Duration::from_secs(15)), || {
             let now = Self::now(stand)?;
             // A helper that has started since may not have been asked for its sockets.
             let fewer = Self { descriptors: now.descriptors.max(self.descriptors), ..now };
