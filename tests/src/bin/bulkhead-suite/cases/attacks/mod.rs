@@ -11,6 +11,7 @@ mod hidden_mounts;
 mod log;
 mod numbers;
 mod second_start;
+mod sick_disk;
 mod space;
 mod targets;
 
@@ -26,6 +27,7 @@ pub fn cases() -> Vec<Case> {
         log::cases(),
         numbers::cases(),
         second_start::cases(),
+        sick_disk::cases(),
         space::cases(),
         targets::cases(),
     ]
