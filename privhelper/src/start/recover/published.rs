@@ -46,11 +46,23 @@ impl Place {
         below.components().next()?.as_os_str().to_str()?.parse().ok()
     }
 
-    /// The path of a mount below this directory, if it is mounted there, or on a peer and so perhaps there as well.
-    fn relative(&self, mount: &Mount, parent: &Mount) -> Option<RelativePath> {
-        let same = parent.peers.is_some() && parent.peers == self.peers && !mount.unbindable;
-        let inner = parent.inner(&mount.point).filter(|_| same)?;
+    /// The path of a mount point below this directory, if its carrier is this directory's mount, or a peer that may show the
+    /// same mounts.
+    fn relative(&self, point: &Path, carrier: &Mount) -> Option<RelativePath> {
+        let inner = carrier.inner(point).filter(|_| carrier.peers.is_some() && carrier.peers == self.peers)?;
         inner.strip_prefix(&self.inner).ok()?.to_str()?.parse().ok()
+    }
+}
+
+/// The mount that carries a mount and others that it covers at the same point; none if the jail has no copy of these.
+fn carrier<'a>(mounts: &'a Table, mount: &'a Mount) -> Option<(u64, &'a Mount)> {
+    let mut covered = mount;
+    loop {
+        let parent = mounts.get(&covered.parent).filter(|_| !covered.unbindable)?;
+        if parent.point != mount.point || parent.parent == covered.parent {
+            return Some((covered.parent, parent));
+        }
+        covered = parent;
     }
 }
 
@@ -64,14 +76,14 @@ impl Recovery {
         let mut noted = BTreeSet::new();
         let mut copies = Vec::new();
         for mount in mounts.values().filter(|mount| self.may_be_ours(mount)) {
-            let parent = mounts.get(&mount.parent);
+            let carrier = carrier(mounts, mount);
             let below = places.iter().zip(&self.state.publish_directories).find_map(|(place, directory)| {
-                let path = place.relative(mount, parent?)?;
-                let target = TargetPath { directory: directory.name.clone(), path };
-                Some((place, directory, target))
+                let (id, carrier) = carrier?;
+                let path = place.relative(&mount.point, carrier)?;
+                Some((place.mount == id, directory, TargetPath { directory: directory.name.clone(), path }))
             });
             match below {
-                Some((place, directory, target)) if place.mount == mount.parent => {
+                Some((true, directory, target)) => {
                     noted.extend(self.note(mount, directory, &target)?.map(|id| (id, target)));
                 }
                 below => copies.push((self.named(mount), mount, below.map(|(.., target)| target))),
@@ -205,8 +217,8 @@ mod tests {
     #[test]
     fn a_mount_below_a_publish_directory_is_found_however_its_path_is_spelled() {
         let place = place("/published");
-        let relative = |parent: &Mount, point: &str| {
-            place.relative(&mount("/", point, None), parent).map(|path| path.as_str().to_owned())
+        let relative = |carrier: &Mount, point: &str| {
+            place.relative(Path::new(point), carrier).map(|path| path.as_str().to_owned())
         };
         let disk = mount("/", "/srv", Some(7));
         assert_eq!(relative(&disk, "/srv/published/a"), Some("a".to_owned()));
@@ -219,8 +231,16 @@ mod tests {
         for other in [mount("/", "/srv", Some(8)), mount("/", "/srv", None)] {
             assert_eq!(relative(&other, "/srv/published/a"), None, "{other:?} is no peer");
         }
-        let unbindable = Mount { unbindable: true, ..mount("/", "/srv/published/a", None) };
-        assert_eq!(place.relative(&unbindable, &disk), None, "the jail has no copy of it");
+    }
+
+    #[test]
+    fn mounts_at_one_point_have_one_carrier() {
+        let at = |parent: u64, point: &str| Mount { parent, ..mount("/", point, None) };
+        let mut mounts = Table::from([(1, at(0, "/")), (2, at(1, "/a")), (3, at(2, "/a")), (4, at(3, "/a/b"))]);
+        let of = |mounts: &Table, id: u64| carrier(mounts, &mounts[&id]).map(|(id, _)| id);
+        assert_eq!([1, 2, 3, 4].map(|id| of(&mounts, id)), [None, Some(1), Some(1), Some(3)]);
+        mounts.get_mut(&2).expect("a mount").unbindable = true;
+        assert_eq!([2, 3, 4].map(|id| of(&mounts, id)), [None, None, Some(3)], "the jail has no copy of it");
     }
 
     #[test]

@@ -151,6 +151,12 @@ fn another_mount_lies_on_the_target(stand: &mut Stand) -> Result<()> {
         take_away(path)?;
     }
     check_kept(stand, "publish/")?;
+    // The same volume once more is no other mount: it goes with the target.
+    for path in [&directory, &device] {
+        mount_bind(path, path)?;
+    }
+    stand.restart_helper()?;
+    check_kept(stand, "work:")?;
     unpublish(stand, target("d"), target("b"))?;
     delete_both(stand)
 }
