@@ -13,6 +13,7 @@ use crate::state::{Deletion, Kind, Served, Share, State, Strays, Volume, failed,
 use crate::sys::file;
 use crate::sys::loopdevice::MAJOR;
 
+const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
 const NOT_ENFORCED: &str = "sizes are not enforced in this pool: it is configured with quota=none";
 
 /// A volume's settings and how much of it is used. If a target is given, only if the volume is published there.
@@ -31,6 +32,10 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         targets: count(volume.targets.len()),
         condition: Text::default(),
     };
+    if pool.is_shut_down() {
+        usage.condition = Text::new(SHUT_DOWN);
+        return Ok(Reply::Usage(usage));
+    }
     let fail = |errno| failed("inspect volume", id, errno);
     match volume.kind() {
         Kind::Directory => match volume.project {
@@ -100,11 +105,14 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let filesystem = &pool.filesystem;
     let hangs = filesystem.in_progress.hangs_for(Instant::now());
-    let room = match hangs {
-        Some(_) => filesystem.no_room(),
+    let (shut_down, room) = match hangs {
+        Some(_) => (false, filesystem.no_room()),
         None => {
             let _admitted = filesystem.in_progress.admit(name)?;
-            filesystem.room(&pool.config, state.measure(pool)?)
+            match pool.is_shut_down() {
+                true => (true, filesystem.no_room()),
+                false => (false, filesystem.room(&pool.config, state.measure(pool)?)),
+            }
         }
     };
     let full = state.check_number_of_volumes().err();
@@ -117,7 +125,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(pool.deletions.count()),
-        conditions: UpTo::try_from(conditions(pool, full, hangs)).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(pool, full, hangs, shut_down)).unwrap_or_default(),
     }))
 }
 
@@ -130,8 +138,11 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>) -> Vec<Text> {
+fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>, shut_down: bool) -> Vec<Text> {
     let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
+    if shut_down {
+        conditions.push(SHUT_DOWN.to_owned());
+    }
     if let Some(time) = hangs {
         conditions.push(format!(
             "its filesystem does not answer: an operation has waited for {} seconds; see whether it is frozen (fsfreeze) or its disk hangs (dmesg)",

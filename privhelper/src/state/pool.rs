@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{Error, ErrorKind, MountFlags, PoolName, QuotaMode};
 
+use rustix::fs::OFlags;
+
 use super::{Ballast, Deletions, Filesystem, layout, lock};
 use crate::sys::{Errno, Result as SysResult, file};
 
@@ -94,6 +96,12 @@ impl Served {
             *unsynced = false;
         }
         Ok(())
+    }
+
+    /// Whether the pool's filesystem has shut down after an error. It goes on telling how much room it has, and some
+    /// filesystems what they remember; but neither XFS nor ext4 opens a file then.
+    pub fn is_shut_down(&self) -> bool {
+        file::open(&self.directory, layout::MARKER, OFlags::RDONLY).err() == Some(Errno::IO)
     }
 
     /// Whether the pool's sizes are enforced by quotas.

@@ -11,6 +11,7 @@ mod hidden_mounts;
 mod log;
 mod numbers;
 mod second_start;
+mod shutdown;
 mod sick_disk;
 mod space;
 mod targets;
@@ -27,6 +28,7 @@ pub fn cases() -> Vec<Case> {
         log::cases(),
         numbers::cases(),
         second_start::cases(),
+        shutdown::cases(),
         sick_disk::cases(),
         space::cases(),
         targets::cases(),

@@ -1,0 +1,120 @@
+//! A pool whose filesystem shuts down after an error of its disk: what it holds is unpublished all the same.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, MountFlags, PoolName, PoolStatus, Reply, Request, Usage};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::leaks;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::setting::{PoolFilesystem, Setting};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    a_pool_that_has_shut_down_is_unpublished_and_mended: Bare + Kernel,
+}
+
+const SIZE: u64 = 16 << 20;
+
+fn a_pool_that_has_shut_down_is_unpublished_and_mended(stand: &mut Stand) -> Result<()> {
+    for filesystem in [PoolFilesystem::Xfs, PoolFilesystem::Ext4] {
+        let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+        let directory = stand.work().join("pools").join(filesystem.name());
+        stand.pools = vec![Pool::make(&setting, stand.templates(), &directory, filesystem.name())?];
+        stand.start_helper()?;
+        shut_down(stand, &setting).with_context(|| filesystem.name())?;
+        leaks::check(stand)?;
+        stand.kill_helper()?;
+        mounts::unmount_all(&directory)?;
+        // What is left in the pool was looked for; the directory is none any more.
+        stand.pools.clear();
+    }
+    Ok(())
+}
+
+fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
+    let helper = stand.helper()?;
+    let pool: PoolName = stand.pool().name.parse()?;
+    let directory = stand.pool().directory.clone();
+    for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))] {
+        helper.ask(&Request::Create { volume: volume(id), pool: pool.clone(), spec })?;
+    }
+    let (a, b) = (target("work", "a"), target("work", "b"));
+    let flags = MountFlags::default();
+    let bind = Request::BindMount { volume: volume("vol-a"), target: a.clone(), flags, exclusive: false };
+    let detach = Request::LoopDetach { volume: volume("vol-b") };
+    helper.ask(&bind)?;
+    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: b.clone(), exclusive: false })?;
+    let mut file = File::create(stand.target("a/file"))?;
+    file.write_all(b"content")?;
+    file.sync_all()?;
+    drop(file);
+
+    // The emptier is at work before the disk fails, and not still on its way into its jail.
+    let patience = stand.patience(Duration::from_secs(15));
+    helper.ask(&Request::Create { volume: volume("vol-c"), pool: pool.clone(), spec: directory_spec(SIZE) })?;
+    helper.ask(&delete("vol-c"))?;
+    wait::until(patience, || {
+        let left = stand.pool().entries()?;
+        ensure!(left.iter().all(|name| !name.starts_with('.')), "{left:?}");
+        Ok(())
+    })?;
+
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
+    let status = |helper: &HelperClient| -> Result<PoolStatus> {
+        match helper.ask(&Request::PoolStatus { pool: pool.clone() })? {
+            Reply::Pool(status) => Ok(status),
+            other => anyhow::bail!("{other:?}"),
+        }
+    };
+    let says_so =
+        |status: &PoolStatus| status.conditions.as_slice().iter().any(|one| one.as_str().contains("shut down"));
+    let found = status(&helper)?;
+    ensure!(says_so(&found) && found.available == 0 && found.largest_volume == 0, "{found:?}");
+    for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
+        let answer = helper.ask(&Request::Usage { volume: volume(id), target: Some(target.clone()) })?;
+        let Reply::Usage(Usage { condition, .. }) = &answer else { anyhow::bail!("{answer:?}") };
+        ensure!(condition.as_str().contains("shut down"), "{answer:?}");
+    }
+    // It is published still, and a kubelet that has been restarted says so again.
+    helper.ask(&bind)?;
+    denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
+    for _ in 0..2 {
+        helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a.clone() }).context("unmount")?;
+        helper
+            .ask(&Request::RemoveDevice { volume: volume("vol-b"), target: b.clone() })
+            .context("remove the device")?;
+        helper.ask(&detach).context("detach")?;
+    }
+    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
+    ensure!(fs::read_dir(stand.publish_directory())?.count() == 0, "targets are left");
+    ensure!(!loops::all()?.iter().any(|device| device.backing_file.contains("vol-b")), "the device is left");
+
+    // The way out: nothing holds the filesystem any more but the helper itself.
+    stand.kill_helper()?;
+    // Its processes hold the old mount until they have ended.
+    wait::until(patience, || {
+        mounts::unmount_all(&directory)?;
+        mount_image(setting, &directory.with_extension("disk"), &directory)?;
+        fs::read_dir(&directory).map(drop).context("the filesystem that was mounted anew")
+    })?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let found = status(&helper)?;
+    ensure!(!says_so(&found) && found.available > 0, "{found:?}");
+    helper.ask(&bind)?;
+    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    helper.ask(&Request::Unmount { volume: volume("vol-a"), target: a })?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
