@@ -85,13 +85,15 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
     let (caused, answered) = request(stand, point, fault)?;
     let call = point.call.name.as_str();
     let is_message = ["recvfrom", "recvmsg", "sendmsg", "setsockopt"].contains(&call);
+    // Lowering a capability begins with a look at what is raised.
+    let is_capability = ["capget", "capset"].contains(&call);
     // A reply that could not be sent is no answer, and who could not be looked at is not served.
-    if !answered && !is_message && call != "capset" && point.operation.actor != Actor::Accepting {
+    if !answered && !is_message && !is_capability && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");
     }
     // A capability that cannot be lowered again must not stay raised, and nothing is served without an emptier. Most of
     // the errors never come from accept4.
-    if ["capset", "accept4"].contains(&call) || is_message && point.operation.is_in_background() {
+    if is_capability || call == "accept4" || is_message && point.operation.is_in_background() {
         let moment = stand.patience(Duration::from_millis(500));
         if stand.running_helper()?.wait(moment).is_ok() {
             stand.start_helper()?;
