@@ -37,7 +37,7 @@ fn main() -> ExitCode {
 fn serve(config: &Config) -> Result<(), String> {
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make)?;
-    host::mark_new_pools(config, &mut host);
+    host::mark_and_wait(config, &mut host);
     let mut jail = jail::enter(&host)?;
     jail::claim_pools(config, &mut host, &mut jail)?;
     proof::prove(&host, &jail)?;

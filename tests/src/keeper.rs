@@ -142,7 +142,7 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
 fn thaw(work: &Path) {
     for mount in mounts::below(work).into_iter().flatten() {
         // Most are not frozen.
-        let _ = Command::new("fsfreeze").arg("-u").arg(&mount.point).output();
+        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&mount.point).output();
     }
 }
 

@@ -77,14 +77,15 @@ pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     Ok(Host { loop_control, pools, publish, sockets, traces })
 }
 
-/// Marks the new pools. What goes wrong is in the pool's own entry.
-pub fn mark_new_pools(config: &Config, host: &mut Host) {
+/// Marks the new pools, and waits until no other helper serves any. What goes wrong is in the pool's own entry.
+pub fn mark_and_wait(config: &Config, host: &mut Host) {
     for (pool, entry) in config.pools.iter().zip(&mut host.pools) {
-        if let Ok(found) = entry
-            && !found.marked
-            && let Err(errno) = marker::make(&found.directory.descriptor, Some(&pool.name))
-        {
-            *entry = Err(format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
+        let Ok(HostPool { directory, marked, .. }) = entry else { continue };
+        let directory = &directory.descriptor;
+        let made = if *marked { Ok(()) } else { marker::make(directory, Some(&pool.name)) };
+        let made = made.map_err(|errno| format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
+        if let Err(complaint) = made.and_then(|()| marker::wait_until_free(directory, pool)) {
+            *entry = Err(complaint);
         }
     }
 }

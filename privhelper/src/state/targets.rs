@@ -103,6 +103,16 @@ impl PublishDirectory {
         self.walk(path, &mut directory).map_err(|errno| Obstacle { errno, directory })
     }
 
+    /// Whether nothing is mounted at a path, for certain. A mount goes along when something on the way to it is renamed,
+    /// so that is certain only where nobody but root can rename anything.
+    pub fn is_free(&self, path: &RelativePath) -> bool {
+        let parent = self.open_parent(path).map_err(|obstacle| obstacle.errno);
+        match parent.and_then(|parent| file::status_at(parent, path.split_last().1)) {
+            Ok(status) => !status.mount_root,
+            Err(errno) => errno == Errno::NOENT,
+        }
+    }
+
     fn walk(&self, path: &RelativePath, shown: &mut String) -> Result<OwnedFd, Errno> {
         let mut directory = file::open_below(self.root.as_fd(), "")?;
         let mut names = path.split_last().0.split('/').filter(|name| !name.is_empty());

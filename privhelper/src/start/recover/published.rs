@@ -147,7 +147,10 @@ impl Recovery {
             (named, found) => {
                 let id = named.or(found.map(|(id, ..)| id));
                 if let Some(id) = id.clone() {
-                    self.pin(id, mount, Some(target.clone()));
+                    // What the table has and the jail does not show came while the jail was made: a look at the target
+                    // says nothing about it.
+                    let target = Some(target.clone()).filter(|_| !directory.is_free(&target.path));
+                    self.pin(id, mount, target);
                 }
                 Ok(id)
             }
@@ -179,7 +182,7 @@ impl Recovery {
         match target {
             Some(_) => log::info!("a volume is also mounted volume={id} path={point:?}"),
             None => log::warning!(
-                "a volume is mounted outside the publish directories, and is not deleted before the next start volume={id} path={point:?}"
+                "a volume is mounted where this helper does not see it, and is not deleted before the next start volume={id} path={point:?}"
             ),
         }
         self.state.pins.add(id, Pin { point, target });

@@ -17,7 +17,7 @@ use bulkhead_tests::stand::Stand;
 cases! {
     a_client_written_from_the_page_alone_is_served: Bare + Host,
     hostile_conversations_end_as_the_page_says: Bare + Host,
-    random_packets_leave_nothing: Bare + Kernel,
+    random_packets_leave_nothing: Bare,
     very_many_random_packets_leave_nothing: Bare + Long,
 }
 

@@ -26,14 +26,14 @@ struct Frozen(PathBuf);
 
 impl Frozen {
     fn freeze(pool: &Path) -> Result<Self> {
-        run(Command::new("fsfreeze").arg("-f").arg(pool))?;
+        run(Command::new("fsfreeze").arg("--freeze").arg(pool))?;
         Ok(Self(pool.to_owned()))
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("-u").arg(&self.0)).expect("a frozen filesystem can be thawed");
+        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0)).expect("a frozen filesystem can be thawed");
     }
 }
 

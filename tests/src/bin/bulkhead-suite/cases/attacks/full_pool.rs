@@ -16,9 +16,9 @@ use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, 
 cases! {
     a_pool_and_its_directory_without_room_for_a_longer_name: Kernel + OwnPool,
     an_unfinished_volume_in_a_full_pool: Kernel + OwnPool,
-    deep_directories_with_thousands_of_siblings_in_a_full_pool: Kernel + OwnPool,
+    deep_directories_with_thousands_of_siblings_in_a_full_pool: OwnPool,
     deep_directories_with_thousands_of_siblings_in_a_full_quota: Quota + OwnPool,
-    directories_that_wait_for_each_other_in_a_full_pool: Kernel + OwnPool,
+    directories_that_wait_for_each_other_in_a_full_pool: OwnPool,
 }
 
 const MIB: u64 = 1 << 20;
