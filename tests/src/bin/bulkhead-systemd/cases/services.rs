@@ -35,12 +35,15 @@ cases! {
 }
 
 const UNITS: [Unit; 3] = [SOCKET, HELPER, FRONTEND];
+/// What a systemd that is older than that call says, and means: the helper works without it.
+const NEWER_CALL: &str = "Failed to parse system call, ignoring: statmount";
 
 fn the_units_have_no_mistake(_: &mut Node) -> Result<()> {
     let verify = Command::new("systemd-analyze").arg("verify").args(UNITS.map(Unit::name)).output()?;
     let complaints = String::from_utf8_lossy(&verify.stderr).into_owned();
     // Other units of the machine do not matter here.
-    let ours: Vec<&str> = complaints.lines().filter(|line| line.contains("bulkhead")).collect();
+    let ours = complaints.lines().filter(|line| line.contains("bulkhead") && !line.ends_with(NEWER_CALL));
+    let ours: Vec<&str> = ours.collect();
     ensure!(verify.status.success() && ours.is_empty(), "{complaints}");
     for unit in UNITS {
         ensure!(
