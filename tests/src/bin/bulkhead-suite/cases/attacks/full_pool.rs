@@ -156,7 +156,8 @@ fn delete_in_full_pool(stand: &Stand) -> Result<()> {
 
 fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
-    helper.ask(&create("v0", many_files(16 * MIB)?))?;
+    // ext4 takes a block for each directory.
+    helper.ask(&create("v0", many_files(24 * MIB)?))?;
     let data = stand.pool().volume("v0").join("data");
     make_comb(&data, 2000)?;
     // Deep inside, so that no room is given back before most directories are gone.
