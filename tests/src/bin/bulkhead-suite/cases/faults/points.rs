@@ -18,11 +18,12 @@ pub const ERRORS: [&str; 7] = ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EBUSY", "ER
 /// Calls that an error is not injected into. The runtime makes them, and where the kernel refuses one of them the process
 /// ends, which is a kill; or the kernel never refuses them; or, as with close, it carries them out whatever it returns,
 /// while strace would leave them out.
-const NEVER: [&str; 35] = [
+const NEVER: [&str; 36] = [
     "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "close", "close_range", "execve", "exit", "exit_group",
     "futex", "getegid", "geteuid", "getgid", "getpid", "getppid", "getrandom", "gettid", "getuid", "madvise", "mmap",
-    "mprotect", "mremap", "munmap", "nanosleep", "poll", "restart_syscall", "rt_sigaction", "rt_sigprocmask",
-    "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_tid_address", "sigaltstack", "umask", "uname",
+    "mprotect", "mremap", "munmap", "nanosleep", "poll", "prlimit64", "restart_syscall", "rt_sigaction",
+    "rt_sigprocmask", "rt_sigreturn", "sched_getaffinity", "sched_yield", "set_tid_address", "sigaltstack", "umask",
+    "uname",
 ];
 
 /// Whether the kernel fails this call with errors that the helper can handle.
