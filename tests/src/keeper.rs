@@ -32,7 +32,6 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     }
     if verdict.is_err() {
         print_logs(work);
-        thaw(work);
     }
     // The emptier of a helper that was just stopped ends a moment later. After a failure there is nothing to wait for.
     let grace = if verdict.is_ok() { setting.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
@@ -136,14 +135,6 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
     ensure!(left.is_empty(), "mounts are left over: {left:?}");
     ensure!(looped.is_empty(), "loop devices are left over: {looped:?}");
     Ok(())
-}
-
-/// Thaws what a test has left frozen: nobody who waits for it can be ended, and it cannot be unmounted.
-fn thaw(work: &Path) {
-    for mount in mounts::below(work).into_iter().flatten() {
-        // Most are not frozen.
-        let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&mount.point).output();
-    }
 }
 
 fn print_logs(work: &Path) {

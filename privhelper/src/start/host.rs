@@ -84,7 +84,8 @@ pub fn mark_and_wait(config: &Config, host: &mut Host) {
         let directory = &directory.descriptor;
         let made = if *marked { Ok(()) } else { marker::make(directory, Some(&pool.name)) };
         let made = made.map_err(|errno| format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
-        if let Err(complaint) = made.and_then(|()| marker::wait_until_free(directory, pool)) {
+        // What a predecessor publishes while the jail is made may not show in there.
+        if let Err(complaint) = made.and_then(|()| marker::claim(directory, pool).map(drop)) {
             *entry = Err(complaint);
         }
     }

@@ -40,14 +40,6 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
     }
 }
 
-/// Waits until no other helper serves a pool. What one publishes while the jail is made may not show in there.
-///
-/// # Errors
-/// As [`claim`].
-pub fn wait_until_free(directory: &OwnedFd, pool: &PoolConfig) -> Result<(), String> {
-    claim(directory, pool).map(drop)
-}
-
 /// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. One from outside would
 /// keep the host from unmounting the pool.
 ///

@@ -20,9 +20,10 @@ pub struct Ballast(SysResult<OwnedFd>);
 impl Ballast {
     /// The ballast of a pool, as far as there is room for it.
     pub fn open(pool: impl AsFd) -> Self {
-        let ballast = Self(match file::create(&pool, BALLAST, Mode::RUSR | Mode::WUSR) {
-            Err(Errno::EXIST) => file::open(&pool, BALLAST, OFlags::RDWR),
-            created => created,
+        // Only what must be made is: that waits for ever on a frozen filesystem, and the other pools are to be served.
+        let ballast = Self(match file::open(&pool, BALLAST, OFlags::RDWR) {
+            Err(Errno::NOENT) => file::create(&pool, BALLAST, Mode::RUSR | Mode::WUSR),
+            opened => opened,
         });
         ballast.take();
         ballast

@@ -86,8 +86,9 @@ impl Recovery {
             // The kubelet binds what we published once more, at paths of its own.
             return;
         }
-        let (parent, name) = target.path.split_last();
-        let unmounted = file::open_below(directory.root.as_fd(), parent).and_then(|parent| {
+        let name = target.path.split_last().1;
+        let parent = directory.open_parent(&target.path).map_err(|obstacle| obstacle.errno);
+        let unmounted = parent.and_then(|parent| {
             if !self.is_outlived(&file::status_at(&parent, name)?) {
                 return Ok(false);
             }

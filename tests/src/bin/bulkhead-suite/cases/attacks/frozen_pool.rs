@@ -1,8 +1,6 @@
 //! A pool whose filesystem answers nothing that changes it: the others go on.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -10,32 +8,17 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, volume};
-use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 use rustix::fs::statvfs;
+
+use super::frozen::Frozen;
 
 cases! {
     a_frozen_pool_does_not_keep_others_from_being_emptied: Kernel + Bare,
 }
 
 const MIB: u64 = 1 << 20;
-
-/// A frozen filesystem, until this is dropped.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn freeze(pool: &Path) -> Result<Self> {
-        run(Command::new("fsfreeze").arg("--freeze").arg(pool))?;
-        Ok(Self(pool.to_owned()))
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.0)).expect("a frozen filesystem can be thawed");
-    }
-}
 
 fn create_in(pool: &str, id: &str) -> Result<Request> {
     Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(32 * MIB) })

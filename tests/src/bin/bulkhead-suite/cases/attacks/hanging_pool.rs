@@ -1,8 +1,5 @@
 //! A pool whose filesystem hangs, frozen, while another one is served.
 
-use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -12,41 +9,18 @@ use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_tests::helper::*;
-use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
+
+use super::frozen::Frozen;
 
 cases! {
     creations_that_hang_leave_threads_for_other_pools: Bare,
     creations_that_hang_leave_connections_for_other_pools: Bare,
+    a_start_beside_a_frozen_pool_serves_the_others: Bare,
 }
 
 const SIZE: u64 = 16 << 20;
-
-/// A frozen filesystem. It is thawed by a process of its own, which waits for the end of its input: that comes when this
-/// value is dropped, and also when this process is killed.
-struct Frozen(Child);
-
-impl Frozen {
-    fn freeze(directory: &Path) -> Result<Self> {
-        let mut guard = Command::new("sh");
-        guard
-            .args(["-c", "cat; exec fsfreeze --unfreeze \"$0\""])
-            .arg(directory)
-            .stdin(Stdio::piped())
-            .process_group(0);
-        let frozen = Self(guard.spawn().context("start the process that thaws")?);
-        run(Command::new("fsfreeze").arg("--freeze").arg(directory))?;
-        Ok(frozen)
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        // It closes the input first.
-        let _ = self.0.wait();
-    }
-}
 
 fn two_pools(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
@@ -159,5 +133,21 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
         })?;
         client.delete_volume(csi::delete(id))?;
     }
+    Ok(())
+}
+
+fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<()> {
+    two_pools(stand)?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    stand.helper()?.ask(&bind("vol-a", "a"))?;
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    stand.kill_helper()?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create_in_other("vol-b")?)?;
+    helper.ask(&delete("vol-b"))?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    drop(frozen);
+    helper.ask(&delete("vol-a"))?;
     Ok(())
 }

@@ -4,6 +4,7 @@ use bulkhead_tests::case::Case;
 
 mod connections;
 mod devices;
+mod frozen;
 mod frozen_pool;
 mod full_pool;
 mod hanging_pool;

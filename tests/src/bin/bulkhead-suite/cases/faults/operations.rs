@@ -99,18 +99,22 @@ pub fn device_life() -> [Request; 8] {
     ]
 }
 
-/// The operations on directory volumes, and those on no volume.
-pub fn on_directories() -> Vec<Operation> {
-    let [create, bind, grow, unbind, delete] = directory_life();
-    let [target, _] = targets();
-    let undo = [unbind.clone(), delete.clone()];
-    let operation = |name, before: &[&Request], request: &Request| Operation {
+/// What makes operations of the serving thread, all of which are undone in the same way.
+fn undone_by(undo: Vec<Request>) -> impl Fn(&'static str, &[&Request], &Request) -> Operation {
+    move |name, before, request| Operation {
         name,
         actor: Actor::Serving,
         before: before.iter().copied().cloned().collect(),
         request: request.clone(),
-        undo: undo.to_vec(),
-    };
+        undo: undo.clone(),
+    }
+}
+
+/// The operations on directory volumes, and those on no volume.
+pub fn on_directories() -> Vec<Operation> {
+    let [create, bind, grow, unbind, delete] = directory_life();
+    let [target, _] = targets();
+    let operation = undone_by(vec![unbind.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
     let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
@@ -148,14 +152,7 @@ pub fn in_background() -> Vec<Operation> {
 pub fn on_devices() -> Vec<Operation> {
     let [create, attach, make, grow, resize, remove, detach, delete] = device_life();
     let [_, target] = targets();
-    let undo = [remove.clone(), detach.clone(), delete.clone()];
-    let operation = |name, before: &[&Request], request: &Request| Operation {
-        name,
-        actor: Actor::Serving,
-        before: before.iter().copied().cloned().collect(),
-        request: request.clone(),
-        undo: undo.to_vec(),
-    };
+    let operation = undone_by(vec![remove.clone(), detach.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
     let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
     vec![
