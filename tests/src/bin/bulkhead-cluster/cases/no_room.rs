@@ -1,13 +1,17 @@
 //! A node without room gives a claim back, and the scheduler chooses another node.
 
 use std::fs::File;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on, pod};
 use bulkhead_tests::cluster::{Cluster, audit};
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
 use serde_json::json;
 
 cases! {
@@ -66,6 +70,7 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
     let filler = cluster.agents[0].stand.pool().directory.join(".filler");
     let file = File::create(&filler)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 300 << 20)?;
+    the_helper_has_noticed(&cluster.agents[0].stand)?;
     let before = audit::log(&cluster.access, Some(&node))?.len();
     cluster.create_claim(&on(claim("data", &cluster.class, "300Mi"), &node))?;
     is_given_back(cluster, "data")?;
@@ -75,6 +80,16 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
     ensure!(order[..given_back].contains(&object.as_str()), "the order is {order:?}");
     std::fs::remove_file(filler)?;
     Ok(())
+}
+
+/// The helper measures its pools once a second at most, and until then still creates what they have no room for.
+fn the_helper_has_noticed(stand: &Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let pool = Request::PoolStatus { pool: stand.pool().name.parse()? };
+    wait::until(stand.patience(Duration::from_secs(15)), || match helper.ask(&pool)? {
+        Reply::Pool(status) if status.available < 300 << 20 => Ok(()),
+        other => bail!("{other:?}"),
+    })
 }
 
 fn the_scheduler_chooses_another_node(cluster: &mut Cluster) -> Result<()> {

@@ -100,11 +100,11 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
 
     // The way out: nothing holds the filesystem any more but the helper itself.
     stand.kill_helper()?;
-    // Its processes hold the old mount until they have ended.
+    // Its processes hold the old filesystem until they have ended. ext4 opens directories even then, and no file.
     wait::until(patience, || {
         mounts::unmount_all(&directory)?;
         mount_image(setting, &directory.with_extension("disk"), &directory)?;
-        fs::read_dir(&directory).map(drop).context("the filesystem that was mounted anew")
+        File::open(directory.join(".bulkhead")).map(drop).context("the filesystem that was mounted anew")
     })?;
     stand.start_helper()?;
     let helper = stand.helper()?;
