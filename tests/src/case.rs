@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::scene::Scene;
-use crate::setting::{Phase, Place, Setting};
+use crate::setting::{Phase, Place, PoolFilesystem, Setting};
 use crate::stand::Stand;
 
 /// One test, on a scene: a stand, unless it is about more than a node.
@@ -35,9 +35,10 @@ pub enum Need {
     Bare,
     /// A kernel that enforces sizes: it runs in the machine only.
     Quota,
-    /// Another kernel and each filesystem, because the outcome may depend on them: it runs in every machine as well as
-    /// on the host.
+    /// Another kernel, because the outcome may depend on it: it runs in one machine as well as on the host.
     Kernel,
+    /// Each filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
+    Filesystem,
     /// Programs that the machine does not have: it runs on the host only.
     Host,
     /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
@@ -60,9 +61,12 @@ pub enum Elsewhere {
     NeedsTime,
     /// It belongs to the other phase, or to no phase at all.
     NeedsReboot,
-    /// It runs on the host: nothing about it depends on the kernel or the filesystem, or the machine lacks a program.
+    /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program.
     RunsOnHost,
 }
+
+/// The machine of the cases that need another kernel, by the filesystem of its pools.
+const KERNELS_MACHINE: PoolFilesystem = PoolFilesystem::Xfs;
 
 impl<S: Scene> Case<S> {
     /// Whether it needs this.
@@ -76,14 +80,15 @@ impl<S: Scene> Case<S> {
             Need::Reboot(phase) => Some(*phase),
             _ => None,
         });
-        let on_host_alone = S::RUNS_ON_HOST && !self.needs(Need::Quota) && !self.needs(Need::Kernel);
+        let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota) || self.needs(Need::Filesystem);
+        let in_this_machine = in_every_machine || self.needs(Need::Kernel) && setting.pool_fs == KERNELS_MACHINE;
         match setting.place {
             _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),
             _ if phase.is_some() => None,
             _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
-            Place::Vm if on_host_alone && !setting.everything => Some(Elsewhere::RunsOnHost),
+            Place::Vm if !in_this_machine && !setting.everything => Some(Elsewhere::RunsOnHost),
             _ => None,
         }
     }

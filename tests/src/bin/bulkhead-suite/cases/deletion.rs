@@ -18,16 +18,16 @@ use bulkhead_tests::wait;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, mkdirat, mknodat, openat};
 
 cases! {
-    immutable_and_append_only_files_go: Kernel,
-    deep_trees_go: Kernel,
+    immutable_and_append_only_files_go: Filesystem,
+    deep_trees_go: Filesystem,
     wide_trees_go,
     odd_names_go,
-    special_files_go_and_open_nothing: Kernel,
+    special_files_go_and_open_nothing: Filesystem,
     links_out_of_the_volume_harm_nothing,
     trees_of_other_owners_go,
     a_writer_does_not_keep_a_volume_alive,
     a_name_is_free_as_soon_as_delete_is_answered,
-    a_full_pool_of_directories_goes: Kernel + OwnPool,
+    a_full_pool_of_directories_goes: Filesystem + OwnPool,
     a_mount_taken_away_by_hand_keeps_no_volume_alive,
     room_comes_back: Quota,
     an_open_file_keeps_its_project_until_it_is_closed: Quota,

@@ -26,7 +26,7 @@ cases! {
     the_wrong_capability_is_refused,
     more_than_the_pool_has_is_out_of_range_and_changes_nothing,
     growth_survives_restarts,
-    a_device_grows_under_a_live_writer: Kernel,
+    a_device_grows_under_a_live_writer: Filesystem,
     a_grown_volume_is_still_the_same_when_created_again,
 }
 

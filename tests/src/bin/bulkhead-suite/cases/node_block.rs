@@ -30,8 +30,8 @@ cases! {
     the_kubelets_lock_over_the_device_harms_nothing: Kernel,
     a_dying_device_is_never_doubled: Kernel,
     numbers_are_taken_in_rotation: Kernel,
-    a_new_volume_reads_zeros: Kernel,
-    parameters_choose_block_size_and_sparseness: Kernel,
+    a_new_volume_reads_zeros: Filesystem,
+    parameters_choose_block_size_and_sparseness: Filesystem,
     a_filesystem_on_the_device_can_be_used,
 }
 

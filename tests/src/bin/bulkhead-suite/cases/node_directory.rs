@@ -16,7 +16,7 @@ use bulkhead_tests::stand::Stand;
 use tonic::Code;
 
 cases! {
-    publish_makes_the_target_and_binds_the_volume: Kernel,
+    publish_makes_the_target_and_binds_the_volume: Filesystem,
     publish_again_makes_no_second_mount,
     publish_again_after_restarts_leaves_the_live_mount_alone: Kernel,
     the_same_target_in_another_way_already_exists,

@@ -26,8 +26,8 @@ cases! {
     lists_are_paged_in_order,
     usage_of_a_volume_without_a_target,
     listening_sockets_are_passed_and_kept,
-    growing_never_shrinks: Kernel,
-    a_pool_tells_its_room_and_condition: Kernel,
+    growing_never_shrinks: Filesystem,
+    a_pool_tells_its_room_and_condition: Filesystem,
 }
 
 const SIZE: u64 = 16 << 20;

@@ -14,14 +14,14 @@ use tonic::Code;
 cases! {
     a_directory_volume_has_bytes_and_inodes,
     a_block_volume_has_its_size_at_the_target_and_at_the_global_map_path,
-    condition_is_always_told: Kernel,
+    condition_is_always_told: Filesystem,
     what_is_not_there_is_not_found,
     another_volumes_path_is_not_found,
     missing_fields_are_refused,
     a_device_that_is_not_ours_is_not_found,
     use_is_counted: Quota,
     available_is_never_negative: Quota,
-    a_pool_without_quotas_says_so: Bare + Kernel,
+    a_pool_without_quotas_says_so: Bare + Filesystem,
 }
 
 const SIZE: i64 = 16 * MIB;

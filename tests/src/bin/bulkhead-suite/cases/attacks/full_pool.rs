@@ -14,8 +14,8 @@ use bulkhead_tests::wait;
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, mkdirat, openat, statvfs};
 
 cases! {
-    a_pool_and_its_directory_without_room_for_a_longer_name: Kernel + OwnPool,
-    an_unfinished_volume_in_a_full_pool: Kernel + OwnPool,
+    a_pool_and_its_directory_without_room_for_a_longer_name: Filesystem + OwnPool,
+    an_unfinished_volume_in_a_full_pool: Filesystem + OwnPool,
     deep_directories_with_thousands_of_siblings_in_a_full_pool: OwnPool,
     deep_directories_with_thousands_of_siblings_in_a_full_quota: Quota + OwnPool,
     directories_that_wait_for_each_other_in_a_full_pool: OwnPool,
@@ -159,7 +159,7 @@ fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand
     // ext4 takes a block for each directory.
     helper.ask(&create("v0", many_files(24 * MIB)?))?;
     let data = stand.pool().volume("v0").join("data");
-    make_comb(&data, 2000)?;
+    make_comb(&data, 1000)?;
     // Deep inside, so that no room is given back before most directories are gone.
     let deepest = data.join("d/".repeat(40)).join("file");
     let file = File::create(deepest)?;

@@ -23,8 +23,8 @@ use rustix::thread::set_thread_res_uid;
 
 cases! {
     a_way_that_is_not_roots_alone_is_refused,
-    the_owner_of_a_directory_on_the_way_exchanges_targets: Kernel,
-    the_owner_of_a_directory_on_the_way_exchanges_targets_for_long: Kernel + Long,
+    the_owner_of_a_directory_on_the_way_exchanges_targets,
+    the_owner_of_a_directory_on_the_way_exchanges_targets_for_long: Long,
     a_moved_directory_with_an_empty_one_in_its_place: Kernel,
     a_moved_directory_with_nothing_in_its_place: Kernel,
     a_target_moved_in_another_namespace: Kernel,
