@@ -21,5 +21,6 @@ pub mod scene;
 pub mod setting;
 pub mod stand;
 pub mod strace;
+pub mod takeover;
 pub mod times;
 pub mod wait;

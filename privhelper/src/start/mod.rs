@@ -5,6 +5,7 @@ pub mod directory;
 pub mod filter;
 pub mod host;
 pub mod jail;
+mod landlock;
 pub mod marker;
 mod mountinfo;
 pub mod outside;

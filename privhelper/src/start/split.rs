@@ -7,6 +7,7 @@ use super::directory::Directory;
 use super::filter::{self, Process};
 use super::host::Host;
 use super::jail;
+use super::landlock;
 use super::privileges;
 use crate::sys::{Errno, process, socket};
 use crate::{emptier, log};
@@ -49,6 +50,7 @@ fn live_as_emptier(config: &Config, host: &Host, pool: &Directory, server: &Owne
     socket::close_all_but(&[pool.as_fd(), server.as_fd()])
         .map_err(|errno| format!("cannot close the other descriptors: {errno}"))?;
     privileges::drop_all_but(privileges::EMPTIER)?;
+    landlock::confine_to(&pool)?;
     filter::install(Process::Emptier, config.on_violation)?;
     emptier::run(server, &pool)
 }

@@ -4,6 +4,7 @@
 
 pub mod capability;
 pub mod file;
+pub mod landlock;
 pub mod loopdevice;
 pub mod mount;
 pub mod process;

@@ -15,6 +15,7 @@ mod second_start;
 mod shutdown;
 mod sick_disk;
 mod space;
+mod taken_over;
 mod targets;
 
 /// All of them.
@@ -32,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         shutdown::cases(),
         sick_disk::cases(),
         space::cases(),
+        taken_over::cases(),
         targets::cases(),
     ]
     .concat()

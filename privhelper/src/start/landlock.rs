@@ -1,0 +1,66 @@
+//! What the emptier may do to files. A filter of system calls cannot see the flags of openat2(2) and knows no directory
+//! from another; Landlock can. The serving process does without: rules on files always forbid mounting as well.
+
+use std::os::fd::OwnedFd;
+
+use linux_raw_sys::landlock::{
+    LANDLOCK_ACCESS_FS_IOCTL_DEV as IOCTL_DEV, LANDLOCK_ACCESS_FS_MAKE_DIR as MAKE_DIR,
+    LANDLOCK_ACCESS_FS_READ_DIR as READ_DIR, LANDLOCK_ACCESS_FS_READ_FILE as READ_FILE,
+    LANDLOCK_ACCESS_FS_REFER as REFER, LANDLOCK_ACCESS_FS_REMOVE_DIR as REMOVE_DIR,
+    LANDLOCK_ACCESS_FS_REMOVE_FILE as REMOVE_FILE, LANDLOCK_ACCESS_FS_TRUNCATE as TRUNCATE,
+    LANDLOCK_ACCESS_NET_BIND_TCP as BIND_TCP, LANDLOCK_ACCESS_NET_CONNECT_TCP as CONNECT_TCP,
+    LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET as ABSTRACT_SOCKETS, LANDLOCK_SCOPE_SIGNAL as SIGNALS,
+};
+
+use crate::log;
+use crate::sys::landlock::{self, Handled};
+use crate::sys::{Errno, Result as SysResult};
+
+/// Going through directories and removing; `READ_FILE` to take immutable flags off a file; moving a directory to the top.
+const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | REFER;
+
+/// Leaves the calling thread what it needs to empty volumes below the pool, as far as the kernel can.
+///
+/// # Errors
+/// A sentence, when a kernel that can does not.
+pub fn confine_to(pool: &OwnedFd) -> Result<(), String> {
+    match landlock::version() {
+        Ok(version) if version >= 2 => {
+            confine(pool, version).map_err(|errno| format!("cannot confine the emptier by Landlock: {errno}"))
+        }
+        // Version 1 forbids all moves from one directory to another.
+        Ok(_) | Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+            log::warning!(
+                "an emptier is not confined by Landlock: the kernel is older than 5.19, or starts without it"
+            );
+            Ok(())
+        }
+        Err(errno) => Err(format!("cannot ask the kernel for Landlock: {errno}")),
+    }
+}
+
+fn confine(pool: &OwnedFd, version: i64) -> SysResult<()> {
+    let rules = landlock::forbid(&all(version))?;
+    landlock::allow_below(&rules, pool, TO_EMPTY)?;
+    landlock::enforce(&rules)
+}
+
+/// Everything that a version of Landlock, from the second on, can forbid.
+fn all(version: i64) -> Handled {
+    // Each version's rights follow those of the one before.
+    let newest = match version {
+        ..=2 => REFER,
+        3..=4 => TRUNCATE,
+        5.. => IOCTL_DEV,
+    };
+    let network = if version >= 4 { BIND_TCP | CONNECT_TCP } else { 0 };
+    let scopes = if version >= 6 { ABSTRACT_SOCKETS | SIGNALS } else { 0 };
+    Handled {
+        handled_access_fs: u64::from(newest | newest.wrapping_sub(1)),
+        handled_access_net: network.into(),
+        scoped: scopes.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
