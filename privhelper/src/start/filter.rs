@@ -182,9 +182,9 @@ const SERVER_IF: &[Row] = &[
     Row(mount::STATMOUNT, &[If(2, Eq, 0), If(3, Eq, 0)]),
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
     Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
-    // Project quotas: read one, find the next that there is, set one.
-    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET)]),
+    // Project quotas: find the next that there is, in either way; set one.
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
+    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::XFS_GET_NEXT)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
     // Loop devices: make one that did not exist, remove one; attach, let it refuse writes, look, take a tenant's marks
     // off, grow, detach.

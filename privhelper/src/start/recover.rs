@@ -223,7 +223,7 @@ fn project_of(pool: &Served, directory: &OwnedFd) -> SysResult<Option<ProjectId>
 
 /// A quota that was not written through before a power cut is what the record says again.
 fn restore_quota(pool: &Served, id: &VolumeId, project: ProjectId, wanted: (u64, u64)) -> SysResult<()> {
-    let quota = pool.filesystem.quota(project)?;
+    let quota = pool.filesystem.quota_at_start(project)?;
     if (quota.limit_bytes, quota.limit_inodes) == wanted {
         return Ok(());
     }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use bulkhead_protocol::{Bytes, Error, ErrorKind, Inodes, QuotaMode, VolumeSpec};
 use caps::Capability;
+use linux_raw_sys::general::XFS_SUPER_MAGIC;
 
 use super::cached::Cached;
 use super::ledger::{Ledger, Measured, Room, Share, Space, take_project};
 use super::{InProgress, PoolConfig, failed, lock};
 use crate::sys::Result as SysResult;
 use crate::sys::capability::raise;
-use crate::sys::quota::{self, ProjectId, ProjectQuota};
+use crate::sys::quota::{self, Look, ProjectId, ProjectQuota};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -23,6 +24,8 @@ pub struct Filesystem {
     /// Any directory of it, open.
     root: OwnedFd,
     project_ids: (u32, u32),
+    /// While it is served. Only XFS never complains.
+    look: Look,
     ledger: Mutex<Ledger>,
     capacity: Cached<u64>,
     strays: Cached<Strays>,
@@ -61,7 +64,9 @@ impl Filesystem {
     pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
         let ledger = Mutex::new(Ledger::new(project_ids));
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Cached::new(STRAYS_LAST));
-        Arc::new(Self { root, project_ids, ledger, capacity, strays, in_progress: InProgress::default() })
+        let is_xfs = rustix::fs::fstatfs(&root).is_ok_and(|found| found.f_type == XFS_SUPER_MAGIC.into());
+        let look = if is_xfs { Look::AtOnce } else { Look::Waiting };
+        Arc::new(Self { root, project_ids, look, ledger, capacity, strays, in_progress: InProgress::default() })
     }
 
     /// Adds the share of a volume that was found at start.
@@ -87,7 +92,7 @@ impl Filesystem {
             let mut occupied = images()?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             for project in projects {
-                occupied = occupied.saturating_add(quota::get(&self.root, project)?.used_bytes);
+                occupied = occupied.saturating_add(quota::get(&self.root, self.look, project)?.used_bytes);
             }
             // What is written or freed meanwhile is then counted in neither, rather than in both.
             Ok(self.space()?.free.min(before).saturating_add(occupied))
@@ -163,7 +168,12 @@ impl Filesystem {
     /// What a project uses and may use.
     pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        quota::get(&self.root, project)
+        quota::get(&self.root, self.look, project)
+    }
+
+    /// The same at start, when one filesystem that is frozen must not keep the others from being served.
+    pub fn quota_at_start(&self, project: ProjectId) -> SysResult<ProjectQuota> {
+        quota::get(&self.root, Look::AtOnce, project)
     }
 
     /// Limits a project to so many bytes and inodes; 0 and 0 for no limits.
@@ -178,7 +188,7 @@ impl Filesystem {
         const LAST: u32 = KUBELET_PROJECTS - 1;
         self.strays.get(|| {
             let mut strays = Strays::default();
-            strays.cut = self.walk((1, LAST), |project, found| {
+            strays.cut = self.walk(self.look, (1, LAST), |project, found| {
                 let used = found.used_bytes > 0 || found.used_inodes > 0;
                 if used && !lock(&self.ledger).projects.contains(&project) {
                     strays.first.get_or_insert(project);
@@ -195,7 +205,7 @@ impl Filesystem {
     /// between removing a volume and releasing its quota leaves such projects.
     pub fn sweep(&self) -> SysResult<()> {
         let ours = lock(&self.ledger).projects.clone();
-        self.walk(self.project_ids, |project, found| {
+        self.walk(Look::AtOnce, self.project_ids, |project, found| {
             let idle = found.used_bytes == 0 && found.used_inodes == 0;
             if idle && !found.is_unused() && !ours.contains(&project) {
                 quota::set(&self.root, project, 0, 0)?;
@@ -209,16 +219,17 @@ impl Filesystem {
     /// `true` if there are more.
     fn walk(
         &self,
+        look: Look,
         range: (u32, u32),
-        mut look: impl FnMut(ProjectId, ProjectQuota) -> SysResult<()>,
+        mut visit: impl FnMut(ProjectId, ProjectQuota) -> SysResult<()>,
     ) -> SysResult<bool> {
         const MOST: usize = 100_000;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         let mut from = range.0;
         for _ in 0..MOST {
-            match quota::get_next(&self.root, ProjectId(from))? {
+            match quota::get_next(&self.root, look, ProjectId(from))? {
                 Some((project, found)) if project.0 <= range.1 => {
-                    look(project, found)?;
+                    visit(project, found)?;
                     from = project.0.saturating_add(1);
                 }
                 _ => return Ok(false),

@@ -31,6 +31,15 @@ impl ProjectQuota {
     }
 }
 
+/// What looking at a quota does on a filesystem that is frozen. On any other there is no difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// It waits until the filesystem is thawed, as if it wrote.
+    Waiting,
+    /// It does not wait. ext4 then complains in the kernel's log of each project that it does not have in memory.
+    AtOnce,
+}
+
 /// How far project quotas are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaState {
@@ -44,12 +53,12 @@ pub enum QuotaState {
 
 /// `PRJQUOTA` of linux/quota.h, the kind of quotas that every command names in its low byte (`QCMD`).
 const PROJECT: u32 = 2;
-/// `Q_GETQUOTA`: what one project uses and may use.
-pub const GET: u32 = (0x80_0007 << 8) | PROJECT;
 /// `Q_SETQUOTA`: sets limits.
 pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
-/// `Q_GETNEXTQUOTA`: the same as the first for the next project that the filesystem knows.
+/// `Q_GETNEXTQUOTA`: the next project that the filesystem knows, what it uses and may use.
 pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
+/// `Q_XGETNEXTQUOTA` of linux/dqblk_xfs.h, which ext4 answers too: the same.
+pub const XFS_GET_NEXT: u32 = (0x5809 << 8) | PROJECT;
 /// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 answers too: how far quotas are on.
 const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
 
@@ -60,6 +69,8 @@ const ACCOUNTED: u16 = 0x10;
 const ENFORCED: u16 = 0x20;
 /// Limits are counted in blocks of this size (`QIF_DQBLKSIZE`).
 const BLOCK: u64 = 1024;
+/// XFS counts limits and use in blocks of this size.
+const XFS_BLOCK: u64 = 512;
 
 /// `struct if_nextdqblk` of linux/quota.h; without its last field it is `struct if_dqblk`.
 #[repr(C)]
@@ -75,6 +86,21 @@ struct Block {
     inode_grace: u64,
     valid: u32,
     id: u32,
+}
+
+/// `struct fs_disk_quota` of linux/dqblk_xfs.h, up to the fields that are of no interest here.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct XfsBlock {
+    kind: u32,
+    id: u32,
+    hard_blocks: u64,
+    soft_blocks: u64,
+    hard_inodes: u64,
+    soft_inodes: u64,
+    used_blocks: u64,
+    used_inodes: u64,
+    more: [u64; 7],
 }
 
 /// `struct fs_quota_statv` of linux/dqblk_xfs.h.
@@ -94,31 +120,34 @@ struct XfsState {
 /// Whether project quotas are on.
 pub fn state(filesystem: impl AsFd) -> Result<QuotaState> {
     let mut found = XfsState { version: 1, ..XfsState::default() };
-    // SAFETY: the kernel reads the version and writes one `struct fs_quota_statv` to the pointer; it lives through the call.
-    let called = checked(unsafe {
-        libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), GET_XFS_STATE, 0_u32, &raw mut found)
-    });
-    match called {
-        Ok(_) if found.flags & ENFORCED != 0 => Ok(QuotaState::Enforced),
-        Ok(_) if found.flags & ACCOUNTED != 0 => Ok(QuotaState::Accounted),
-        Ok(_) | Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => Ok(QuotaState::Off),
+    match call(filesystem, GET_XFS_STATE, 0, &mut found) {
+        Ok(()) if found.flags & ENFORCED != 0 => Ok(QuotaState::Enforced),
+        Ok(()) if found.flags & ACCOUNTED != 0 => Ok(QuotaState::Accounted),
+        Ok(()) | Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => Ok(QuotaState::Off),
         Err(errno) => Err(errno),
     }
 }
 
 /// What a project uses and may use; one the filesystem has never heard of uses nothing.
-pub fn get(filesystem: impl AsFd, project: ProjectId) -> Result<ProjectQuota> {
-    match read(filesystem, GET, project.0) {
-        Ok(block) => Ok(quota_of(&block)),
-        Err(Errno::NOENT | Errno::SRCH) => Ok(ProjectQuota::default()),
-        Err(errno) => Err(errno),
-    }
+pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
+    let found = get_next(filesystem, look, project)?;
+    Ok(found.filter(|(id, _)| *id == project).map(|(_, quota)| quota).unwrap_or_default())
 }
 
 /// The first project from `from` on that the filesystem knows.
-pub fn get_next(filesystem: impl AsFd, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
-    match read(filesystem, GET_NEXT, from.0) {
-        Ok(block) => Ok(Some((ProjectId(block.id), quota_of(&block)))),
+pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
+    let found = match look {
+        Look::Waiting => {
+            let mut block = Block::default();
+            call(filesystem, GET_NEXT, from.0, &mut block).map(|()| (ProjectId(block.id), quota_of(&block)))
+        }
+        Look::AtOnce => {
+            let mut block = XfsBlock::default();
+            call(filesystem, XFS_GET_NEXT, from.0, &mut block).map(|()| (ProjectId(block.id), quota_of_xfs(&block)))
+        }
+    };
+    match found {
+        Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT | Errno::SRCH) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -126,17 +155,14 @@ pub fn get_next(filesystem: impl AsFd, from: ProjectId) -> Result<Option<(Projec
 
 /// Sets a project's hard limits; 0 for both takes them away.
 pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -> Result<()> {
-    let block = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
-    // SAFETY: the kernel reads one `struct if_dqblk`, the head of `Block`, from the pointer; it lives through the call.
-    checked(unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), SET, project.0, &raw const block) })
-        .map(drop)
+    let limits = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
+    call(filesystem, SET, project.0, &mut { limits })
 }
 
-fn read(filesystem: impl AsFd, command: u32, id: u32) -> Result<Block> {
-    let mut block = Block::default();
-    // SAFETY: the kernel writes at most one `struct if_nextdqblk`, which `Block` mirrors, to the pointer; it lives through the call.
-    checked(unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut block) })?;
-    Ok(block)
+fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {
+    // SAFETY: the kernel reads and writes no more than the command's structure, which `T` mirrors; it lives through the call.
+    checked(unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut *block) })
+        .map(drop)
 }
 
 fn quota_of(block: &Block) -> ProjectQuota {
@@ -144,6 +170,15 @@ fn quota_of(block: &Block) -> ProjectQuota {
         used_bytes: block.used_bytes,
         used_inodes: block.used_inodes,
         limit_bytes: block.hard_blocks.saturating_mul(BLOCK),
+        limit_inodes: block.hard_inodes,
+    }
+}
+
+fn quota_of_xfs(block: &XfsBlock) -> ProjectQuota {
+    ProjectQuota {
+        used_bytes: block.used_blocks.saturating_mul(XFS_BLOCK),
+        used_inodes: block.used_inodes,
+        limit_bytes: block.hard_blocks.saturating_mul(XFS_BLOCK),
         limit_inodes: block.hard_inodes,
     }
 }

@@ -194,7 +194,7 @@ fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbou
     for (number, allowed) in [(u64::MAX, true), (u64::from(u32::MAX), true), (0, false), (7, false)] {
         assert_eq!(server(libc::SYS_ioctl, &[3, 0x4c80, number]), allowed, "{number:#x}");
     }
-    let commands = [quota::GET, quota::GET_NEXT, quota::SET].map(u64::from);
+    let commands = [quota::GET_NEXT, quota::XFS_GET_NEXT, quota::SET].map(u64::from);
     for command in commands {
         assert!(server(libc::SYS_quotactl_fd, &[3, command]) && !emptier(libc::SYS_quotactl_fd, &[3, command]));
         // The same for users and groups, and the commands beside it.

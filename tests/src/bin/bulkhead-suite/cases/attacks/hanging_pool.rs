@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_tests::helper::*;
+use bulkhead_tests::setting::PoolFilesystem;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
@@ -17,7 +18,8 @@ use super::frozen::Frozen;
 cases! {
     creations_that_hang_leave_threads_for_other_pools: Bare,
     creations_that_hang_leave_connections_for_other_pools: Bare,
-    a_start_beside_a_frozen_pool_serves_the_others: Bare,
+    a_start_beside_a_frozen_pool_serves_the_others: Bare + Filesystem,
+    the_status_of_a_frozen_pool_is_answered: Bare + Filesystem,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -35,7 +37,7 @@ fn create_in_other(id: &str) -> Result<Request> {
 fn status(helper: &HelperClient, pool: &str) -> Result<PoolStatus> {
     match helper.ask(&Request::PoolStatus { pool: pool.parse::<PoolName>()? })? {
         Reply::Pool(status) => Ok(status),
-        other => anyhow::bail!("{other:?} instead of a status"),
+        other => bail!("{other:?} instead of a status"),
     }
 }
 
@@ -150,4 +152,35 @@ fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<(
     drop(frozen);
     helper.ask(&delete("vol-a"))?;
     Ok(())
+}
+
+fn the_status_of_a_frozen_pool_is_answered(stand: &mut Stand) -> Result<()> {
+    two_pools(stand)?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    // No figure is known from before.
+    stand.kill_helper()?;
+    stand.start_helper()?;
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    let mut waiting = Vec::new();
+    wait::until(stand.patience(Duration::from_secs(25)), || {
+        let client = stand.helper()?;
+        client.send(&encode(&Request::PoolStatus { pool: "default".parse()? })?)?;
+        if !client.is_answered(stand.patience(Duration::from_secs(2)))? {
+            waiting.push(client);
+            bail!("{} connections wait", waiting.len());
+        }
+        match decode::<Response>(&client.receive()?.context("the connection is closed")?)? {
+            Ok(Reply::Pool(_)) => Ok(()),
+            other => bail!("{other:?} instead of a status"),
+        }
+    })?;
+    // ext4 looks at quotas only when it is thawed.
+    ensure!(waiting.is_empty() || stand.setting.pool_fs == PoolFilesystem::Ext4, "{} wait", waiting.len());
+    status(&stand.helper()?, "other")?;
+    drop(frozen);
+    for client in waiting {
+        let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;
+        ensure!(matches!(answer, Ok(Reply::Pool(_))), "{answer:?}");
+    }
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
 }
