@@ -11,6 +11,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::stand::Stand;
 
 use self::operations::{Operation, in_background, on_devices, on_directories};
+use self::points::ERRORS;
 use self::points::Extent::{All, Sample};
 
 cases! {
@@ -23,7 +24,9 @@ cases! {
     a_kill_at_every_call_of_the_start: Bare + Long,
     an_error_at_every_call_for_a_directory: Bare + Long,
     an_error_at_every_call_for_a_device: Bare + Long,
-    an_error_at_every_call_of_the_start: Bare + Long,
+    an_error_of_the_disk_at_every_call_of_the_start: Bare + Long,
+    a_lack_of_memory_at_every_call_of_the_start: Bare + Long,
+    an_interruption_at_every_call_of_the_start: Bare + Long,
 }
 
 /// What is done in the background comes last: what fails there is tried again after some seconds only.
@@ -48,7 +51,7 @@ fn an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing(stand: &m
 }
 
 fn an_error_at_any_call_of_the_start_loses_nothing(stand: &mut Stand) -> Result<()> {
-    start::error(stand, Sample(80))
+    start::error(stand, &ERRORS, Sample(80))
 }
 
 fn a_kill_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
@@ -71,6 +74,16 @@ fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
     operation::error(stand, &on_devices(), All(40))
 }
 
-fn an_error_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, All(40))
+// Together these are all errors: at once they would take longer than a case may.
+
+fn an_error_of_the_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["ENOSPC", "EIO", "EROFS"], All(40))
+}
+
+fn a_lack_of_memory_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["EMFILE", "ENOMEM"], All(40))
+}
+
+fn an_interruption_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["EBUSY", "EINTR"], All(40))
 }

@@ -13,7 +13,7 @@ use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
 
 use super::operations::{DEVICE, DIRECTORY, device_life, directory_life, prepare};
-use super::points::{ERRORS, Extent, Tally, can_fail, emptied};
+use super::points::{Extent, Tally, can_fail, emptied};
 
 /// How a start under strace ended.
 enum Started {
@@ -31,10 +31,10 @@ pub fn kill(stand: &mut Stand, extent: Extent) -> Result<()> {
 
 /// Lets calls of the start fail, each with one error at a time. The start is refused with a sentence, or serves and knows
 /// what is published; the next start serves.
-pub fn error(stand: &mut Stand, extent: Extent) -> Result<()> {
+pub fn error(stand: &mut Stand, errors: &[&'static str], extent: Extent) -> Result<()> {
     stand.helper_flags.push("--seccomp=log".to_owned());
     let points = begin(stand)?.into_iter().filter(can_fail);
-    let points = points.flat_map(|call| ERRORS.map(|error| (call.clone(), Fault::Error(error)))).collect();
+    let points = points.flat_map(|call| errors.iter().map(move |error| (call.clone(), Fault::Error(error)))).collect();
     let points = extent.of(stand, points);
     each(stand, points)
 }
@@ -120,7 +120,8 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
     if matches!(started, Ok(Started::Serves)) {
         known = knows_what_is_published(stand).context("the start with the fault");
         // What fails a moment after the start may end it as well.
-        if let Ok(status) = helper.wait(Duration::ZERO) {
+        let moment = if known.is_err() { stand.patience(Duration::from_secs(1)) } else { Duration::ZERO };
+        if let Ok(status) = helper.wait(moment) {
             started = Ok(Started::Ended(status));
         }
     }
@@ -134,9 +135,8 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
         },
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
-    if !matches!(started, Ok(Started::Ended(_))) {
-        helper.kill()?;
-    }
+    // One that ends at this moment needs no killing.
+    let _ = helper.kill();
     let caused = match fault {
         Fault::Kill => matches!(started, Ok(Started::Ended(_))),
         Fault::Error(_) => injected(stand),
