@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -24,6 +24,8 @@ cases! {
     a_dying_device_is_handed_to_a_second_pod: Kernel,
     a_dying_device_is_handed_to_a_second_pod_after_a_kill: Kernel,
     a_tenants_marks_go_when_the_device_is_handed_out_again: Kernel,
+    a_start_leaves_the_nodes_of_others_where_they_are,
+    a_start_unmounts_no_node_where_somebody_else_could_exchange_it,
     an_administrator_detaches_a_device_while_the_helper_is_down: Kernel,
     an_administrator_detaches_a_device_of_a_running_helper,
     devices_of_past_volumes_do_not_pile_up,
@@ -158,6 +160,58 @@ fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(stand: &m
     check_no_volume_comes_into_sight(stand, &node)?;
     check_shows_a(&stand.target("a"))?;
     take_down(stand, &["a"])
+}
+
+/// Makes vol-a, publishes it at `path`, and lets its tenant detach the device while no helper runs.
+fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a", false))?;
+    helper.ask(&publish("vol-a", path))?;
+    let node = node_like(&stand.target(path), &stand.work().join("own-node"))?;
+    let device = only_device(stand)?;
+    attempt(Attempt::Detach, &node, false, &node)?;
+    stand.kill_helper()?;
+    Ok((node, device))
+}
+
+fn a_start_leaves_the_nodes_of_others_where_they_are(stand: &mut Stand) -> Result<()> {
+    let (_, device) = detached(stand, "a")?;
+    // A device manager's node has the same name, on a tmpfs as well, but another mode.
+    let (manager, others) = (stand.work().join("manager"), stand.target("others"));
+    let node = manager.join(format!("loop{}", device.number().context("a loop device without a number")?));
+    fs::create_dir(&manager)?;
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&manager))?;
+    node_like(Path::new(&device.path), &node)?;
+    fs::set_permissions(&node, PermissionsExt::from_mode(0o660))?;
+    File::create_new(&others)?;
+    run(Command::new("mount").arg("--bind").args([&node, &others]))?;
+    stand.start_helper()?;
+    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the helper's node is still mounted");
+    ensure!(mounts::at(&others)?.len() == 1, "a node that is not the helper's is unmounted");
+    mounts::unmount_all(&others)?;
+    mounts::unmount_all(&manager)?;
+    fs::remove_file(others)?;
+    stand.helper()?.ask(&unpublish("vol-a", "a"))?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_start_unmounts_no_node_where_somebody_else_could_exchange_it(stand: &mut Stand) -> Result<()> {
+    let directory = stand.target("directory");
+    fs::create_dir(&directory)?;
+    let (node, _) = detached(stand, "directory/a")?;
+    chown(&directory, Some(4711), None)?;
+    stand.start_helper()?;
+    ensure!(mounts::at(&directory.join("a"))?.len() == 1, "what somebody else could have exchanged is unmounted");
+    let log = stand.running_helper()?.log()?;
+    ensure!(log.contains("cannot unmount the node of a loop device"), "{log}");
+    check_no_volume_comes_into_sight(stand, &node)?;
+    chown(&directory, Some(0), None)?;
+    stand.restart_helper()?;
+    ensure!(mounts::at(&directory.join("a"))?.is_empty(), "the node is still mounted");
+    stand.helper()?.ask(&unpublish("vol-a", "directory/a"))?;
+    stand.helper()?.ask(&delete("vol-a"))?;
+    Ok(fs::remove_dir_all(directory)?)
 }
 
 fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Result<()> {
