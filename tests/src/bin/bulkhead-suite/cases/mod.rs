@@ -16,6 +16,7 @@ mod limits;
 mod many;
 mod node_block;
 mod node_directory;
+mod power_cuts;
 mod protocol;
 mod reboot;
 mod recovery;
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         limits::cases(),
         reboot::cases(),
+        power_cuts::cases(),
     ]
     .concat()
 }

@@ -1,0 +1,347 @@
+//! Power cuts at random moments. The pool's disk is a file, which is cloned while requests are carried out: each clone
+//! is what a disk holds that writes in the order in which it is told to, and whose power is cut at that moment. What was
+//! only in memory is not in it. Then a helper starts on each clone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::random::Random;
+use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    a_power_cut_undoes_nothing_that_was_answered: Bare,
+    a_hundred_power_cuts_on_xfs_undo_nothing_that_was_answered: Bare + Long,
+    a_hundred_power_cuts_on_ext4_undo_nothing_that_was_answered: Bare + Long,
+}
+
+const SIZE: u64 = 1 << 20;
+/// How many threads send requests.
+const WORKERS: usize = 3;
+
+fn a_power_cut_undoes_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
+    cut(stand, PoolFilesystem::Xfs, 2)?;
+    cut(stand, PoolFilesystem::Ext4, 2)
+}
+
+fn a_hundred_power_cuts_on_xfs_undo_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
+    let number = hundred(stand);
+    cut(stand, PoolFilesystem::Xfs, number)
+}
+
+fn a_hundred_power_cuts_on_ext4_undo_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
+    let number = hundred(stand);
+    cut(stand, PoolFilesystem::Ext4, number)
+}
+
+/// The machine's processor is emulated.
+fn hundred(stand: &Stand) -> usize {
+    if stand.setting.place == Place::Host { 100 } else { 10 }
+}
+
+/// What a power cut must not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// A request that is not answered yet may or may not have been carried out.
+    Unsure,
+    /// The volume was deleted.
+    Absent,
+    /// The volume was created.
+    Made {
+        /// It has at least so many bytes.
+        size: u64,
+        /// It was published.
+        used: bool,
+        /// This was written to it, and synced.
+        content: Option<u64>,
+    },
+}
+
+/// What is known of each volume, with the number of changes so far: what has the same number before and after a cut held
+/// all the time.
+type Book = BTreeMap<String, (usize, Known)>;
+
+fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
+    book.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends a request until it is not `Busy` any more, which other programs cause that look at loop devices; it must be granted.
+fn granted(helper: &HelperClient, request: &Request) -> Result<Reply> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match helper.request(request)? {
+            Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            response => return response.map_err(|error| anyhow!("{request:?}: {error}")),
+        }
+    }
+}
+
+fn spec(id: &str) -> VolumeSpec {
+    if is_block(id) { image_spec(SIZE) } else { directory_spec(SIZE) }
+}
+
+fn is_block(id: &str) -> bool {
+    id.starts_with("dev")
+}
+
+fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
+    println!("BULKHEAD_SEED={seed}");
+    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+    // XFS clones a file at once, and no write comes in between.
+    let disks = stand.work().join("disks").join(filesystem.name());
+    fs::create_dir_all(&disks)?;
+    let disk = disks.with_extension("disk");
+    File::create_new(&disk)?.set_len(8 << 30)?;
+    run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&disk))?;
+    mount_image(&Setting { pool_fs: PoolFilesystem::Xfs, ..Setting::on_host(filesystem) }, &disk, &disks)?;
+    let pool = disks.join("pool");
+    stand.pools = vec![Pool::make(&setting, stand.templates(), &pool, "default")?];
+
+    stand.start_helper()?;
+    let books = load(stand, &disks, seed, number)?;
+    stand.kill_helper()?;
+    mounts::unmount_all(&pool)?;
+    for (cut, book) in books.iter().enumerate() {
+        let clone = disks.join(format!("{cut}.disk"));
+        mount_image(&setting, &clone, &pool).with_context(|| format!("cut {cut}"))?;
+        stand.start_helper().with_context(|| format!("start after cut {cut}"))?;
+        check(stand, book).with_context(|| format!("after cut {cut} of {number}"))?;
+        stand.kill_helper()?;
+        mounts::unmount_all(&pool)?;
+        fs::remove_file(clone)?;
+    }
+    stand.pools.clear();
+    mounts::unmount_all(&disks)?;
+    Ok(fs::remove_file(disk)?)
+}
+
+/// Sends requests, and clones the pool's disk so often meanwhile. What is certain at each cut.
+fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Book>> {
+    let (book, done) = (Mutex::new(Book::new()), AtomicBool::new(false));
+    let mut random = Random::new(seed);
+    std::thread::scope(|scope| {
+        let worker = |worker| {
+            let (socket, targets) = (stand.helper_socket(), stand.publish_directory());
+            let random = Random::new(seed ^ (worker as u64 + 1));
+            let mut worker = Worker { socket, targets, book: &book, random, worker };
+            let done = &done;
+            scope.spawn(move || {
+                while !done.load(Relaxed) {
+                    worker.step()?;
+                }
+                worker.end()
+            })
+        };
+        let workers: Vec<_> = (0..WORKERS).map(worker).collect();
+        let mut cuts = || {
+            let mut books = Vec::new();
+            for cut in 0..number {
+                std::thread::sleep(stand.patience(Duration::from_millis(20 + random.below(150) as u64)));
+                let source = File::open(disks.join("pool.disk"))?;
+                let clone = File::create_new(disks.join(format!("{cut}.disk")))?;
+                let mut certain = lock(&book).clone();
+                rustix::fs::ioctl_ficlone(&clone, &source).context("clone the disk")?;
+                let after = lock(&book).clone();
+                certain.retain(|id, known| after.get(id) == Some(known));
+                books.push(certain);
+                if workers.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+                    break;
+                }
+            }
+            anyhow::Ok(books)
+        };
+        let books = cuts();
+        done.store(true, Relaxed);
+        for worker in workers {
+            worker.join().map_err(|_| anyhow!("a worker panicked"))??;
+        }
+        books
+    })
+}
+
+/// Works on volumes of its own.
+struct Worker<'a> {
+    socket: PathBuf,
+    targets: PathBuf,
+    book: &'a Mutex<Book>,
+    random: Random,
+    worker: usize,
+}
+
+impl Worker<'_> {
+    fn helper(&self) -> Result<HelperClient> {
+        HelperClient::welcomed(&self.socket)
+    }
+
+    fn known(&self, id: &str) -> Known {
+        lock(self.book).get(id).map_or(Known::Absent, |(_, known)| *known)
+    }
+
+    fn note(&self, id: &str, known: Known) {
+        let mut book = lock(self.book);
+        let entry = book.entry(id.to_owned()).or_insert((0, known));
+        *entry = (entry.0 + 1, known);
+    }
+
+    fn step(&mut self) -> Result<()> {
+        let kind = if self.random.below(2) == 0 { "dir" } else { "dev" };
+        let id = format!("{kind}-{}-{}", self.worker, self.random.below(2));
+        match (self.known(&id), self.random.below(4)) {
+            (Known::Made { .. }, 0) => self.delete(&id),
+            (Known::Made { size, used, content }, 1) => self.grow(&id, (size, used, content)),
+            (Known::Made { size, .. }, _) => self.publish(&id, size),
+            _ => self.create(&id),
+        }
+    }
+
+    fn create(&self, id: &str) -> Result<()> {
+        self.note(id, Known::Unsure);
+        granted(&self.helper()?, &create(id, spec(id)))?;
+        self.note(id, Known::Made { size: SIZE, used: false, content: None });
+        Ok(())
+    }
+
+    fn delete(&self, id: &str) -> Result<()> {
+        self.note(id, Known::Unsure);
+        granted(&self.helper()?, &delete(id))?;
+        self.note(id, Known::Absent);
+        Ok(())
+    }
+
+    fn grow(&self, id: &str, (size, used, content): (u64, bool, Option<u64>)) -> Result<()> {
+        let size = (size + SIZE).min(4 * SIZE);
+        let request = match is_block(id) {
+            true => Request::GrowImage { volume: volume(id), size: bytes(size) },
+            false => Request::SetQuota { volume: volume(id), size: bytes(size), inodes: 4096.try_into()? },
+        };
+        granted(&self.helper()?, &request)?;
+        self.note(id, Known::Made { size, used, content });
+        Ok(())
+    }
+
+    /// Publishes it, writes to it and unpublishes it.
+    fn publish(&mut self, id: &str, size: u64) -> Result<()> {
+        let helper = self.helper()?;
+        let target = || target("work", id);
+        if is_block(id) {
+            granted(&helper, &Request::LoopAttach { volume: volume(id), read_only: false })?;
+            granted(&helper, &Request::MakeDevice { volume: volume(id), target: target(), exclusive: true })?;
+        } else {
+            granted(&helper, &bind(id, id))?;
+        }
+        self.note(id, Known::Made { size, used: true, content: None });
+        let path = self.targets.join(id);
+        let file = match is_block(id) {
+            true => File::options().write(true).open(path)?,
+            false => File::create(path.join("file"))?,
+        };
+        let number = self.random.below(usize::MAX) as u64;
+        file.write_all_at(&number.to_le_bytes(), 0)?;
+        file.sync_all()?;
+        drop(file);
+        self.note(id, Known::Made { size, used: true, content: Some(number) });
+        if is_block(id) {
+            granted(&helper, &Request::RemoveDevice { volume: volume(id), target: target() })?;
+            granted(&helper, &Request::LoopDetach { volume: volume(id) })?;
+        } else {
+            granted(&helper, &unbind(id, id))?;
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<()> {
+        let ids: Vec<String> = lock(self.book).keys().cloned().collect();
+        let own = |id: &&String| id.split('-').nth(1) == Some(self.worker.to_string().as_str());
+        ids.iter().filter(own).try_for_each(|id| self.delete(id))
+    }
+}
+
+/// Checks what a start after a cut finds, and that all of it can be deleted.
+fn check(stand: &Stand, book: &Book) -> Result<()> {
+    let helper = stand.helper()?;
+    let Reply::Volumes(listed) = helper.ask(&Request::List { after: None, limit: 16 })? else {
+        anyhow::bail!("no list");
+    };
+    let listed: BTreeMap<String, u64> =
+        listed.as_slice().iter().map(|one| (one.volume.to_string(), one.size.get())).collect();
+    for (id, (_, known)) in book {
+        match known {
+            Known::Unsure => {}
+            Known::Absent => ensure!(!listed.contains_key(id), "{id} is back"),
+            Known::Made { size, used, content } => {
+                let found = listed.get(id).with_context(|| format!("{id} is missing: {known:?}"))?;
+                ensure!(found >= size, "{id} has {found} bytes: {known:?}");
+                if *used {
+                    let unused = Request::DeleteUnused { volume: volume(id) };
+                    denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
+                }
+                if let Some(content) = content {
+                    let part = if is_block(id) { "image" } else { "data/file" };
+                    let mut found = [0; 8];
+                    let file = File::open(stand.pool().volume(id).join(part));
+                    file.and_then(|file| file.read_exact_at(&mut found, 0))
+                        .with_context(|| format!("{id}'s content"))?;
+                    ensure!(found == content.to_le_bytes(), "{id} has lost what was written: {known:?}");
+                }
+            }
+        }
+    }
+    let names: Vec<&String> = listed.keys().collect();
+    left(stand, &names).context("what was unfinished")?;
+    for (id, size) in &listed {
+        // It is whole: it is usable, and has its size.
+        let Reply::Usage(usage) = helper.ask(&Request::Usage { volume: volume(id), target: None })? else {
+            anyhow::bail!("no usage");
+        };
+        let condition = usage.condition.as_str();
+        ensure!(condition.is_empty() || condition.contains("not enforced"), "{id}: {condition}");
+        ensure!(usage.spec == VolumeSpec { size: bytes(*size), ..spec(id) }, "{id}: {:?}", usage.spec);
+        granted(&helper, &bind_or_attach(id))?;
+        granted(&helper, &unbind_or_detach(id))?;
+        granted(&helper, &delete(id))?;
+    }
+    left(stand, &[])
+}
+
+fn bind_or_attach(id: &str) -> Request {
+    if is_block(id) { Request::LoopAttach { volume: volume(id), read_only: false } } else { bind(id, id) }
+}
+
+fn unbind_or_detach(id: &str) -> Request {
+    if is_block(id) { Request::LoopDetach { volume: volume(id) } } else { unbind(id, id) }
+}
+
+/// Waits until the pool holds these volumes and nothing else, and has promised nothing else.
+fn left(stand: &Stand, volumes: &[&String]) -> Result<()> {
+    let helper = stand.helper()?;
+    wait::until(stand.patience(Duration::from_secs(15)), || {
+        let entries = stand.pool().entries()?;
+        ensure!(
+            entries.iter().collect::<Vec<_>>() == volumes,
+            "the pool holds {entries:?}, and {volumes:?} are listed"
+        );
+        let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+            anyhow::bail!("no status");
+        };
+        ensure!(status.emptying == 0 && (status.promised == 0) == volumes.is_empty(), "{status:?}");
+        Ok(())
+    })
+}
