@@ -12,12 +12,15 @@ use std::time::{Duration, Instant};
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::identity_server::Identity;
+use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{DeleteVolumeRequest, ProbeRequest};
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{Error, ErrorKind as Kind, HIGHEST_VERSION, Reply, Request, Socket, Welcome};
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, Greeting, creation, done, failure, no_volumes, size, welcome};
+use fake::{Act, FakeHelper, Greeting, creation, done, failure, no_volumes, publication, size, welcome};
+
+const TARGET: &str = "/var/lib/kubelet/pods/0d6f/volumes/kubernetes.io~csi/pvc-x/mount";
 
 fn deletion() -> Call<DeleteVolumeRequest> {
     Call::new(DeleteVolumeRequest { volume_id: "pvc-1".to_owned(), ..DeleteVolumeRequest::default() })
@@ -248,4 +251,34 @@ async fn connections_are_few_and_one_is_left_for_short_requests() {
         assert!(ready(&plugin).await);
     }
     assert!(fake.most_connections.load(Ordering::SeqCst) <= 4);
+}
+
+#[tokio::test]
+async fn deletions_hold_up_neither_publishing_nor_creating() {
+    let hung = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&hung);
+    let fake = FakeHelper::start(move |request| match request {
+        Request::Delete { .. } => {
+            count.fetch_add(1, Ordering::SeqCst);
+            Act::Hang
+        }
+        Request::Create { .. } => size(1 << 30),
+        Request::BindMount { .. } => done(),
+        _ => no_volumes(),
+    });
+    let plugin = fake.plugin();
+    for number in 0..20 {
+        let (plugin, volume_id) = (plugin.clone(), format!("old-{number}"));
+        let request = DeleteVolumeRequest { volume_id, ..DeleteVolumeRequest::default() };
+        tokio::spawn(async move { plugin.delete_volume(Call::new(request)).await });
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(hung.load(Ordering::SeqCst), 2);
+    let others = async {
+        assert!(ready(&plugin).await);
+        plugin.create_volume(Call::new(creation("new"))).await.unwrap();
+        plugin.node_publish_volume(Call::new(publication(false, TARGET))).await.unwrap();
+    };
+    // A deletion that takes longer than 5 s is no longer counted, and then nothing would be shown.
+    tokio::time::timeout(Duration::from_secs(4), others).await.unwrap();
 }

@@ -25,8 +25,12 @@ pub use error::{CallError, Unreachable};
 /// The maximum number of connections, without those that hang. The helper serves five, and four more for each pool.
 const CONNECTIONS: usize = 4;
 
-/// How many of them may be used by requests that allocate space, which can be slow. One always remains for the others.
+/// How many of them may be used by requests that wait for the disk: they allocate space, or are complete only once they
+/// are on it. One always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
+
+/// How many of these may be used by deletions, which come in hundreds and can wait. One remains for creations.
+const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS - 1;
 
 /// When a request takes longer, it hangs: on a filesystem that is frozen, or whose disk does not answer. It goes on, but
 /// others do not wait for it. The helper limits how many hang on one filesystem.
@@ -43,6 +47,7 @@ struct Shared {
     socket: PathBuf,
     any: Semaphore,
     slow: Semaphore,
+    deletions: Semaphore,
     idle: Mutex<Vec<Connection>>,
     link: watch::Sender<Link>,
     wanted: Notify,
@@ -55,6 +60,7 @@ impl Helper {
             socket: socket.into(),
             any: Semaphore::new(CONNECTIONS),
             slow: Semaphore::new(FOR_SLOW_REQUESTS),
+            deletions: Semaphore::new(FOR_DELETIONS),
             idle: Mutex::new(Vec::with_capacity(CONNECTIONS)),
             link: watch::Sender::new(Link::away()),
             wanted: Notify::new(),
@@ -89,6 +95,7 @@ impl Helper {
     async fn exchange(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
+        let deletion = if is_deletion(request) { shared.deletions.acquire().await.ok() } else { None };
         let slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
         let any = shared.any.acquire().await.ok();
         let answer = shared.persist(request);
@@ -96,7 +103,7 @@ impl Helper {
         if let Ok(answer) = timeout(HANGS, &mut answer).await {
             return answer;
         }
-        drop((slow, any));
+        drop((deletion, slow, any));
         answer.await
     }
 }
@@ -194,7 +201,12 @@ impl Shared {
     }
 }
 
-/// Whether a request allocates space in a pool.
+/// Whether a request waits for the disk.
 fn is_slow(request: &Request) -> bool {
-    matches!(request, Request::Create { .. } | Request::GrowImage { .. })
+    is_deletion(request) || matches!(request, Request::Create { .. } | Request::GrowImage { .. })
+}
+
+/// Whether a request deletes a volume.
+fn is_deletion(request: &Request) -> bool {
+    matches!(request, Request::Delete { .. } | Request::DeleteUnused { .. })
 }
