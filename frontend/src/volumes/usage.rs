@@ -57,6 +57,9 @@ impl Measured {
     }
 }
 
+/// How the helper says that a volume is in a pool without quotas.
+const NOT_ENFORCED: &str = "sizes are not enforced in this pool";
+
 fn condition(usage: &Usage, enforced: bool) -> Condition {
     let reported = usage.condition.as_str();
     let message = if !reported.is_empty() {
@@ -66,5 +69,39 @@ fn condition(usage: &Usage, enforced: bool) -> Condition {
     } else {
         format!("pool {} has no quotas: the volume's size is not enforced", usage.pool)
     };
-    Condition { abnormal: !reported.is_empty(), message }
+    // A pool is set up that way on purpose: nothing about it needs attention.
+    let is_notice = !enforced && reported.starts_with(NOT_ENFORCED);
+    Condition { abnormal: !reported.is_empty() && !is_notice, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_protocol::{Bytes, NameHash, Text, VolumeSpec};
+
+    use super::*;
+    use crate::volumes::size::default_inodes;
+
+    fn reported(condition: &str, enforced: bool) -> bool {
+        let size = Bytes::try_from(1 << 30).unwrap();
+        let kind = VolumeKind::Directory { inodes: default_inodes(size), mode: 0o755.try_into().unwrap() };
+        let usage = Usage {
+            pool: "default".parse().unwrap(),
+            spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) },
+            used_bytes: None,
+            available_bytes: None,
+            used_inodes: None,
+            targets: 0,
+            condition: Text::new(condition),
+        };
+        super::condition(&usage, enforced).abnormal
+    }
+
+    #[test]
+    fn a_pool_without_quotas_makes_no_volume_abnormal() {
+        let notice = "sizes are not enforced in this pool: it is configured with quota=none";
+        assert!(!reported(notice, false));
+        assert!(reported(notice, true), "the pool is said to have quotas");
+        assert!(reported("the pool's filesystem has shut down after an error", false));
+        assert!(!reported("", true) && !reported("", false));
+    }
 }

@@ -73,8 +73,7 @@ fn condition_is_always_told(stand: &mut Stand) -> Result<()> {
         csi.node_publish_volume(publish(id, &target, capability))?;
         let condition = csi.node_get_volume_stats(stats(id, &target))?.volume_condition.context("no condition")?;
         ensure!(!condition.message.is_empty(), "{condition:?}");
-        // A device has its size even where nothing enforces a directory's.
-        ensure!(!condition.abnormal || id == "vol-a" && !stand.setting.enforces_sizes(), "{condition:?}");
+        ensure!(!condition.abnormal, "{condition:?}");
         csi.node_unpublish_volume(unpublish(id, &target))?;
         csi.delete_volume(delete(id))?;
     }
@@ -194,7 +193,7 @@ fn a_pool_without_quotas_says_so(stand: &mut Stand) -> Result<()> {
     let bytes = usage_of(&answer, Unit::Bytes)?;
     ensure!((bytes.total, bytes.used, bytes.available) == (SIZE, 0, 0), "{bytes:?}");
     let condition = answer.volume_condition.context("no condition")?;
-    ensure!(condition.message.contains("not enforced"), "{condition:?}");
+    ensure!(condition.message.contains("not enforced") && !condition.abnormal, "{condition:?}");
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
