@@ -101,6 +101,29 @@ async fn a_client_that_goes_away_stops_nothing_half_way() {
 }
 
 #[tokio::test]
+async fn two_pods_that_start_on_one_volume_both_get_it() {
+    let now = Arc::new(Notify::new());
+    let bound = Arc::clone(&now);
+    let first = AtomicBool::new(true);
+    let fake = FakeHelper::start(move |request| match request {
+        Request::BindMount { .. } if first.swap(false, Ordering::SeqCst) => {
+            Act::Later(Arc::clone(&bound), Ok(Reply::Done))
+        }
+        _ => done(),
+    });
+    let plugin = fake.plugin();
+    let publish = |target: &str| plugin.node_publish_volume(Call::new(publication(false, target)));
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        now.notify_one();
+    };
+    let other = MOUNT.replace("/pods/", "/pods/1");
+    let (one, two, ()) = tokio::join!(publish(MOUNT), publish(&other), end);
+    one.unwrap();
+    two.unwrap();
+}
+
+#[tokio::test]
 async fn unpublishing_asks_for_what_the_path_suggests() {
     let fake = FakeHelper::start(|_| done());
     let plugin = fake.plugin();

@@ -20,7 +20,7 @@ impl Volumes {
         path: Option<&str>,
         mode: Option<Mode>,
     ) -> Result<Bytes, Fault> {
-        let _guard = self.in_flight.enter(&volume)?;
+        let _guard = self.in_flight.enter(&volume).await?;
         let target = match path {
             Some(path) => Some(self.published_at(path).await?),
             None => None,

@@ -2,15 +2,21 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::{Fault, FaultKind};
 
+/// How long an operation waits for another one on the same volume. Two pods that start together publish their volume
+/// one after the other; a kubelet that is refused comes back only after half a second, and later each time.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The volumes on which an operation is in progress.
 #[derive(Clone, Default)]
-pub(super) struct InFlight(Arc<Shared>);
+pub struct InFlight(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -20,20 +26,34 @@ struct Shared {
 
 /// The right to change one volume, until it is dropped.
 #[must_use]
-pub(super) struct Guard {
+pub struct Guard {
     shared: Arc<Shared>,
     volume: VolumeId,
 }
 
 impl InFlight {
-    /// The right to change `volume`; refused while another operation has it.
-    pub(super) fn enter(&self, volume: &VolumeId) -> Result<Guard, Fault> {
-        if self.0.volumes().insert(volume.clone()) {
-            Ok(Guard { shared: Arc::clone(&self.0), volume: volume.clone() })
-        } else {
+    /// The right to change `volume`; refused if another operation keeps it for long.
+    pub(super) async fn enter(&self, volume: &VolumeId) -> Result<Guard, Fault> {
+        timeout(PATIENCE, self.turn(volume)).await.map_err(|_| {
             let message = format!("another operation on volume {volume} is in progress; try again");
-            Err(Fault::new(FaultKind::Typed(ErrorKind::Busy), message))
+            Fault::new(FaultKind::Typed(ErrorKind::Busy), message)
+        })
+    }
+
+    async fn turn(&self, volume: &VolumeId) -> Guard {
+        loop {
+            let ended = self.0.ended.notified();
+            if let Some(guard) = self.try_enter(volume) {
+                return guard;
+            }
+            ended.await;
         }
+    }
+
+    /// The right to change `volume`, unless another operation has it.
+    pub fn try_enter(&self, volume: &VolumeId) -> Option<Guard> {
+        let is_free = self.0.volumes().insert(volume.clone());
+        is_free.then(|| Guard { shared: Arc::clone(&self.0), volume: volume.clone() })
     }
 
     /// Waits until no operation is in progress.
@@ -65,14 +85,28 @@ impl Drop for Guard {
 mod tests {
     use super::*;
 
-    #[test]
-    fn one_at_a_time_and_again_afterwards() {
+    #[tokio::test]
+    async fn one_at_a_time_and_again_afterwards() {
         let in_flight = InFlight::default();
         let (one, other): (VolumeId, VolumeId) = ("vol-1".parse().unwrap(), "vol-2".parse().unwrap());
-        let guard = in_flight.enter(&one).unwrap();
-        assert!(in_flight.enter(&one).err().unwrap().is(ErrorKind::Busy));
-        let _other = in_flight.enter(&other).unwrap();
+        let guard = in_flight.enter(&one).await.unwrap();
+        assert!(in_flight.try_enter(&one).is_none());
+        assert!(in_flight.enter(&one).await.err().unwrap().is(ErrorKind::Busy));
+        let _other = in_flight.enter(&other).await.unwrap();
         drop(guard);
-        let _again = in_flight.enter(&one).unwrap();
+        let _again = in_flight.enter(&one).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn one_that_comes_a_little_early_waits() {
+        let in_flight = InFlight::default();
+        let volume: VolumeId = "vol-1".parse().unwrap();
+        let guard = in_flight.enter(&volume).await.unwrap();
+        let end = async {
+            tokio::time::sleep(PATIENCE / 10).await;
+            drop(guard);
+        };
+        let (second, ()) = tokio::join!(in_flight.enter(&volume), end);
+        let _second = second.unwrap();
     }
 }

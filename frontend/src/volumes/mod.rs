@@ -25,11 +25,11 @@ use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
 
 use crate::helper::Helper;
 use conditions::Conditions;
-use in_flight::InFlight;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use capacity::Capacity;
 pub use fault::{Fault, FaultKind};
+pub use in_flight::{Guard, InFlight};
 pub use list::Page;
 pub use name::identify;
 pub use parameters::Parameters;

@@ -36,7 +36,7 @@ impl Volumes {
     pub async fn provision(&self, new: NewVolume) -> Result<Provisioned, Fault> {
         let (volume, name_hash) = identify(&new.name)?;
         let size = new.range.choose()?;
-        let _guard = self.in_flight.enter(&volume)?;
+        let _guard = self.in_flight.enter(&volume).await?;
         let welcome = self.helper.welcome().await?;
         let pool = new.parameters.pool(welcome.pools.as_slice())?;
         let spec = VolumeSpec { size, kind: new.parameters.kind(new.mode, size), name_hash };

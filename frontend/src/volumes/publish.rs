@@ -11,7 +11,7 @@ impl Volumes {
     /// # Errors
     /// `AlreadyExists` when it is published there with other settings, `InUse` when another target excludes this one.
     pub async fn publish(&self, volume: VolumeId, path: &str, access: Access) -> Result<(), Fault> {
-        let _guard = self.in_flight.enter(&volume)?;
+        let _guard = self.in_flight.enter(&volume).await?;
         let target = self.target(&volume, path).await?;
         match access {
             Access::Directory { sharing, flags } => self.bind(volume, target, flags, sharing).await,
@@ -52,7 +52,7 @@ impl Volumes {
     /// # Errors
     /// `Busy` when it is still open, `Invalid` when the volume is known and the path is below no publish directory.
     pub async fn unpublish(&self, volume: VolumeId, path: &str) -> Result<(), Fault> {
-        let _guard = self.in_flight.enter(&volume)?;
+        let _guard = self.in_flight.enter(&volume).await?;
         let target = match self.target(&volume, path).await {
             Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(()),
             target => target?,

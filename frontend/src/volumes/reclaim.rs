@@ -10,7 +10,7 @@ impl Volumes {
     /// # Errors
     /// `InUse` while it is published.
     pub async fn reclaim(&self, volume: VolumeId) -> Result<(), Fault> {
-        let _guard = self.in_flight.enter(&volume)?;
+        let _guard = self.in_flight.enter(&volume).await?;
         match self.helper.done(Request::Delete { volume }).await.map_err(Fault::from) {
             Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
             outcome => outcome,
