@@ -6,9 +6,9 @@ use std::time::Duration;
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use tower::util::MapResponseLayer;
+use tower::util::{MapFutureLayer, MapResponseLayer};
 
-use super::retry_after;
+use super::{limits, retry_after};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -53,7 +53,9 @@ impl Access {
         // Each controller tries again in its own time, and with the state of that moment.
         config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        let builder = ClientBuilder::try_from(config)?.with_layer(&MapResponseLayer::new(retry_after::copy_to_body));
+        let builder = ClientBuilder::try_from(config)?
+            .with_layer(&MapFutureLayer::new(limits::in_time))
+            .with_layer(&MapResponseLayer::new(retry_after::copy_to_body));
         Ok((builder.build(), namespace))
     }
 }

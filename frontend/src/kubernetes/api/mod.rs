@@ -1,12 +1,13 @@
 //! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
 //!
-//! From top to bottom, each importing only from those below it: [`access`] ([`retry_after`]), [`events`],
+//! From top to bottom, each importing only from those below it: [`access`] ([`limits`], [`retry_after`]), [`events`],
 //! [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
 pub mod events;
 pub mod failure;
+mod limits;
 pub mod node_identity;
 pub mod pages;
 pub mod request;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 
-/// How long the API server may take to answer a request other than a watch.
-const DEADLINE: Duration = Duration::from_secs(15);
+/// How long the API server may take to answer a request: to all of it, or to the start of a watch.
+pub const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Waits for the API server's answer to `call`, but not forever. `operation` names it in the failure.
 ///

@@ -15,7 +15,7 @@ use super::failure::error_text;
 
 /// How long the API server keeps a watch open, in seconds. It may stay silent all that time, so a dead connection is
 /// noticed only at the end of it.
-const OPEN: u32 = 120;
+pub const OPEN: u32 = 120;
 
 /// The settings of every watch.
 pub fn config() -> Config {
