@@ -10,11 +10,14 @@ use super::failure::Failure;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
+/// The longest delay while the API server or the helper is away.
+const LONGEST_IN_OUTAGE: Duration = Duration::from_secs(12);
+
 /// The first delay after a conflict.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// The longest that a watch stays interrupted of its own accord.
-const LONGEST_INTERRUPTION: Duration = Duration::from_secs(30);
+const LONGEST_INTERRUPTION: Duration = Duration::from_millis(7500);
 
 /// After this long without an interruption the next one counts as the first.
 const CALM: Duration = Duration::from_secs(120);
@@ -26,7 +29,8 @@ pub fn retry_delay(failures: u32, failure: &Failure) -> Duration {
     } else {
         // After a conflict the object's new state is on its way, unless the watch that brings it is interrupted.
         let first = if failure.is_conflict() { AFTER_CONFLICT } else { FIRST };
-        doubled(first, failures.saturating_sub(1)).min(LONGEST)
+        let longest = if failure.is_outage() { LONGEST_IN_OUTAGE } else { LONGEST };
+        doubled(first, failures.saturating_sub(1)).min(longest)
     };
     delay.max(failure.retry_after().unwrap_or_default()) + jitter(delay / 4)
 }
@@ -71,16 +75,40 @@ fn doubled(first: Duration, times: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_protocol::ErrorKind;
+
     use super::*;
-    use crate::volumes::Fault;
+    use crate::volumes::{Fault, FaultKind};
+
+    fn status(code: u16, reason: &str, seconds: u32) -> Failure {
+        let details = serde_json::json!({ "retryAfterSeconds": seconds });
+        let status = serde_json::json!({ "code": code, "reason": reason, "message": "", "details": details });
+        let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
+        Failure::Api { operation: "testing", error }
+    }
 
     #[test]
     fn longer_each_time_up_to_five_minutes() {
-        let failure = Failure::NoAnswer { operation: "testing", waited: Duration::ZERO };
+        let failure = Failure::Volume(Fault::new(FaultKind::Typed(ErrorKind::Busy), "busy"));
         for (failures, expected) in (1..).zip([1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]) {
             let delay = retry_delay(failures, &failure).as_secs_f64();
             assert!((f64::from(expected)..=1.25 * f64::from(expected)).contains(&delay), "{expected}: {delay}");
         }
+    }
+
+    #[test]
+    fn after_an_outage_no_work_waits_for_minutes() {
+        let unavailable = status(503, "ServiceUnavailable", 0);
+        let unreachable =
+            Failure::Api { operation: "testing", error: Box::new(kube::Error::Service("connection refused".into())) };
+        let hanging = Failure::NoAnswer { operation: "testing", waited: Duration::ZERO };
+        let without_helper = Failure::Volume(Fault::new(FaultKind::Away, "away"));
+        for outage in [unavailable, unreachable, hanging, without_helper] {
+            assert!(retry_delay(1, &outage) < Duration::from_secs(2), "{outage}");
+            assert!(retry_delay(1000, &outage) <= Duration::from_secs(15), "{outage}");
+        }
+        let mut interruptions = Interruptions::default();
+        assert!((0..20).all(|_| interruptions.next().unwrap() <= Duration::from_secs(15)));
     }
 
     #[test]
@@ -91,12 +119,6 @@ mod tests {
 
     #[test]
     fn the_server_may_ask_for_more_time_and_a_conflict_needs_none() {
-        let status = |code, reason: &str, seconds| {
-            let details = serde_json::json!({ "retryAfterSeconds": seconds });
-            let status = serde_json::json!({ "code": code, "reason": reason, "message": "", "details": details });
-            let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
-            Failure::Api { operation: "testing", error }
-        };
         assert!(retry_delay(1, &status(429, "TooManyRequests", 17)) >= Duration::from_secs(17));
         let conflict = status(409, "Conflict", 0);
         assert!(retry_delay(1, &conflict) < Duration::from_secs(1));
@@ -106,9 +128,9 @@ mod tests {
     #[test]
     fn interruptions_grow_whatever_the_watcher_thinks() {
         let mut interruptions = Interruptions::default();
-        for expected in [1, 2, 4, 8, 16, 30, 30] {
+        for expected in [1.0, 2.0, 4.0, 7.5, 7.5] {
             let delay = interruptions.next().unwrap().as_secs_f64();
-            assert!((f64::from(expected)..=2.0 * f64::from(expected)).contains(&delay), "{expected}: {delay}");
+            assert!((expected..=2.0 * expected).contains(&delay), "{expected}: {delay}");
             interruptions.reset();
         }
     }

@@ -73,6 +73,16 @@ impl Failure {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
+    /// Whether the API server or the helper is away. That passes for all work at once, and then none of it must wait long.
+    pub fn is_outage(&self) -> bool {
+        match self {
+            Self::NoAnswer { .. } => true,
+            Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500),
+            Self::Volume(fault) => fault.kind == FaultKind::Away,
+            Self::Refused(_) => false,
+        }
+    }
+
     /// How long the API server asks not to be contacted.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;

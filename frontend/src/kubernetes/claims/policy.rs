@@ -13,7 +13,7 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::objects::names::CLAIM_POLICY;
 
 /// How soon to look at the policy again.
-pub const REVIEWED: Duration = Duration::from_secs(300);
+const REVIEWED: Duration = Duration::from_secs(300);
 
 /// How old the policy's binding must be: every API server has it in force by then, so that no claim lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);

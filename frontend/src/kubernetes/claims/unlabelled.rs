@@ -27,7 +27,7 @@ const PERIOD: Duration = Duration::from_secs(1800);
 const MANY: u32 = 5000;
 
 /// How soon to look again after a failure.
-const AFTER_FAILURE: Duration = Duration::from_secs(30);
+const AFTER_FAILURE: Duration = Duration::from_secs(7);
 
 /// When to look.
 #[derive(Default)]

@@ -3,11 +3,13 @@
 //! An admission policy copies the selected node into a label, so that the API server sends an agent only its own
 //! claims. Without that policy the agent watches the metadata of all claims, and drops those of others as they arrive.
 
-use std::future::ready;
+use std::future::{pending, ready};
+use std::time::Duration;
 
 use futures::channel::mpsc::{self, Sender};
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::{SinkExt, Stream, StreamExt, TryStreamExt};
+use futures::{FutureExt, SinkExt, Stream, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
@@ -16,13 +18,16 @@ use kube::{Api, Client};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::policy::{REVIEWED, WatchMode, watch_mode};
+use super::policy::{WatchMode, watch_mode};
 use super::scope::Scope;
-use super::unlabelled;
+use super::unlabelled::{self, Found};
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
 use crate::kubernetes::api::pages::PAGE;
 use crate::kubernetes::api::watch::config;
 use crate::kubernetes::objects::names::CLAIM_POLICY;
+
+/// How soon to review the mode again when the API server has not said what it is.
+const AFTER_FAILURE: Duration = Duration::from_secs(7);
 
 type ClaimEvent = Result<Event<PersistentVolumeClaim>, watcher::Error>;
 
@@ -44,6 +49,8 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
         before = Some(mode);
         let mut events = events(&client, &scope, mode);
         let mut unlabelled = unlabelled::Schedule::default();
+        // It may read many pages of foreign claims: events do not wait for it.
+        let mut finding: Option<BoxFuture<'_, Found>> = None;
         loop {
             tokio::select! {
                 event = events.next() => {
@@ -62,8 +69,11 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
                     }
                     review = next_review;
                 }
-                () = unlabelled.is_due(), if mode == WatchMode::Labelled => {
-                    let found = unlabelled::find(&client, &scope).await;
+                () = unlabelled.is_due(), if mode == WatchMode::Labelled && finding.is_none() => {
+                    finding = Some(unlabelled::find(&client, &scope).boxed());
+                }
+                found = finished(&mut finding) => {
+                    finding = None;
                     unlabelled.plan(&found);
                     for claim in found.free {
                         if sender.send(Ok(Event::Apply(claim))).await.is_err() {
@@ -76,11 +86,19 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
     }
 }
 
+/// The result of `finding`, if anything is being looked for.
+async fn finished(finding: &mut Option<BoxFuture<'_, Found>>) -> Found {
+    match finding {
+        Some(finding) => finding.await,
+        None => pending().await,
+    }
+}
+
 /// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
 async fn current_mode(client: &Client, scope: &Scope, before: Option<WatchMode>) -> (WatchMode, Instant) {
     let (mode, pause) = watch_mode(client, scope).await.unwrap_or_else(|failure| {
         warn!("{failure}");
-        (before.unwrap_or(WatchMode::Everything), REVIEWED)
+        (before.unwrap_or(WatchMode::Everything), AFTER_FAILURE)
     });
     (mode, Instant::now() + pause + jitter(pause))
 }
