@@ -21,14 +21,26 @@ impl Volumes {
     /// # Errors
     /// When they do not select a pool that is served, in which case no such volume could be created either.
     pub async fn capacity(&self, parameters: &Parameters) -> Result<Capacity, Fault> {
-        let welcome = self.helper.welcome().await?;
-        match parameters.pool(welcome.pools.as_slice()) {
-            Ok(pool) => self.room(pool).await,
+        match self.pool(parameters).await {
+            Ok(pool) => self.room(&pool).await,
             Err(fault) => without_broken_pools(fault),
         }
     }
 
-    async fn room(&self, pool: &PoolName) -> Result<Capacity, Fault> {
+    /// The pool that these parameters select.
+    ///
+    /// # Errors
+    /// When they select none that is served.
+    pub async fn pool(&self, parameters: &Parameters) -> Result<PoolName, Fault> {
+        let welcome = self.helper.welcome().await?;
+        parameters.pool(welcome.pools.as_slice()).cloned()
+    }
+
+    /// The space for volumes in `pool`.
+    ///
+    /// # Errors
+    /// When the helper cannot say.
+    pub async fn room(&self, pool: &PoolName) -> Result<Capacity, Fault> {
         match self.helper.pool_status(pool).await.map_err(Fault::from) {
             Ok(status) => {
                 self.conditions.note(pool, status.conditions.as_slice());

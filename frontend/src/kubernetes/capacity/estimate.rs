@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::ErrorKind;
+use bulkhead_protocol::{ErrorKind, PoolName};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::storage_class;
-use crate::volumes::{Capacity, FaultKind};
+use crate::volumes::{Capacity, Fault, FaultKind, Parameters};
 
 /// How long a size that proved impossible is not offered again.
 const RULED_OUT: Duration = Duration::from_secs(60);
+
+/// What was measured in one pass over all classes: a pool that several of them share is measured once.
+pub type Measured = HashMap<PoolName, Capacity>;
 
 /// The estimates, by class.
 #[derive(Debug, Default)]
@@ -28,8 +31,13 @@ impl Estimates {
     ///
     /// # Errors
     /// When the class cannot be served at all, or the helper is unavailable, so that it is unknown.
-    pub async fn of(&self, context: &Context, class: &StorageClass) -> Result<Capacity, Failure> {
-        let measured = match context.volumes.capacity(&storage_class::parameters(class)?).await {
+    pub async fn of(
+        &self,
+        context: &Context,
+        class: &StorageClass,
+        measured: &mut Measured,
+    ) -> Result<Capacity, Failure> {
+        let measured = match measure(context, &storage_class::parameters(class)?, measured).await {
             Ok(capacity) => capacity,
             // Other pools are still to be reported, so this is not an error.
             Err(fault) if matches!(fault.kind, FaultKind::Typed(kind) if kind != ErrorKind::Busy) => {
@@ -60,4 +68,14 @@ impl Estimates {
     fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
         self.impossible.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+async fn measure(context: &Context, parameters: &Parameters, measured: &mut Measured) -> Result<Capacity, Fault> {
+    let pool = context.volumes.pool(parameters).await?;
+    if let Some(capacity) = measured.get(&pool) {
+        return Ok(*capacity);
+    }
+    let capacity = context.volumes.room(&pool).await?;
+    measured.insert(pool, capacity);
+    Ok(capacity)
 }

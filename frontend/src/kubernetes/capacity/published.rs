@@ -5,9 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::object;
-use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::context::Context;
 use crate::volumes::Capacity;
 
 /// Changes that follow one another are published together, this often. The first is published at once: a pod may be
@@ -24,6 +21,8 @@ pub enum Urgency {
     Immediate,
     /// Volumes or classes have changed.
     Changed,
+    /// A change was postponed until now.
+    Due,
     /// It is time to look again.
     Periodic,
 }
@@ -73,49 +72,58 @@ impl Published {
         has_changed
     }
 
-    /// Whether something was written so recently that other changes should wait.
+    /// The uid of the node that the objects belong to.
+    pub fn owner(&self) -> Option<&str> {
+        self.owner.as_deref()
+    }
+
+    /// Whether something was written so recently that other changes should wait, and need not even be measured.
     pub fn is_just_written(&self) -> bool {
         self.written.is_some_and(|written| written.elapsed() < COALESCED)
     }
 
     /// What to do when the class called `class` has that `capacity`.
-    pub fn judge(&self, class: &str, capacity: Capacity, urgency: Urgency, just_written: bool) -> Verdict {
+    pub fn judge(&self, class: &str, capacity: Capacity, urgency: Urgency) -> Verdict {
         match self.capacities.get(class) {
             None => Verdict::Write,
             Some(before) if *before == capacity => Verdict::Keep,
             Some(before) if urgency == Urgency::Periodic && is_drift(*before, capacity) => Verdict::Keep,
-            Some(_) if just_written && urgency != Urgency::Immediate => Verdict::Postpone,
+            // No pod waits for less room.
+            Some(before) if urgency == Urgency::Changed && is_less(*before, capacity) => Verdict::Postpone,
             Some(_) => Verdict::Write,
         }
     }
 
-    /// Writes the capacity of a class.
-    ///
-    /// # Errors
-    /// When the API server does not accept it.
-    pub async fn write(&mut self, context: &Context, class: &str, capacity: Capacity) -> Result<(), Failure> {
-        object::write(context, self.owner.as_deref(), class, capacity).await?;
+    /// The API server has this capacity for a class.
+    pub fn note_written(&mut self, class: &str, capacity: Capacity) {
         self.capacities.insert(class.to_owned(), capacity);
         self.written = Some(Instant::now());
-        Ok(())
     }
 
-    /// Deletes the objects of classes other than `classes`.
-    ///
-    /// # Errors
-    /// When one cannot be deleted.
-    pub async fn keep_only(&mut self, context: &Context, classes: &BTreeSet<String>) -> Result<(), Failure> {
-        if !self.stale_deleted {
-            object::delete_stale(context, classes).await?;
-            self.stale_deleted = true;
-        }
-        let gone: Vec<_> = self.capacities.keys().filter(|class| !classes.contains(*class)).cloned().collect();
-        for class in gone {
-            object::delete(context, &class).await?;
-            self.capacities.remove(&class);
-        }
-        Ok(())
+    /// Whether the objects of an earlier agent are still to be looked for.
+    pub fn has_stale(&self) -> bool {
+        !self.stale_deleted
     }
+
+    /// The objects of an earlier agent are gone.
+    pub fn note_stale_deleted(&mut self) {
+        self.stale_deleted = true;
+    }
+
+    /// The classes other than `classes` whose capacity is published.
+    pub fn beyond(&self, classes: &BTreeSet<String>) -> Vec<String> {
+        self.capacities.keys().filter(|class| !classes.contains(*class)).cloned().collect()
+    }
+
+    /// The object for a class is gone.
+    pub fn note_deleted(&mut self, class: &str) {
+        self.capacities.remove(class);
+    }
+}
+
+/// Whether there is no more room for anything than before.
+fn is_less(before: Capacity, now: Capacity) -> bool {
+    now.available <= before.available && now.largest_volume <= before.largest_volume
 }
 
 /// Whether the difference is one that filesystems cause by themselves, and that need not be published.
@@ -143,20 +151,23 @@ mod tests {
     fn verdicts() {
         let mut published = Published::new(None);
         let drifted = (50 << 30) + 1;
-        assert_eq!(published.judge("a", capacity(50 << 30), Urgency::Periodic, true), Verdict::Write, "the first one");
+        assert_eq!(published.judge("a", capacity(50 << 30), Urgency::Changed), Verdict::Write, "the first one");
         published.capacities.insert("a".to_owned(), capacity(50 << 30));
-        for (available, urgency, just_written, expected) in [
-            (50 << 30, Urgency::Immediate, false, Verdict::Keep),
-            (drifted, Urgency::Periodic, false, Verdict::Keep),
-            (drifted, Urgency::Changed, false, Verdict::Write),
-            (drifted, Urgency::Changed, true, Verdict::Postpone),
-            (drifted, Urgency::Immediate, true, Verdict::Write),
-            (40 << 30, Urgency::Periodic, false, Verdict::Write),
-            (40 << 30, Urgency::Periodic, true, Verdict::Postpone),
+        for (available, urgency, expected) in [
+            (50 << 30, Urgency::Immediate, Verdict::Keep),
+            (drifted, Urgency::Periodic, Verdict::Keep),
+            (drifted, Urgency::Changed, Verdict::Write),
+            (drifted, Urgency::Immediate, Verdict::Write),
+            (40 << 30, Urgency::Changed, Verdict::Postpone),
+            (40 << 30, Urgency::Due, Verdict::Write),
+            (40 << 30, Urgency::Immediate, Verdict::Write),
+            (40 << 30, Urgency::Periodic, Verdict::Write),
         ] {
-            let verdict = published.judge("a", capacity(available), urgency, just_written);
-            assert_eq!(verdict, expected, "{available} {urgency:?} {just_written}");
+            assert_eq!(published.judge("a", capacity(available), urgency), expected, "{available} {urgency:?}");
         }
+        let larger_volumes = Capacity { largest_volume: 45 << 30, ..capacity(40 << 30) };
+        published.capacities.insert("a".to_owned(), capacity(40 << 30));
+        assert_eq!(published.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
     }
 
     #[test]

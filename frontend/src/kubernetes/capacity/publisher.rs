@@ -1,15 +1,16 @@
 //! Publishing the node's capacity, class by class.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use tokio::sync::Mutex;
 use tracing::{debug, info};
 
-use super::estimate::Estimates;
+use super::estimate::{Estimates, Measured};
+use super::object;
 use super::published::{Published, Urgency, Verdict};
+use super::turns::Turns;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
@@ -19,8 +20,9 @@ use crate::volumes::Capacity;
 pub struct CapacityPublisher {
     context: Arc<Context>,
     estimates: Estimates,
-    /// Locked while objects are written.
     published: Mutex<Published>,
+    /// Each class is measured and written by one task at a time, so that the last write is the latest measurement.
+    turns: Turns,
 }
 
 /// How publishing went. A class whose capacity is unknown holds up no other.
@@ -36,7 +38,7 @@ impl CapacityPublisher {
     /// For the node of `context`.
     pub fn new(context: Arc<Context>) -> Self {
         let published = Mutex::new(Published::new(context.node.uid.clone()));
-        Self { context, estimates: Estimates::default(), published }
+        Self { context, estimates: Estimates::default(), published, turns: Turns::default() }
     }
 
     /// Waits until the capacity may have changed.
@@ -49,10 +51,11 @@ impl CapacityPublisher {
     /// # Errors
     /// When the class cannot be served at all, or the helper is unavailable.
     pub async fn estimate(&self, class: &StorageClass) -> Result<Capacity, Failure> {
-        self.estimates.of(&self.context, class).await
+        self.estimates.of(&self.context, class, &mut Measured::new()).await
     }
 
     /// Publishes that a volume of `size` bytes of `class` could not be made, and returns when the API server has it.
+    /// The other classes of the pool follow: a claim is not to wait for them.
     ///
     /// # Errors
     /// When it could not be published.
@@ -60,21 +63,20 @@ impl CapacityPublisher {
         if self.estimate(class).await?.largest_volume >= size {
             self.estimates.rule_out(&class.name_any(), size);
         }
-        let outcome = self.publish(Urgency::Immediate).await;
-        let own = outcome.failures.into_iter().find(|(failed, _)| failed.as_ref() == class.metadata.name.as_ref());
-        own.map_or(Ok(()), |(_, failure)| Err(failure))
+        self.context.capacity_changed.notify_one();
+        self.publish_class(class, Urgency::Immediate, &mut Measured::new()).await.map(drop)
     }
 
     /// Publishes everything again next time, whether or not it has changed here: another client may have changed it.
-    pub async fn invalidate(&self) {
-        self.published.lock().await.invalidate();
+    pub fn invalidate(&self) {
+        self.published().invalidate();
     }
 
     /// Checks whether the node is still the same object.
     pub async fn review_node(&self) {
         match NodeIdentity::review(&self.context.client, &self.context.node.name).await {
             Ok(node) => {
-                if self.published.lock().await.set_owner(node.uid) {
+                if self.published().set_owner(node.uid) {
                     info!(node = %node.name, "the node was registered again: publishing its capacity anew");
                 }
             }
@@ -84,38 +86,70 @@ impl CapacityPublisher {
 
     /// Publishes what has changed.
     pub async fn publish(&self, urgency: Urgency) -> Outcome {
-        let mut published = self.published.lock().await;
-        let context = &*self.context;
-        let classes = context.stores.classes.state_filter(|class| class.provisioner == context.driver.as_str());
-        let just_written = published.is_just_written();
         let mut outcome = Outcome::default();
+        if self.published().is_just_written() {
+            outcome.is_postponed = true;
+            return outcome;
+        }
+        let driver = self.context.driver.as_str();
+        let classes = self.context.stores.classes.state_filter(|class| class.provisioner == driver);
+        let mut measured = Measured::new();
         for class in &classes {
-            let name = class.name_any();
-            let capacity = match self.estimate(class).await {
-                Ok(capacity) => capacity,
-                // No volume of such a class can be made.
-                Err(failure) if failure.is_final() => Capacity::default(),
-                Err(failure) => {
-                    outcome.failures.push((Some(name), failure));
-                    continue;
-                }
-            };
-            match published.judge(&name, capacity, urgency, just_written) {
-                Verdict::Keep => {}
-                Verdict::Postpone => outcome.is_postponed = true,
-                Verdict::Write => match published.write(context, &name, capacity).await {
-                    Ok(()) => {
-                        let Capacity { available, largest_volume: largest, .. } = capacity;
-                        debug!(class = %name, available, largest, "capacity published");
-                    }
-                    Err(failure) => outcome.failures.push((Some(name), failure)),
-                },
+            match self.publish_class(class, urgency, &mut measured).await {
+                Ok(Verdict::Postpone) => outcome.is_postponed = true,
+                Ok(Verdict::Keep | Verdict::Write) => {}
+                Err(failure) => outcome.failures.push((Some(class.name_any()), failure)),
             }
         }
         let names: BTreeSet<_> = classes.iter().map(|class| class.name_any()).collect();
-        if let Err(failure) = published.keep_only(context, &names).await {
+        if let Err(failure) = self.keep_only(&names).await {
             outcome.failures.push((None, failure));
         }
         outcome
+    }
+
+    /// Publishes the capacity of one class, if that is to be done now.
+    async fn publish_class(
+        &self,
+        class: &StorageClass,
+        urgency: Urgency,
+        measured: &mut Measured,
+    ) -> Result<Verdict, Failure> {
+        let name = class.name_any();
+        let _turn = self.turns.of(&name).await;
+        let capacity = match self.estimates.of(&self.context, class, measured).await {
+            Ok(capacity) => capacity,
+            // No volume of such a class can be made.
+            Err(failure) if failure.is_final() => Capacity::default(),
+            Err(failure) => return Err(failure),
+        };
+        let verdict = self.published().judge(&name, capacity, urgency);
+        if verdict == Verdict::Write {
+            let owner = self.published().owner().map(str::to_owned);
+            object::write(&self.context, owner.as_deref(), &name, capacity).await?;
+            self.published().note_written(&name, capacity);
+            let Capacity { available, largest_volume: largest, .. } = capacity;
+            debug!(class = %name, available, largest, "capacity published");
+        }
+        Ok(verdict)
+    }
+
+    /// Deletes the objects of classes other than `classes`.
+    async fn keep_only(&self, classes: &BTreeSet<String>) -> Result<(), Failure> {
+        if self.published().has_stale() {
+            object::delete_stale(&self.context, classes).await?;
+            self.published().note_stale_deleted();
+        }
+        let beyond = self.published().beyond(classes);
+        for class in beyond {
+            let _turn = self.turns.of(&class).await;
+            object::delete(&self.context, &class).await?;
+            self.published().note_deleted(&class);
+        }
+        Ok(())
+    }
+
+    fn published(&self) -> MutexGuard<'_, Published> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

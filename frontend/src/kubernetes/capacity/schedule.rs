@@ -45,7 +45,7 @@ pub async fn run(publisher: &CapacityPublisher) {
         urgency = Urgency::Periodic;
         if outcome.is_postponed {
             next = Instant::now() + COALESCED;
-            urgency = Urgency::Changed;
+            urgency = Urgency::Due;
         }
         if let Some((class, failure)) = outcome.failures.first() {
             warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
@@ -58,19 +58,20 @@ pub async fn run(publisher: &CapacityPublisher) {
             next = next.min(Instant::now() + *soon);
         }
         tokio::select! {
-            () = publisher.change() => {
+            // What changes until a postponed pass is measured in that.
+            () = publisher.change(), if !outcome.is_postponed => {
                 after_change = AFTER_CHANGE.iter();
                 urgency = Urgency::Changed;
             }
             () = sleep_until(next) => {
-                if after_change.next().is_some() {
+                if !outcome.is_postponed && after_change.next().is_some() {
                     urgency = Urgency::Changed;
                 }
             }
         }
         if Instant::now() > rewrite {
             rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
-            publisher.invalidate().await;
+            publisher.invalidate();
         }
     }
 }
