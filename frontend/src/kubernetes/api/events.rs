@@ -1,18 +1,25 @@
 //! Events about claims and PersistentVolumes, with the reasons that operators alert on.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_protocol::DriverName;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 use tokio::sync::mpsc;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::request::request;
 
 /// How many events may wait to be written. One more is lost: no work ever waits for an event.
 const QUEUE: usize = 1024;
+
+/// How many events are written at a time: one that hangs does not hold up the others.
+const CONCURRENCY: usize = 4;
 
 /// The longest note that the API accepts, in bytes (events.k8s.io/v1).
 const LONGEST_NOTE: usize = 1024;
@@ -66,15 +73,20 @@ struct PendingEvent {
 
 /// Accepts events, and never fails.
 #[derive(Clone)]
-pub struct Events(mpsc::Sender<PendingEvent>);
+pub struct Events {
+    pending: mpsc::Sender<PendingEvent>,
+    /// How many events were lost since that was last logged.
+    lost: Arc<AtomicU64>,
+}
 
 impl Events {
     /// Events in the name of `driver` on `node`; a task of the current runtime writes them.
     pub fn new(client: Client, driver: &DriverName, node: &str) -> Self {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (pending, receiver) = mpsc::channel(QUEUE);
+        let lost = Arc::new(AtomicU64::new(0));
         let reporter = Reporter { controller: driver.to_string(), instance: Some(node.to_owned()) };
-        tokio::spawn(write(client, reporter, receiver));
-        Self(sender)
+        tokio::spawn(write(client, reporter, receiver, Arc::clone(&lost)));
+        Self { pending, lost }
     }
 
     /// Publishes an event about `object`.
@@ -82,35 +94,53 @@ impl Events {
         let about = object.object_ref(&());
         let mut note = note.into();
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-        if self.0.try_send(PendingEvent { reason, note, about }).is_err() {
-            debug!(?reason, "an event is lost: too many are waiting to be written");
+        if self.pending.try_send(PendingEvent { reason, note, about }).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<PendingEvent>) {
+async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<PendingEvent>, lost: Arc<AtomicU64>) {
     let mut recorder = Recorder::new(client.clone(), reporter.clone());
     let mut notes: HashMap<(String, Reason), String> = HashMap::new();
-    while let Some(PendingEvent { reason, note, about }) = pending.recv().await {
+    let mut writing = FuturesUnordered::new();
+    loop {
+        let PendingEvent { reason, note, about } = tokio::select! {
+            next = pending.recv(), if writing.len() < CONCURRENCY => match next {
+                Some(event) => event,
+                None => break,
+            },
+            Some(()) = writing.next() => continue,
+        };
+        match lost.swap(0, Ordering::Relaxed) {
+            0 => {}
+            lost => warn!(lost, "events were lost: too many were waiting to be written"),
+        }
         let key = (about.uid.clone().unwrap_or_default(), reason);
         if notes.get(&key).is_some_and(|before| *before != note) {
             // A recorder counts repetitions and keeps the first note: an event with another note is not a repetition.
             recorder = Recorder::new(client.clone(), reporter.clone());
         }
-        let event = Event {
-            type_: reason.event_type(),
-            reason: format!("{reason:?}"),
-            note: Some(note.clone()),
-            action: reason.action().to_owned(),
-            secondary: None,
-        };
-        // A namespace that is being deleted accepts no events, and that is as it should be.
-        if let Err(failure) = request("writing an event", recorder.publish(&event, &about)).await {
-            debug!(?reason, "{failure}");
-        }
+        writing.push(write_one(recorder.clone(), reason, note.clone(), about));
         if notes.len() >= REMEMBERED {
             notes.clear();
         }
         notes.insert(key, note);
+    }
+    // The agent is stopping: what was begun is finished.
+    while writing.next().await.is_some() {}
+}
+
+async fn write_one(recorder: Recorder, reason: Reason, note: String, about: ObjectReference) {
+    let event = Event {
+        type_: reason.event_type(),
+        reason: format!("{reason:?}"),
+        note: Some(note),
+        action: reason.action().to_owned(),
+        secondary: None,
+    };
+    // A namespace that is being deleted accepts no events, and that is as it should be.
+    if let Err(failure) = request("writing an event", recorder.publish(&event, &about)).await {
+        debug!(?reason, "{failure}");
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use tokio::time::Instant;
@@ -17,10 +18,12 @@ use tracing::debug;
 
 use super::node_selection::select;
 use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::claim;
+use crate::quantity::exact;
 use crate::volumes::Capacity;
 
 /// How long a full node waits before it bids; an empty one does not wait.
@@ -36,6 +39,9 @@ const DOUBLED: u32 = 3;
 /// How long until a node without enough room checks again.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(20);
 
+/// When a claim that no node has taken is reported to its owner.
+const UNTAKEN: Duration = Duration::from_secs(60);
+
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
     context: Arc<Context>,
@@ -47,6 +53,26 @@ impl ImmediateBinding {
     /// For `context`'s node, whose capacity `capacity` publishes.
     pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
         Self { context, capacity, rivals: Rivals::default() }
+    }
+
+    /// Tells the claim's owner, once, that this node has no room for it. Nobody knows that no node has, but by then one
+    /// that has would have taken it.
+    fn report_no_room(&self, claim: &PersistentVolumeClaim, largest: u64) {
+        let made = claim.metadata.creation_timestamp.as_ref();
+        let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
+        if age.is_none_or(|age| age < UNTAKEN) {
+            return;
+        }
+        let is_news =
+            self.context.memory.with(claim::uid(claim), |entry| !std::mem::replace(&mut entry.no_room_reported, true));
+        if is_news {
+            let node = &self.context.node.name;
+            let note = format!(
+                "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
+                exact(largest)
+            );
+            self.context.events.publish(claim, Reason::ProvisioningFailed, note);
+        }
     }
 
     /// Bids for `claim` of `class`, or waits until it is time to.
@@ -64,6 +90,7 @@ impl ImmediateBinding {
         let requested = claim::requested_bytes(claim).unwrap_or_default();
         if capacity.is_some_and(|capacity| capacity.largest_volume < requested) {
             memory.with(uid, |entry| entry.bid_at = None);
+            self.report_no_room(claim, capacity.map(|capacity| capacity.largest_volume).unwrap_or_default());
             return Ok(Action::requeue(NO_ROOM_PAUSE + jitter(NO_ROOM_PAUSE)));
         }
         let now = Instant::now();
