@@ -62,7 +62,16 @@ async fn volumes_come_and_go() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(text(&output.stdout), told);
     }
-    assert_eq!(fake.names(), ["Create", "LoopAttach", "MakeDevice", "Delete"]);
+    assert_eq!(fake.names(), ["Create", "LoopAttach", "MakeDevice", "Usage", "Delete"]);
+}
+
+#[tokio::test]
+async fn deleting_a_volume_that_does_not_exist_says_that_there_was_none() {
+    let fake = FakeHelper::start(|_| failure(ErrorKind::NotFound));
+    let socket = serve(&fake);
+    let output = run(socket, &["volume", "delete", "pvc-1"]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "there was no volume pvc-1\n");
 }
 
 #[tokio::test]

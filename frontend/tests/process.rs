@@ -250,6 +250,8 @@ async fn calls_are_logged_and_secrets_are_not() {
     controller.create_volume(request.clone()).await.unwrap();
     let refused = CreateVolumeRequest { parameters: BTreeMap::from([("x".to_owned(), "y".to_owned())]), ..request };
     controller.create_volume(refused).await.unwrap_err();
+    // The log is written a moment after the call is answered.
+    frontend.says("INVALID_ARGUMENT").await;
     let log = frontend.log();
     assert!(!log.contains("hunter2") && !log.contains("password"), "{log}");
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

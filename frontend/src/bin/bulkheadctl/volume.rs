@@ -4,12 +4,13 @@ use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::volume_usage::Unit;
 use bulkhead_frontend::proto::csi::{
-    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, ListVolumesRequest,
-    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume,
-    VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
+    ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
+    NodeUnpublishVolumeRequest, Volume, VolumeCapability,
 };
 use bulkhead_frontend::quantity::Quantity;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::client::{Client, Failure};
 use crate::options::{Create, Publish, VolumeCommand};
@@ -132,9 +133,14 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
 }
 
 async fn delete(mut client: Client, id: String) -> Result<Report, Failure> {
+    // To CSI, a volume that does not exist is a deleted one; to a person, it may be a typing error.
+    let request = ControllerGetVolumeRequest { volume_id: id.clone() };
+    let existing = client.controller.controller_get_volume(request).await;
+    let existed = !existing.is_err_and(|status| status.code() == Code::NotFound);
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..DeleteVolumeRequest::default() };
     client.controller.delete_volume(request).await?;
-    Ok(Report::new(json!({ "id": id }), Table::line(format!("{id} has been deleted"))))
+    let text = if existed { format!("{id} has been deleted") } else { format!("there was no volume {id}") };
+    Ok(Report::new(json!({ "id": id, "existed": existed }), Table::line(text)))
 }
 
 fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapability {
