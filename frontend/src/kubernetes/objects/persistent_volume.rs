@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::ObjectMeta;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
 use super::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FINALIZER, PROVISIONED_BY, PROVISIONER_IDENTITY};
@@ -87,6 +88,15 @@ pub fn volume_handle(object: &PersistentVolume) -> Option<&str> {
 /// The uid of the claim that it is reserved for or bound to.
 pub fn claim_uid(object: &PersistentVolume) -> Option<&str> {
     object.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
+}
+
+/// The claim that it is reserved for or bound to; none if no claim's uid is stated.
+pub fn claim_reference(object: &PersistentVolume) -> Option<ObjectRef<PersistentVolumeClaim>> {
+    let reference = object.spec.as_ref()?.claim_ref.as_ref()?;
+    let uid = reference.uid.clone().filter(|uid| !uid.is_empty())?;
+    let mut claim = ObjectRef::new(reference.name.as_deref()?).within(reference.namespace.as_deref()?);
+    claim.extra.uid = Some(uid);
+    Some(claim)
 }
 
 /// The driver, volume and claim that it brings together. Two objects that agree in these are interchangeable.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use bulkhead_protocol::VolumeId;
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::request::{request, unless_gone};
+use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::objects::names::FINALIZER;
@@ -64,6 +65,9 @@ impl Reclaimer {
         match (persistent_volume::is_deleted_when_released(object), persistent_volume::phase(object)) {
             // A user who deletes the object and removes our finalizer wants the volume to stay.
             (true, "Released") if has_finalizer || !is_being_deleted => {
+                // Without a claim's uid it is not reserved any more: its phase is about to change.
+                let Some(claim) = persistent_volume::claim_reference(object) else { return Ok(()) };
+                self.refuse_if_claimed(object, &claim).await?;
                 self.reclaim(object, &volume).await?;
                 if !is_being_deleted {
                     self.delete(object).await?;
@@ -77,8 +81,35 @@ impl Reclaimer {
             }
             (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
             (false, _) if has_finalizer => self.remove_finalizer(object).await,
+            // It was never in use, or nobody knows whether it was. The volume stays; if it was never published, it is
+            // deleted as an orphan.
+            (true, "Available" | "Pending" | "Failed") if has_finalizer && is_being_deleted => {
+                self.let_go(object).await
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Fails if the claim that `object` was bound to still exists: whatever the object's phase says, its pods may need
+    /// the volume.
+    async fn refuse_if_claimed(
+        &self,
+        object: &PersistentVolume,
+        claim: &ObjectRef<PersistentVolumeClaim>,
+    ) -> Result<(), Failure> {
+        let namespace = claim.namespace.as_deref().unwrap_or_default();
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.context.client.clone(), namespace);
+        let now = request("reading a claim", claims.get_metadata_opt(&claim.name)).await?;
+        if now.is_none_or(|now| now.metadata.uid != claim.extra.uid) {
+            return Ok(());
+        }
+        let refusal = format!(
+            "the volume is released, but its claim {namespace}/{} exists: it is deleted when the claim is gone",
+            claim.name
+        );
+        warn!(object = %object.name_any(), "{refusal}");
+        self.context.events.publish(object, Reason::VolumeFailedDelete, refusal.clone());
+        Err(Failure::Refused(refusal))
     }
 
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
@@ -106,6 +137,14 @@ impl Reclaimer {
     /// Removes our finalizer. Others may be added and removed meanwhile.
     async fn remove_finalizer(&self, object: &PersistentVolume) -> Result<(), Failure> {
         self.patch(object, json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })).await
+    }
+
+    /// The same, unless the object has changed since it was read: it may be in use by now.
+    async fn let_go(&self, object: &PersistentVolume) -> Result<(), Failure> {
+        let patch = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
+        self.patch(object, if_unchanged(object, patch)).await?;
+        warn!(object = %object.name_any(), "deleted before it was bound, or after it failed: its volume is kept");
+        Ok(())
     }
 
     async fn patch(&self, object: &PersistentVolume, patch: Value) -> Result<(), Failure> {

@@ -12,6 +12,7 @@ use super::{FINALIZER, Patch, Rights, UNBOUND, VOLUMES, path_of, with_rights};
 pub const POLICY: &str = "bulkhead-agent-volumes";
 // The messages of its expressions.
 pub const OWN: &str = "an agent may modify only its own driver's volumes on its own node";
+const RELEASED: &str = "an agent may delete a volume only when it is released and its reclaim policy is Delete";
 const NAMED: &str = "an agent may create only volumes named after their claim";
 const SECRET: &str = "an agent may not create a volume that names a secret";
 const LABEL: &str = "an agent may give a new volume its node's label, but none of the control plane's labels";
@@ -24,6 +25,7 @@ cases! {
     on Cluster;
     a_volumes_whole_life_is_granted: Bare,
     only_volumes_of_the_own_node_are_created: Bare,
+    only_released_volumes_are_deleted: Bare,
     a_volume_is_named_after_its_claim: Bare,
     a_new_volume_names_no_secret: Bare,
     a_new_volume_has_only_the_drivers_metadata: Bare,
@@ -59,6 +61,26 @@ fn a_volumes_whole_life_is_granted(cluster: &mut Cluster) -> Result<()> {
         })?;
         agent.delete(&path).granted()?;
         agent.patch(&path, Patch::Strategic, &without_finalizer()).granted()?;
+        Ok(())
+    })
+}
+
+fn only_released_volumes_are_deleted(cluster: &mut Cluster) -> Result<()> {
+    with_rights(cluster, |rights| {
+        let (agent, administrator) = (&rights.agent, &rights.administrator);
+        let policy = |policy: &str| json!({ "spec": { "persistentVolumeReclaimPolicy": policy } });
+        let (claim, path) = rights.bound("data", &rights.here, agent)?;
+        agent.delete(&path).refused_by(POLICY, RELEASED)?;
+        administrator.patch(&path, Patch::Merge, &policy("Retain")).granted()?;
+        administrator.delete(&claim).granted()?;
+        rights.cluster.access.wait(rights.cluster.patience(), "the volume to be released", || {
+            let volume = administrator.get(&path).granted()?;
+            ensure!(volume["status"]["phase"] == "Released", "its status is {}", volume["status"]);
+            Ok(())
+        })?;
+        agent.delete(&path).refused_by(POLICY, RELEASED)?;
+        administrator.patch(&path, Patch::Merge, &policy("Delete")).granted()?;
+        agent.delete(&path).granted()?;
         Ok(())
     })
 }
