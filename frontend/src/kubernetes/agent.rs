@@ -32,7 +32,7 @@ use super::reconcile::{self, Changes};
 use super::volumes::orphans;
 use super::volumes::reclaimer::Reclaimer;
 use crate::server::Shutdown;
-use crate::volumes::{Place, Volumes};
+use crate::volumes::{InFlight, Place, Volumes};
 
 /// How long to wait before trying to reach the API server again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -129,6 +129,7 @@ impl Agent {
             place,
             namespace,
             volumes: self.volumes,
+            making: InFlight::default(),
             stores: Stores { classes, claims, persistent_volumes },
             memory: Memory::default(),
             capacity_changed: Notify::new(),

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::api::events::Events;
 use super::api::node_identity::NodeIdentity;
 use super::memory::Memory;
-use crate::volumes::{Place, Volumes};
+use crate::volumes::{InFlight, Place, Volumes};
 
 /// The base of all controllers. It knows none of them.
 pub struct Context {
@@ -28,6 +28,9 @@ pub struct Context {
     pub namespace: String,
     /// The node's volumes.
     pub volumes: Volumes,
+    /// The volumes that are being made, until the API server has their PersistentVolumes, or that are being judged as
+    /// orphans: never both.
+    pub making: InFlight,
     /// What is watched.
     pub stores: Stores,
     /// Events, to be written.

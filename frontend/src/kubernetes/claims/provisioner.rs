@@ -1,6 +1,7 @@
 //! Making volumes for claims.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -21,7 +22,10 @@ use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::quantity::exact;
-use crate::volumes::Provisioned;
+use crate::volumes::{Provisioned, identify};
+
+/// How soon to look again at a claim whose volume, from an earlier attempt, is just being judged as an orphan.
+const JUDGED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes volumes for claims.
 pub struct Provisioner {
@@ -77,7 +81,7 @@ impl Provisioner {
                 Ok(Action::await_change())
             }
             Decision::Provision => match self.provision(claim, &class).await {
-                Ok(()) => Ok(Action::await_change()),
+                Ok(action) => Ok(action),
                 Err(failure) if failure.is_of_this_node() => {
                     let failure = self.report(claim, failure);
                     self.reschedule(claim, &class).await?;
@@ -89,10 +93,28 @@ impl Provisioner {
         }
     }
 
-    async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
+    async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let context = &*self.context;
-        let provisioned = context.volumes.provision(requested_volume(claim, class)?).await?;
+        let wanted = requested_volume(claim, class)?;
+        // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
+        let Some(_making) = context.making.try_enter(&identify(&wanted.name)?.0) else {
+            return Ok(Action::requeue(JUDGED_PAUSE));
+        };
+        let provisioned = context.volumes.provision(wanted).await?;
+        let outcome = self.record(claim, class, provisioned).await;
+        // A pod waits for the PersistentVolume, and nobody for the capacity.
         context.capacity_changed.notify_one();
+        outcome.map(|()| Action::await_change())
+    }
+
+    /// Creates the PersistentVolume for the volume that was made for `claim`.
+    async fn record(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        provisioned: Provisioned,
+    ) -> Result<(), Failure> {
+        let context = &*self.context;
         let mut object = persistent_volume::describe(&context.driver, &context.place, claim, class, &provisioned);
         match self.standing(claim).await? {
             Standing::Waiting => {}

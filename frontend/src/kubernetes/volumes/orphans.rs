@@ -11,22 +11,25 @@ use std::time::Duration;
 
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
+use kube::runtime::reflector::ObjectRef;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::{list, list_metadata};
+use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, node_affinity, persistent_volume};
+use crate::volumes::Guard;
 
 /// How often volumes are compared with what the API server knows.
 const PERIOD: Duration = Duration::from_secs(600);
 
 /// How long after a failure the comparison is tried again.
-const AFTER_FAILURE: Duration = Duration::from_secs(15);
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
 /// How long work in progress may take before a comparison that was asked for.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -56,7 +59,10 @@ pub async fn run(context: &Context) {
 }
 
 async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
-    for volume in orphans(context, kept).await? {
+    for Suspect { volume, claim, _judging } in orphans(context, kept).await? {
+        if is_wanted_now(context, &volume, claim.as_ref()).await? {
+            continue;
+        }
         match context.volumes.discard(volume.clone()).await {
             Ok(()) => {
                 info!(%volume, "orphaned volume deleted: it was never used, and its claim is gone");
@@ -72,19 +78,33 @@ async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), 
     Ok(())
 }
 
+/// A volume that may be an orphan. As long as this exists, the agent makes no PersistentVolume for it, so that what
+/// was listed after it began stays true of everything that this agent writes.
+struct Suspect {
+    volume: VolumeId,
+    /// Its claim, if that exists but waits for another node.
+    claim: Option<ObjectRef<PersistentVolumeClaim>>,
+    _judging: Guard,
+}
+
 /// The volumes that no object in the API refers to, except those in `kept`.
 ///
 /// First the volumes are listed, then claims, then PersistentVolumes: whatever is made meanwhile is made in this order.
-async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<VolumeId>, Failure> {
-    let mut suspects = unwatched(context).await?;
-    suspects.retain(|volume| !kept.contains(volume));
-    if suspects.is_empty() {
-        return Ok(suspects);
+async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Suspect>, Failure> {
+    let mut volumes = unwatched(context).await?;
+    volumes.retain(|volume| !kept.contains(volume));
+    if volumes.is_empty() {
+        return Ok(Vec::new());
     }
     // Volumes that are just being made are known a little later, without any request to the API server.
     sleep(SETTLING).await;
     let still_unwatched = unwatched(context).await?;
-    suspects.retain(|volume| still_unwatched.contains(volume));
+    volumes.retain(|volume| still_unwatched.contains(volume));
+    let judged = |volume: VolumeId| {
+        let judging = context.making.try_enter(&volume)?;
+        Some(Suspect { volume, claim: None, _judging: judging })
+    };
+    let mut suspects: Vec<_> = volumes.into_iter().filter_map(judged).collect();
     if !suspects.is_empty() {
         remove_claimed(context, &mut suspects).await?;
     }
@@ -92,6 +112,26 @@ async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Volu
         remove_named(context, &mut suspects).await?;
     }
     Ok(suspects)
+}
+
+/// Whether the API server has a use for `volume` at this moment: the lists may be minutes old, and others write as well.
+async fn is_wanted_now(
+    context: &Context,
+    volume: &VolumeId,
+    claim: Option<&ObjectRef<PersistentVolumeClaim>>,
+) -> Result<bool, Failure> {
+    // One that was gone when claims were listed never comes back: another one would have another uid.
+    if let Some(claim) = claim {
+        let claims: Api<PersistentVolumeClaim> =
+            Api::namespaced(context.client.clone(), claim.namespace.as_deref().unwrap_or_default());
+        let now = request("reading a claim", claims.get_opt(&claim.name)).await?;
+        if now.is_some_and(|now| claim_uid(volume) == Some(claim::uid(&now)) && is_for_this_node(context, &now)) {
+            return Ok(true);
+        }
+    }
+    let objects = context.persistent_volumes();
+    let now = request("reading a PersistentVolume", objects.get_opt(volume.as_str())).await?;
+    Ok(now.is_some_and(|now| names(context, &now, volume)))
 }
 
 /// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.
@@ -115,30 +155,41 @@ async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
 }
 
 /// Removes the volumes whose claims exist.
-async fn remove_claimed(context: &Context, suspects: &mut Vec<VolumeId>) -> Result<(), Failure> {
+async fn remove_claimed(context: &Context, suspects: &mut Vec<Suspect>) -> Result<(), Failure> {
     let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());
     let mut claims = pin!(list_metadata("listing all claims", claims, None));
     while let Some(partial) = claims.try_next().await? {
         let claim = PersistentVolumeClaim { metadata: partial.metadata, ..PersistentVolumeClaim::default() };
-        // A claim that waits for another node has no use for a volume on this one.
-        if claim::selected_node(&claim).is_none_or(|node| node == context.node.name) {
-            suspects.retain(|volume| claim_uid(volume) != Some(claim::uid(&claim)));
+        let is_of_claim = |suspect: &Suspect| claim_uid(&suspect.volume) == Some(claim::uid(&claim));
+        if is_for_this_node(context, &claim) {
+            suspects.retain(|suspect| !is_of_claim(suspect));
+        } else if let Some(suspect) = suspects.iter_mut().find(|suspect| is_of_claim(suspect)) {
+            suspect.claim = Some(ObjectRef::from_obj(&claim));
         }
     }
     Ok(())
 }
 
 /// Removes the volumes that a PersistentVolume names.
-async fn remove_named(context: &Context, suspects: &mut Vec<VolumeId>) -> Result<(), Failure> {
+async fn remove_named(context: &Context, suspects: &mut Vec<Suspect>) -> Result<(), Failure> {
     let mut objects = pin!(list("listing all PersistentVolumes", context.persistent_volumes(), None));
     while let Some(object) = objects.try_next().await? {
-        // One that is bound to another node is another volume, whatever its name.
-        let is_elsewhere = node_affinity::is_elsewhere(&object, &context.place);
-        if persistent_volume::is_of_driver(&object, &context.driver) && !is_elsewhere {
-            suspects.retain(|volume| persistent_volume::volume_handle(&object) != Some(volume.as_str()));
-        }
+        suspects.retain(|suspect| !names(context, &object, &suspect.volume));
     }
     Ok(())
+}
+
+/// Whether `claim` may need a volume on this node. One that waits for another node has no use for it.
+fn is_for_this_node(context: &Context, claim: &PersistentVolumeClaim) -> bool {
+    claim::selected_node(claim).is_none_or(|node| node == context.node.name)
+}
+
+/// Whether `object` is for `volume` of this node. One that is bound to another node is another volume, whatever its
+/// name.
+fn names(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> bool {
+    persistent_volume::is_of_driver(object, &context.driver)
+        && !node_affinity::is_elsewhere(object, &context.place)
+        && persistent_volume::volume_handle(object) == Some(volume.as_str())
 }
 
 /// The uid of the claim that the volume with that id was made for, if it was made for one.
