@@ -12,7 +12,8 @@ use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::kubernetes::{Access, Agent};
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
-use bulkhead_protocol::{PoolStatus, QuotaMode, Reply, Request, Response, UpTo};
+use bulkhead_protocol::{Listed, PoolStatus, QuotaMode, Reply, Request, Response, UpTo, VolumeId};
+use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -32,18 +33,23 @@ fn helper_that_creates(answer: impl Fn(Response) -> Act + Send + Sync + 'static)
     FakeHelper::start(move |request| match request {
         Request::Create { spec, .. } => answer(Ok(Reply::Size(spec.size))),
         Request::List { .. } => fake::no_volumes(),
-        Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(PoolStatus {
-            quota: QuotaMode::Enforced,
-            total: 1 << 40,
-            available: 1 << 40,
-            largest_volume: 1 << 40,
-            promised: 0,
-            volumes: 0,
-            emptying: 0,
-            conditions: UpTo::default(),
-        }))),
+        Request::PoolStatus { .. } => roomy(),
         _ => fake::done(),
     })
+}
+
+/// The status of a pool with much room.
+fn roomy() -> Act {
+    Act::Answer(Ok(Reply::Pool(PoolStatus {
+        quota: QuotaMode::Enforced,
+        total: 1 << 40,
+        available: 1 << 40,
+        largest_volume: 1 << 40,
+        promised: 0,
+        volumes: 0,
+        emptying: 0,
+        conditions: UpTo::default(),
+    })))
 }
 
 fn class(binding: &str) -> Value {
@@ -215,4 +221,183 @@ async fn another_nodes_claim_costs_nothing() {
     let foreign = |seen: &mock_api::Seen| !seen.path.contains("csistoragecapacities");
     assert_eq!(writes(Method::POST).chain(writes(Method::PATCH)).filter(foreign).count(), 0);
     assert!(!helper.names().contains(&"Create".to_owned()));
+}
+
+#[tokio::test]
+async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
+    let volume: VolumeId = format!("pvc-{UID}").parse().unwrap();
+    let listed = volume.clone();
+    let helper = FakeHelper::start(move |request| match request {
+        Request::List { after: None, .. } => {
+            let (pool, size) = ("default".parse().unwrap(), (1 << 30).try_into().unwrap());
+            let volume = Listed { volume: listed.clone(), pool, size, block: false, targets: 0 };
+            Act::Answer(Ok(Reply::Volumes(vec![volume].try_into().unwrap())))
+        }
+        Request::List { .. } => fake::no_volumes(),
+        Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
+        Request::PoolStatus { .. } => roomy(),
+        _ => fake::done(),
+    });
+    let swept = Arc::new(Notify::new());
+    let (late, mut lists) = (Arc::clone(&swept), 0);
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
+        // The first is that of the watch, the second the watch itself.
+        let sweeping = *method == Method::GET && path.ends_with("/persistentvolumes") && {
+            lists += 1;
+            lists == 3
+        };
+        sweeping.then(|| Fault::Late(Arc::clone(&late)))
+    })
+    .await;
+    agent(&helper, &api);
+    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    // The volume was made here, and then its claim was given to another node.
+    api.put(&claim(10, Some("node-2")));
+    let lists = || api.seen(&Method::GET, "/persistentvolumes");
+    until("the sweep", || (lists().len() == 3).then_some(())).await;
+    // While the PersistentVolumes are listed, the claim comes back, and this node's agent may work on it.
+    api.put_and_report(&claim(11, Some("node-1")));
+    sleep(Duration::from_secs(2)).await;
+    swept.notify_one();
+    until("provisioning", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(!helper.names().contains(&"DeleteUnused".to_owned()), "{:?}", helper.names());
+}
+
+/// The PersistentVolume of [`claim`]'s volume, in that phase.
+fn persistent_volume(phase: &str) -> Value {
+    let here = json!({ "key": "bulkhead.csi.local/node", "operator": "In", "values": ["node-1"] });
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": { "name": format!("pvc-{UID}"), "uid": "pv-uid", "resourceVersion": "20",
+                      "labels": { "bulkhead.csi.local/node": "node-1" },
+                      "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"] },
+        "spec": { "persistentVolumeReclaimPolicy": "Delete",
+                  "claimRef": { "namespace": "shop", "name": "data", "uid": UID },
+                  "csi": { "driver": "bulkhead.csi.local", "volumeHandle": format!("pvc-{UID}") },
+                  "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } } },
+        "status": { "phase": phase },
+    })
+}
+
+#[tokio::test]
+async fn a_released_volume_whose_claim_exists_is_not_deleted() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    // Whoever may write the phase of PersistentVolumes may be wrong, or lie.
+    api.put_volume(&persistent_volume("Released"));
+    api.put(&claim(10, Some("node-2")));
+    agent(&helper, &api);
+    let event = until("an event", || api.seen(&Method::POST, "/events").pop()).await;
+    assert_eq!(event.body["reason"], "VolumeFailedDelete");
+    assert!(event.body["note"].as_str().unwrap().contains("shop/data"), "{}", event.body);
+    assert!(!helper.names().contains(&"Delete".to_owned()), "{:?}", helper.names());
+    assert!(api.seen(&Method::DELETE, "/persistentvolumes").is_empty());
+}
+
+#[tokio::test]
+async fn a_released_volume_whose_claim_is_gone_is_deleted() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    api.put_volume(&persistent_volume("Released"));
+    // Another claim of the same name.
+    let mut other = claim(10, Some("node-2"));
+    other["metadata"]["uid"] = json!("11111111-8c1e-4a0e-9d7b-0f4bb8c6a111");
+    api.put(&other);
+    agent(&helper, &api);
+    until("deleting", || api.seen(&Method::DELETE, "/persistentvolumes").pop()).await;
+    assert!(helper.names().contains(&"Delete".to_owned()));
+}
+
+#[tokio::test]
+async fn a_volume_that_is_not_reserved_any_more_is_not_deleted() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    // An administrator has just made it available again, and the control plane has not changed its phase yet.
+    let mut volume = persistent_volume("Released");
+    volume["spec"]["claimRef"].as_object_mut().unwrap().remove("uid");
+    api.put_volume(&volume);
+    agent(&helper, &api);
+    until("a watch", || (api.seen(&Method::GET, "/persistentvolumes").len() >= 2).then_some(())).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(!helper.names().contains(&"Delete".to_owned()), "{:?}", helper.names());
+}
+
+#[tokio::test]
+async fn a_deleted_object_that_no_claim_uses_is_let_go() {
+    for phase in ["Available", "Pending", "Failed"] {
+        let helper = helper();
+        let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+        let mut volume = persistent_volume(phase);
+        volume["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        api.put_volume(&volume);
+        agent(&helper, &api);
+        let patched = until("the finalizer to go", || api.seen(&Method::PATCH, "/persistentvolumes/").pop()).await;
+        let metadata = &patched.body["metadata"];
+        assert_eq!(metadata["$deleteFromPrimitiveList/finalizers"].as_array().map(Vec::len), Some(1), "{phase}");
+        assert_eq!(metadata["resourceVersion"], "20", "it may be bound meanwhile");
+        assert!(!helper.names().contains(&"Delete".to_owned()), "its data stays: {phase}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_list_or_start_hangs_is_not_deaf() {
+    let watched = ["/storageclasses", "/persistentvolumes", "/persistentvolumeclaims"];
+    // The first request is the list, the second starts the watch.
+    let hanging = watched.into_iter().flat_map(|path| [(path, 1), (path, 2)]);
+    join_all(hanging.map(|(path, number)| is_asked_for_again(path, number))).await;
+}
+
+/// Checks that what is listed and watched at `path` is asked for again after the request of that number hangs.
+async fn is_asked_for_again(path: &'static str, number: usize) {
+    let helper = helper();
+    let mut asked = 0;
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, seen| {
+        let is_watched = *method == Method::GET && seen.ends_with(path);
+        asked += usize::from(is_watched);
+        (is_watched && asked == number).then_some(Fault::Hang)
+    })
+    .await;
+    agent(&helper, &api);
+    let what = format!("request {} for {path}", number + 1);
+    until(&what, || (api.seen(&Method::GET, path).len() > number).then_some(())).await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_policies_are_not_in_force_does_not_start() {
+    for missing in ["policies/bulkhead-agent-claims", "policybindings/bulkhead-agent-events"] {
+        let helper = helper();
+        let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |_, path| {
+            path.ends_with(missing).then(|| Fault::Refuse(404, status(404, "NotFound", 0)))
+        })
+        .await;
+        api.put(&claim(10, Some("node-1")));
+        agent(&helper, &api);
+        until("a look at the policies", || api.seen(&Method::GET, missing).pop()).await;
+        sleep(Duration::from_secs(1)).await;
+        assert!(api.seen(&Method::GET, "/persistentvolumeclaims").is_empty(), "{missing}");
+        assert!(!helper.names().contains(&"Create".to_owned()), "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_hangs_holds_up_no_other() {
+    let helper = helper();
+    let mut hanging = 1;
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
+        let reporting = *method == Method::POST && path.ends_with("/events");
+        (reporting && std::mem::take(&mut hanging) > 0).then_some(Fault::Hang)
+    })
+    .await;
+    let mut without_class = claim(10, Some("node-1"));
+    without_class["spec"]["storageClassName"] = json!("missing");
+    api.put(&without_class);
+    agent(&helper, &api);
+    let failed = until("the first event", || api.seen(&Method::POST, "/events").pop()).await;
+    assert_eq!(failed.body["reason"], "ProvisioningFailed");
+    api.put_and_report(&claim(11, Some("node-1")));
+    let succeeded = until("the second event", || api.seen(&Method::POST, "/events").into_iter().nth(1)).await;
+    assert_eq!(succeeded.body["reason"], "ProvisioningSucceeded");
+    // The API server has 15 s to answer.
+    assert!(succeeded.at - failed.at < Duration::from_secs(12), "it came {:?} later", succeeded.at - failed.at);
 }

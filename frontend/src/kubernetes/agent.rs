@@ -28,6 +28,7 @@ use super::claims::watch::watch;
 use super::context::{Context, Stores};
 use super::memory::Memory;
 use super::objects::claim;
+use super::policies;
 use super::reconcile::{self, Changes};
 use super::volumes::orphans;
 use super::volumes::reclaimer::Reclaimer;
@@ -146,6 +147,7 @@ impl Agent {
     async fn introduce(&self) -> Result<(Client, NodeIdentity, String), ConnectError> {
         let (client, namespace) = self.access.client().await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
+        policies::check(&client, &node.account).await?;
         if node.uid.is_none() {
             warn!(
                 "the token is not bound to a node: the cluster's policies refuse its writes, and capacity objects outlive the node; use a token that is bound to a pod or to the node"

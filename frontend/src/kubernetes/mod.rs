@@ -11,6 +11,7 @@
 //! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
 //! - `capacity`: the capacity published for the scheduler
 //! - `reconcile`: the loop that controllers run in
+//! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
 //! - `memory`: what is remembered of objects
 //! - `api`: talking to the API server, whatever it is about
@@ -23,6 +24,7 @@ mod claims;
 mod context;
 mod memory;
 mod objects;
+mod policies;
 mod reconcile;
 mod volumes;
 

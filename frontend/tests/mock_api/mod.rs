@@ -13,7 +13,7 @@ use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::broadcast;
+use tokio::sync::{Notify, broadcast};
 
 /// What the mock does instead of serving a request.
 pub enum Fault {
@@ -23,6 +23,8 @@ pub enum Fault {
     Busy(u32),
     /// Stays silent for as long as the connection lasts.
     Hang,
+    /// Sends the answer of this moment when the test lets it.
+    Late(Arc<Notify>),
 }
 
 type Rule = Box<dyn FnMut(&Method, &str) -> Option<Fault> + Send>;
@@ -47,6 +49,8 @@ struct Shared {
     /// Whether lists omit all claims.
     unlisted: AtomicBool,
     classes: Vec<Value>,
+    /// PersistentVolumes, which are listed and never reported.
+    volumes: Mutex<Vec<Value>>,
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
     rule: Mutex<Rule>,
@@ -64,6 +68,7 @@ impl MockApi {
             claims: Mutex::default(),
             unlisted: AtomicBool::default(),
             classes,
+            volumes: Mutex::default(),
             events: broadcast::Sender::new(64),
             rule: Mutex::new(Box::new(rule)),
             seen: Mutex::default(),
@@ -100,6 +105,11 @@ impl MockApi {
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
 
+    /// Stores the PersistentVolume `volume`.
+    pub fn put_volume(&self, volume: &Value) {
+        self.shared.volumes.lock().unwrap().push(volume.clone());
+    }
+
     /// Removes all claims without telling the watches.
     pub fn clear(&self) {
         self.shared.claims.lock().unwrap().clear();
@@ -132,45 +142,68 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
     let seen = Seen { method: method.clone(), path: path.clone(), body: body.clone(), at: Instant::now() };
     shared.seen.lock().unwrap().push(seen);
     let fault = (shared.rule.lock().unwrap())(&method, &path);
-    match fault {
+    let now = match fault {
         Some(Fault::Refuse(code, status)) => return answer(code, &status),
         Some(Fault::Busy(seconds)) => {
             let headers = [("retry-after", seconds.to_string()), ("content-type", "text/plain".to_owned())];
             return (StatusCode::TOO_MANY_REQUESTS, headers, "Too many requests, please try again later.\n")
                 .into_response();
         }
-        Some(Fault::Hang) => std::future::pending::<()>().await,
-        None => {}
+        Some(Fault::Hang) => std::future::pending().await,
+        Some(Fault::Late(now)) => Some(now),
+        None => None,
+    };
+    let answer = answer_to(&shared, &method, &path, watching, &body);
+    if let Some(now) = now {
+        now.notified().await;
     }
+    answer
+}
+
+fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body: &Value) -> Response {
     let name = path.rsplit('/').next().unwrap_or_default();
     let claims = path.ends_with("/persistentvolumeclaims");
-    match method {
+    match *method {
         Method::GET if watching => watch(if claims { Some(shared.events.subscribe()) } else { None }),
         Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
             answer(200, &list("v1", "PersistentVolumeClaim", &[]))
         }
         Method::GET if claims => answer(200, &list("v1", "PersistentVolumeClaim", &shared.claims.lock().unwrap())),
-        Method::GET if path.contains("/persistentvolumeclaims/") => {
-            let claims = shared.claims.lock().unwrap();
-            match claims.iter().find(|claim| claim["metadata"]["name"] == name) {
-                Some(claim) => answer(200, claim),
-                None => {
-                    answer(404, &json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" }))
-                }
-            }
-        }
+        Method::GET if path.contains("/persistentvolumeclaims/") => found(&shared.claims.lock().unwrap(), name),
         Method::GET if name == "storageclasses" => {
             answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes))
         }
+        Method::GET if path.contains("/validatingadmissionpolicies/") => {
+            let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
+            let conditions = json!([{ "name": "agent", "expression": agent }]);
+            answer(200, &json!({ "metadata": { "name": name }, "spec": { "matchConditions": conditions } }))
+        }
+        Method::GET if path.contains("/validatingadmissionpolicybindings/") => {
+            let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
+            answer(200, &json!({ "metadata": { "name": name }, "spec": spec }))
+        }
         Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
-        Method::GET => answer(200, &list("v1", "PersistentVolume", &[])),
+        Method::GET if name == "persistentvolumes" => {
+            answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap()))
+        }
+        Method::GET if path.contains("/persistentvolumes/") => found(&shared.volumes.lock().unwrap(), name),
+        Method::GET => answer(200, &list("v1", "Unknown", &[])),
         Method::POST if name == "selfsubjectreviews" => {
             let extra = json!({ "authentication.kubernetes.io/node-name": ["node-1"],
                                 "authentication.kubernetes.io/node-uid": ["node-uid"] });
-            answer(201, &json!({ "metadata": {}, "status": { "userInfo": { "extra": extra } } }))
+            let user = json!({ "username": "system:serviceaccount:storage:bulkhead-agent", "extra": extra });
+            answer(201, &json!({ "metadata": {}, "status": { "userInfo": user } }))
         }
-        Method::POST => answer(201, &body),
+        Method::POST => answer(201, body),
         _ => answer(200, &json!({ "metadata": { "name": name, "resourceVersion": "1000" } })),
+    }
+}
+
+/// The object of that name, or that there is none.
+fn found(objects: &[Value], name: &str) -> Response {
+    match objects.iter().find(|object| object["metadata"]["name"] == name) {
+        Some(object) => answer(200, object),
+        None => answer(404, &json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" })),
     }
 }
 

@@ -18,6 +18,8 @@ const TOKEN_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 pub struct NodeIdentity {
     /// Its name.
     pub name: String,
+    /// The user that the agent is to the API server.
+    pub account: String,
     /// Its uid, if the token states it.
     pub uid: Option<String>,
 }
@@ -32,15 +34,16 @@ impl NodeIdentity {
         let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
         let review = request("reviewing the agent's own token", reviews.create(&parameters, &review)).await?;
         let user = review.status.and_then(|status| status.user_info);
-        let mut extra = user.and_then(|user| user.extra).unwrap_or_default();
+        let (account, extra) = user.map(|user| (user.username, user.extra)).unwrap_or_default();
+        let (account, mut extra) = (account.unwrap_or_default(), extra.unwrap_or_default());
         let mut first = |key| extra.remove(key).and_then(|values| values.into_iter().next());
         let (name, uid) = (first(TOKEN_NODE_NAME), first(TOKEN_NODE_UID));
         match name {
-            Some(name) if name == node => Ok(Self { name, uid }),
+            Some(name) if name == node => Ok(Self { name, account, uid }),
             Some(other) => Err(Failure::Refused(format!(
                 "the token is bound to node {other:?}, but --node-id is {node:?}: give this node's agent a token of its own"
             ))),
-            None => Ok(Self { name: node.to_owned(), uid: None }),
+            None => Ok(Self { name: node.to_owned(), account, uid: None }),
         }
     }
 }

@@ -43,5 +43,9 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 /// The value of [`MANAGED_BY_LABEL`] on ours.
 pub const MANAGED_BY: &str = "bulkhead";
 
+/// The admission policies, and their bindings, that confine an agent to its own node's objects.
+pub const AGENT_POLICIES: [&str; 4] =
+    ["bulkhead-agent-volumes", "bulkhead-agent-claims", "bulkhead-agent-capacities", "bulkhead-agent-events"];
+
 /// The admission policy, and its binding, that copies a claim's selected node into a label.
 pub const CLAIM_POLICY: &str = "bulkhead-claims";

@@ -20,6 +20,7 @@ cases! {
 
 const TOKENS: &str = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const POLICY_BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
 
 fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
@@ -30,6 +31,8 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/storageclasses",
             CAPACITIES,
             &format!("{BINDINGS}/bulkhead-claims"),
+            &format!("{POLICIES}/bulkhead-agent-volumes"),
+            &format!("{POLICY_BINDINGS}/bulkhead-agent-events"),
         ] {
             rights.agent.get(path).granted()?;
         }
@@ -56,6 +59,8 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/csinodes",
             "/apis/storage.k8s.io/v1/csistoragecapacities",
             "/apis/storage.k8s.io/v1/volumeattachments",
+            POLICIES,
+            POLICY_BINDINGS,
             BINDINGS,
             &format!("{BINDINGS}/bulkhead-volumes"),
         ] {

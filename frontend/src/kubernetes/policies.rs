@@ -1,0 +1,129 @@
+//! The admission policies that bind an agent to its own node's objects. Without them its token could do the same to
+//! every node's, so an agent does not work before it has found them in force for its own account.
+
+use futures::future::try_join_all;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use kube::{Api, Client};
+
+use super::api::failure::Failure;
+use super::api::request::request;
+use super::objects::names::AGENT_POLICIES;
+
+/// Checks that all policies are in force for the user called `account`.
+///
+/// # Errors
+/// `Refused` when one is not.
+pub async fn check(client: &Client, account: &str) -> Result<(), Failure> {
+    try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, name))).await.map(drop)
+}
+
+async fn check_one(client: &Client, account: &str, name: &str) -> Result<(), Failure> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    let policy = request("looking for the agents' admission policies", policies.get_opt(name)).await?;
+    let binding = request("looking for the agents' admission policies", bindings.get_opt(name)).await?;
+    match flaw(name, account, policy.as_ref(), binding.as_ref()) {
+        Some(flaw) => Err(Failure::Refused(format!(
+            "{flaw}, so that nothing would confine this agent to its own node: apply deploy/kubernetes/base"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Why the policy called `name` does not bind `account`.
+fn flaw(
+    name: &str,
+    account: &str,
+    policy: Option<&ValidatingAdmissionPolicy>,
+    binding: Option<&ValidatingAdmissionPolicyBinding>,
+) -> Option<String> {
+    let Some(policy) = policy else { return Some(format!("ValidatingAdmissionPolicy {name} is missing")) };
+    let Some(binding) = binding else { return Some(format!("ValidatingAdmissionPolicyBinding {name} is missing")) };
+    let spec = policy.spec.as_ref();
+    let mut conditions = spec.and_then(|spec| spec.match_conditions.as_deref()).unwrap_or_default().iter();
+    if conditions.any(|condition| !names(&condition.expression, account)) {
+        return Some(format!("ValidatingAdmissionPolicy {name} is for another account than {account}"));
+    }
+    let failure_policy = spec.and_then(|spec| spec.failure_policy.as_deref());
+    if failure_policy.is_some_and(|failure_policy| failure_policy != "Fail") {
+        return Some(format!("ValidatingAdmissionPolicy {name} is ignored when it cannot be evaluated"));
+    }
+    let spec = binding.spec.as_ref();
+    let actions = spec.and_then(|spec| spec.validation_actions.as_deref()).unwrap_or_default();
+    let is_bound = spec.and_then(|spec| spec.policy_name.as_deref()) == Some(name);
+    if !is_bound || !actions.iter().any(|action| action == "Deny") {
+        return Some(format!("ValidatingAdmissionPolicyBinding {name} does not put the policy of that name in force"));
+    }
+    None
+}
+
+/// Whether a condition holds for the service account called `account`. Those of deploy/ do for the agents' service
+/// account in any namespace; one may also name that of one namespace.
+fn names(condition: &str, account: &str) -> bool {
+    let parts: Vec<_> = account.split(':').collect();
+    let ["system", "serviceaccount", _, name] = parts[..] else { return false };
+    condition == format!("request.userInfo.username.matches('^system:serviceaccount:[^:]+:{name}$')")
+        || condition == format!("request.userInfo.username == '{account}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const ACCOUNT: &str = "system:serviceaccount:storage:bulkhead-agent";
+    const ANY_NAMESPACE: &str = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
+
+    fn policy(expression: &str, on_failure: &str) -> Value {
+        json!({ "spec": { "failurePolicy": on_failure,
+                          "matchConditions": [{ "name": "agent", "expression": expression }] } })
+    }
+
+    fn binding(name: &str, action: &str) -> Value {
+        json!({ "spec": { "policyName": name, "validationActions": [action] } })
+    }
+
+    fn found(account: &str, policy: Value, binding: Value) -> Option<String> {
+        let (policy, binding) = (serde_json::from_value(policy).unwrap(), serde_json::from_value(binding).unwrap());
+        flaw("bulkhead-agent-volumes", account, Option::as_ref(&policy), Option::as_ref(&binding))
+    }
+
+    #[test]
+    fn the_account_is_bound_in_any_namespace() {
+        let bound = || binding("bulkhead-agent-volumes", "Deny");
+        assert_eq!(found(ACCOUNT, policy(ANY_NAMESPACE, "Fail"), bound()), None);
+        assert_eq!(found(ACCOUNT, policy(&format!("request.userInfo.username == '{ACCOUNT}'"), "Fail"), bound()), None);
+        assert_eq!(found(ACCOUNT, json!({ "spec": {} }), bound()), None, "a policy for everybody");
+    }
+
+    #[test]
+    fn a_policy_that_does_not_bind_the_account_is_found() {
+        let bound = || binding("bulkhead-agent-volumes", "Deny");
+        let other = "request.userInfo.username == 'system:serviceaccount:bulkhead-system:bulkhead-agent'";
+        for (account, policy, binding, flaw) in [
+            (ACCOUNT, Value::Null, bound(), "bulkhead-agent-volumes is missing"),
+            (ACCOUNT, policy(ANY_NAMESPACE, "Fail"), Value::Null, "Binding bulkhead-agent-volumes is missing"),
+            (ACCOUNT, policy(other, "Fail"), bound(), "another account"),
+            ("system:serviceaccount:storage:other", policy(ANY_NAMESPACE, "Fail"), bound(), "another account"),
+            ("kubernetes-admin", policy(ANY_NAMESPACE, "Fail"), bound(), "another account"),
+            (ACCOUNT, policy(ANY_NAMESPACE, "Ignore"), bound(), "ignored"),
+            (ACCOUNT, policy(ANY_NAMESPACE, "Fail"), binding("another", "Deny"), "in force"),
+            (ACCOUNT, policy(ANY_NAMESPACE, "Fail"), binding("bulkhead-agent-volumes", "Audit"), "in force"),
+        ] {
+            let found = found(account, policy, binding).unwrap();
+            assert!(found.contains(flaw), "{found}");
+        }
+    }
+
+    #[test]
+    fn the_policies_of_this_release_bind_every_namespaces_agent() {
+        for name in AGENT_POLICIES {
+            let kind = name.trim_start_matches("bulkhead-agent-");
+            let path = format!("{}/../deploy/kubernetes/base/policy-{kind}.yaml", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(path).unwrap();
+            assert!(text.contains(&format!("expression: {ANY_NAMESPACE}\n")), "{name}");
+            assert!(!text.contains("bulkhead-system:"), "{name} is for one namespace");
+        }
+    }
+}
