@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cluster::bytes;
 use bulkhead_tests::node::{NAME, Node, eventually};
 use serde_json::Value;
 
@@ -76,20 +77,6 @@ pub fn room(node: &Node) -> Result<u64> {
     let of_class = |object: &&Value| object["storageClassName"] == "bulkhead";
     let object = capacities.iter().find(of_class).context("no capacity is published for the class")?;
     bytes(object["capacity"].as_str().unwrap_or_default())
-}
-
-/// A quantity of bytes, as the API server writes those that it was given as a plain number.
-fn bytes(quantity: &str) -> Result<u64> {
-    let digits = quantity.trim_end_matches(char::is_alphabetic);
-    let number: u64 = digits.parse().with_context(|| format!("the quantity {quantity:?} has no number"))?;
-    let shift = match &quantity[digits.len()..] {
-        "" => 0,
-        "Ki" => 10,
-        "Mi" => 20,
-        "Gi" => 30,
-        unit => bail!("the quantity {quantity} has the unknown unit {unit}"),
-    };
-    Ok(number << shift)
 }
 
 /// The story's first check.
