@@ -1,4 +1,4 @@
-//! Creating volumes: built under another name, with quota, synced, then renamed.
+//! Creating volumes: built under another name, with quota, then renamed, and synced with the pool.
 
 use std::os::fd::AsFd;
 
@@ -70,10 +70,10 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
             content
         }
         VolumeKind::Image { sparse, .. } => {
-            make_image(&outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
+            make_image(pool, &outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
         }
     };
-    file::touch_and_sync(&outer).map_err(cannot("sync its directory"))?;
+    pool.keep_order(&outer).map_err(cannot("sync its directory"))?;
     file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
     Ok(content)
 }
@@ -83,14 +83,14 @@ fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
     Ok(file::status_at(&outer, DATA)?.id)
 }
 
-fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
+fn make_image(pool: &Served, outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if sparse {
         rustix::fs::ftruncate(&image, size)?;
     } else {
         rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
     }
-    file::sync(&image)?;
+    pool.keep_order(&image)?;
     Ok(file::status(&image)?.id)
 }
 

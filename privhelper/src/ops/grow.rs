@@ -7,8 +7,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{existing, wrong_kind};
 use crate::log;
-use crate::state::{Kind, Record, Share, State, failed, layout, limits};
-use crate::sys::{Result as SysResult, file};
+use crate::state::{Kind, Record, Served, Share, State, failed, layout, limits};
+use crate::sys::Result as SysResult;
 
 /// Raises a directory volume's quota.
 pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
@@ -56,7 +56,7 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     let reservation = pool.filesystem.reserve_growth(&pool.config, growth, state.measure(pool)?)?;
     let cannot = |errno| failed("grow the image of volume", id, errno);
     let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR).map_err(cannot)?;
-    let extended = extend(&image, old.spec.size.get(), size.get(), growth.preallocated);
+    let extended = extend(pool, &image, old.spec.size.get(), size.get(), growth.preallocated);
     if let Err(errno) = extended.and_then(|()| new.replace(&pool.directory, id)) {
         let back = rustix::fs::ftruncate(&image, old.spec.size.get());
         if let Err(errno) = back.and_then(|()| old.replace(&pool.directory, id)) {
@@ -70,10 +70,10 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
 }
 
 /// Allocates blocks after the end first, and then moves the end: if there is not enough room, the length never changes.
-fn extend(image: &OwnedFd, old: u64, new: u64, preallocate: bool) -> SysResult<()> {
+fn extend(pool: &Served, image: &OwnedFd, old: u64, new: u64, preallocate: bool) -> SysResult<()> {
     if preallocate {
         rustix::fs::fallocate(image, FallocateFlags::KEEP_SIZE, old, new.saturating_sub(old))?;
     }
     rustix::fs::ftruncate(image, new)?;
-    file::sync(image)
+    pool.keep_order(image)
 }

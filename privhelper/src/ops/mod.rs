@@ -45,13 +45,16 @@ fn absent(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<R
     }
 }
 
-/// Writes down that a volume is used, before anybody can write to it. Once in its life; later calls do nothing.
+/// Writes down that a volume is used, before anybody can write to it. Once in its life; later calls do nothing. Nothing
+/// that is written to it afterwards survives a power cut that this does not.
 fn mark_used(state: &State, pool: &Served, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
     if !volume.record.unused {
         return Ok(());
     }
     let record = Record { unused: false, ..volume.record };
-    record.replace(&pool.directory, id).map_err(|errno| failed("write down the first use of volume", id, errno))?;
+    let volume = record.write_to(&pool.directory, id);
+    let written = volume.and_then(|volume| pool.keep_order(volume));
+    written.map_err(|errno| failed("write down the first use of volume", id, errno))?;
     state.volumes.update(id, |volume| volume.record = record);
     Ok(())
 }

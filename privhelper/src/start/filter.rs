@@ -146,15 +146,7 @@ const SERVER: &[&[libc::c_long]] = &[
     // umount2 and bind know no directory descriptors.
     &[libc::SYS_fchdir, libc::SYS_chdir],
     // Volumes and their records.
-    &[
-        libc::SYS_mkdirat,
-        libc::SYS_fsync,
-        libc::SYS_utimensat,
-        libc::SYS_ftruncate,
-        libc::SYS_fstatfs,
-        libc::SYS_read,
-        libc::SYS_fsetxattr,
-    ],
+    &[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fstatfs, libc::SYS_read, libc::SYS_fsetxattr],
 ];
 
 const SERVER_IF: &[Row] = &[

@@ -23,6 +23,8 @@ pub struct HostPool {
     pub marker: Option<OwnedFd>,
     /// What every mount of its volumes has because the pool's own mount has it.
     pub inherited: MountFlags,
+    /// Whether its filesystem has a journal.
+    pub journal: bool,
     /// What is not right, but does not keep it from being served.
     pub warnings: Vec<String>,
 }
@@ -61,7 +63,19 @@ pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> 
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
         .map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
-    Ok(HostPool { directory, marked, marker: None, inherited: mount.flags(), warnings })
+    Ok(HostPool { directory, marked, marker: None, inherited: mount.flags(), journal: has_journal(mount), warnings })
+}
+
+/// XFS always has a journal. ext4 may be made without one; `journal_task` is the number of the thread that writes it.
+fn has_journal(mount: &Mount) -> bool {
+    let read = |path: &str| {
+        let content = file::open_at_start(path, OFlags::RDONLY).and_then(|open| file::read_up_to(open, 4096));
+        String::from_utf8(content.unwrap_or_default()).unwrap_or_default()
+    };
+    let (major, minor) = mount.device;
+    let device = read(&format!("/sys/dev/block/{major}:{minor}/uevent"));
+    let name = device.lines().find_map(|line| line.strip_prefix("DEVNAME=")).unwrap_or_default();
+    mount.filesystem == "xfs" || read(&format!("/sys/fs/ext4/{name}/journal_task")).trim().parse::<u32>().is_ok()
 }
 
 fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<(), String> {

@@ -112,14 +112,26 @@ impl Recovery {
         let root = directory.try_clone().map_err(|error| error.to_string())?;
         let filesystem = self.filesystems.entry(device).or_insert_with(|| Filesystem::new(root, project_ids));
         let filesystem = Arc::clone(filesystem);
-        let HostPool { marker, inherited, warnings, .. } = found;
+        let HostPool { marker, inherited, journal, warnings, .. } = found;
         let marker = marker.ok_or("it is not locked")?;
         self.places.push((device, place));
         // A helper that was killed may not have synced what it renamed, and this one answers as if it had.
         file::sync(&directory).map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
         let (config, ballast) = (config.clone(), Ballast::open(&directory));
         let (deletions, unsynced) = (Deletions::new(emptier), Mutex::new(false));
-        Ok(Served { config, directory, filesystem, inherited, deletions, ballast, unsynced, warnings, _marker: marker })
+        let _marker = marker;
+        Ok(Served {
+            config,
+            directory,
+            filesystem,
+            inherited,
+            journal,
+            deletions,
+            ballast,
+            unsynced,
+            warnings,
+            _marker,
+        })
     }
 
     /// Notes what is in the next pool.

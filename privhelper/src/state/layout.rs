@@ -132,18 +132,24 @@ impl Record {
         buffer.get(..length).and_then(Self::decode).ok_or(Errno::BADMSG)
     }
 
-    /// Writes the record to a volume's directory, which must be synced afterwards.
+    /// Writes the record to a volume's directory.
     pub fn write(&self, volume: impl AsFd) -> SysResult<()> {
         let value = self.encode()?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         rustix::fs::fsetxattr(volume, ATTRIBUTE, &value, XattrFlags::empty())
     }
 
-    /// Replaces the record of a volume in a pool. This also makes a quota that was set before survive a power cut.
-    pub fn replace(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
+    /// Writes the record of a volume in a pool, and returns the volume's directory.
+    pub fn write_to(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<OwnedFd> {
         let volume = open_volume(pool, id.as_str())?;
         self.write(&volume)?;
-        file::touch_and_sync(&volume)
+        Ok(volume)
+    }
+
+    /// The same with a record that differs, and makes it survive a power cut, with a quota that was set before: the sync of
+    /// a directory that has not changed does not commit that (seen on XFS).
+    pub fn replace(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
+        file::sync(self.write_to(pool, id)?)
     }
 
     fn encode(&self) -> SysResult<Vec<u8>> {

@@ -1,6 +1,6 @@
 //! A configured pool, served or not.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -46,6 +46,8 @@ pub struct Served {
     pub filesystem: Arc<Filesystem>,
     /// The flags that every mount of its volumes inherits from the pool's own mount.
     pub inherited: MountFlags,
+    /// Whether its filesystem has a journal.
+    pub journal: bool,
     /// Its deleted volumes of which something is left.
     pub deletions: Deletions,
     /// Room for deleting when it is full.
@@ -77,6 +79,14 @@ impl Served {
             result => result?,
         }
         Ok(aside)
+    }
+
+    /// Makes sure that what was done to a file survives a power cut if anything does that is done later, in whatever
+    /// process. A journal keeps that order by itself: XFS and ext4 commit changes of inodes, names, extended attributes
+    /// and quotas in the order in which they were made, and the sync of any of them all that came before. Blocks that
+    /// were allocated and not written read as zeros until the change that says otherwise is committed as well.
+    pub fn keep_order(&self, file: impl AsFd) -> SysResult<()> {
+        if self.journal { Ok(()) } else { file::sync(file) }
     }
 
     /// Writes the names of its entries through to the disk.

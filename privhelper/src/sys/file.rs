@@ -12,7 +12,6 @@ use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use nix::libc;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
-    Timespec, Timestamps, UTIME_NOW,
 };
 
 use super::{Errno, Result, checked, with_patience};
@@ -169,14 +168,6 @@ pub fn rename_new(from: impl AsFd, old: impl rustix::path::Arg, to: impl AsFd, n
 /// Writes a file or directory through to the disk.
 pub fn sync(file: impl AsFd) -> Result<()> {
     rustix::fs::fsync(file)
-}
-
-/// Touches a directory and writes it through: this also commits a quota change made before it, which an fsync of an
-/// unchanged directory does not (seen on XFS after a power cut).
-pub fn touch_and_sync(directory: impl AsFd) -> Result<()> {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    rustix::fs::futimens(&directory, &Timestamps { last_access: now, last_modification: now })?;
-    sync(directory)
 }
 
 /// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else holds it for two seconds more. A copy of the

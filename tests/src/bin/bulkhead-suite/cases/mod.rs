@@ -7,6 +7,7 @@ mod bad_input;
 mod controller;
 mod controller_create;
 mod deletion;
+mod durability;
 mod expand;
 mod faults;
 mod frontend;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case> {
         recovery::cases(),
         faults::cases(),
         deletion::cases(),
+        durability::cases(),
         unused::cases(),
         many::cases(),
         limits::cases(),
