@@ -24,7 +24,8 @@ cases! {
     a_kill_at_every_call_of_the_start: Bare + Long,
     an_error_at_every_call_for_a_directory: Bare + Long,
     an_error_at_every_call_for_a_device: Bare + Long,
-    an_error_of_the_disk_at_every_call_of_the_start: Bare + Long,
+    a_full_disk_at_every_call_of_the_start: Bare + Long,
+    a_broken_disk_at_every_call_of_the_start: Bare + Long,
     a_lack_of_memory_at_every_call_of_the_start: Bare + Long,
     an_interruption_at_every_call_of_the_start: Bare + Long,
 }
@@ -76,8 +77,12 @@ fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
 
 // Together these are all errors: at once they would take longer than a case may.
 
-fn an_error_of_the_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["ENOSPC", "EIO", "EROFS"], All(40))
+fn a_full_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["ENOSPC", "EROFS"], All(40))
+}
+
+fn a_broken_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["EIO"], All(40))
 }
 
 fn a_lack_of_memory_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
