@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_tests::bench::{self, percentile};
 use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::requests::*;
-use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest, VolumeCapability};
+use bulkhead_tests::csi::v1::{CreateVolumeRequest, ListVolumesRequest, ProbeRequest, VolumeCapability};
+use bulkhead_tests::helper::{self, HelperClient};
 use bulkhead_tests::observe::{mounts, processes};
 use bulkhead_tests::setting::PoolFilesystem;
 use bulkhead_tests::stand::Stand;
@@ -32,6 +33,10 @@ struct Options {
     /// Files of a deleted volume that is being emptied while calls are timed; 0 skips this
     #[arg(long, default_value_t = 50_000)]
     emptying: usize,
+    /// Directory volumes that are created in the end, for the memory they take and the time of a start beside them; 0 skips
+    /// this
+    #[arg(long, default_value_t = 0)]
+    created: usize,
     /// Filesystem of the pool
     #[arg(long, default_value = "xfs")]
     pool_fs: PoolFilesystem,
@@ -57,6 +62,13 @@ struct Measured {
     timings: Vec<Timing>,
     memory: Vec<Memory>,
     beside: Vec<Beside>,
+    created: Option<Created>,
+}
+
+/// What a helper takes that starts beside volumes which are not published.
+struct Created {
+    memory: Memory,
+    start: Duration,
 }
 
 /// The memory of both processes, the emptier counted to the helper.
@@ -100,10 +112,36 @@ fn measure(stand: &mut Stand, options: &Options) -> Result<Measured> {
         csi.delete_volume(delete(&id))?;
     }
     let beside = if options.emptying > 0 { measure_beside(stand, &csi, options)? } else { Vec::new() };
+    let created = if options.created > 0 { Some(measure_created(stand, options.created)?) } else { None };
     let pool = stand.pool().directory.clone();
     stand.stop()?;
     mounts::unmount_all(&pool)?;
-    Ok(Measured { timings, memory, beside })
+    Ok(Measured { timings, memory, beside, created })
+}
+
+/// Creates so many volumes, which stay, and starts the helper anew.
+fn measure_created(stand: &mut Stand, number: usize) -> Result<Created> {
+    const CONNECTIONS: usize = 4;
+    let clients = (0..CONNECTIONS).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let create_own = |(first, client): (usize, HelperClient)| {
+            scope.spawn(move || {
+                (first..number).step_by(CONNECTIONS).try_for_each(|number| {
+                    let request = helper::create(&format!("created-{number}"), helper::directory_spec(64 << 10));
+                    client.ask(&request).map(drop)
+                })
+            })
+        };
+        let threads: Vec<_> = clients.into_iter().enumerate().map(create_own).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    stand.kill_helper()?;
+    let begun = Instant::now();
+    stand.start_helper()?;
+    let start = begun.elapsed();
+    // The frontend connects again, and has a page of them in its hands.
+    repeated(|| Ok(stand.csi()?.list_volumes(ListVolumesRequest::default()).map(drop)?))?;
+    Ok(Created { memory: measure_memory(stand, number)?, start })
 }
 
 /// Times the life of one volume after the other, first alone, then while a large one is emptied.
@@ -232,7 +270,7 @@ fn measure_memory(stand: &mut Stand, volumes: usize) -> Result<Memory> {
     Ok(Memory { volumes, helper: resident, frontend })
 }
 
-fn print(options: &Options, Measured { timings, memory, beside }: &Measured) {
+fn print(options: &Options, Measured { timings, memory, beside, created }: &Measured) {
     let micros = |time: Duration| time.as_secs_f64() * 1e6;
     if options.json {
         let calls: Vec<_> = timings
@@ -253,7 +291,14 @@ fn print(options: &Options, Measured { timings, memory, beside }: &Measured) {
             .iter()
             .map(|own| json!({ "call": own.call, "idle": summary(&own.idle), "emptying": summary(&own.emptying) }))
             .collect();
-        println!("{:#}", json!({ "calls": calls, "memory": memory, "beside_emptying": beside }));
+        let created = created.as_ref().map(|Created { memory: own, start }| {
+            let start = micros(*start);
+            json!({ "volumes": own.volumes, "helper_bytes": own.helper, "frontend_bytes": own.frontend, "start_us": start })
+        });
+        println!(
+            "{:#}",
+            json!({ "calls": calls, "memory": memory, "beside_emptying": beside, "beside_created": created })
+        );
         return;
     }
     println!("{:<22}{:>10}{:>10}{:>10}", "call", "volumes", "p50 µs", "p99 µs");
@@ -277,5 +322,14 @@ fn print(options: &Options, Measured { timings, memory, beside }: &Measured) {
             print!("{:>10}", percentile(&own.emptying, percent).as_micros());
         }
         println!();
+    }
+    if let Some(Created { memory, start }) = created {
+        let Memory { volumes, helper, frontend } = memory;
+        println!(
+            "\nbeside {volumes} volumes that are not published, the helper starts in {} ms; KiB: helper {}, frontend {}",
+            start.as_millis(),
+            helper / 1024,
+            frontend / 1024
+        );
     }
 }
