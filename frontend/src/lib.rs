@@ -10,6 +10,7 @@ pub mod kubernetes;
 pub mod proto;
 pub mod quantity;
 pub mod registration;
+pub mod sandbox;
 pub mod server;
 pub mod telemetry;
 pub mod volumes;

@@ -10,6 +10,7 @@ use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::kubernetes::Agent;
 use bulkhead_frontend::registration::{self, Registrar};
+use bulkhead_frontend::sandbox;
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_frontend::telemetry;
 use bulkhead_frontend::volumes::Volumes;
@@ -48,6 +49,14 @@ enum StartError {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    // Before there is a second thread, that of the log.
+    let confined = match sandbox::enter(options.sandbox, &options.needs()) {
+        Ok(confined) => confined,
+        Err(error) => {
+            eprintln!("bulkhead-frontend: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let log = match telemetry::begin(options.log_format, &options.log_level) {
         Ok(log) => log,
         Err(error) => {
@@ -55,6 +64,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if !options.probe {
+        confined.report();
+    }
     let exit = live(options);
     log.flush();
     exit

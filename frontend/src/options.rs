@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bulkhead_frontend::csi::LONGEST_NODE_ID;
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::kubernetes::Access;
+use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
 use clap::Parser;
 
@@ -43,6 +44,10 @@ pub struct Options {
     #[arg(long)]
     pub probe: bool,
 
+    /// Whether this process gives up the system calls, files and ports that it does not need: enforce or off.
+    #[arg(long, value_name = "MODE", env = "BULKHEAD_SANDBOX", default_value = "enforce", hide_possible_values = true)]
+    pub sandbox: Sandbox,
+
     /// Format of the log on standard error: text or json.
     #[arg(long, value_name = "FORMAT", env = "BULKHEAD_LOG_FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -59,6 +64,17 @@ impl Options {
             Some(path) => Some(Access::Kubeconfig(path.clone())),
             None => self.in_cluster.then_some(Access::InCluster),
         }
+    }
+
+    /// The files and ports that serving needs.
+    pub fn needs(&self) -> Needs {
+        let mut needs = Needs { ports: Some(Vec::new()), ..Needs::default() };
+        let own_socket = self.csi_endpoint.as_ref().and_then(|endpoint| endpoint.path().parent());
+        needs.sockets.extend(own_socket.map(PathBuf::from));
+        if let Some(access) = self.access() {
+            access.reach(&mut needs);
+        }
+        needs
     }
 }
 

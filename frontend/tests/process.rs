@@ -2,6 +2,8 @@
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod mock_api;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,6 +26,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
+use mock_api::MockApi;
 
 struct Frontend {
     child: Child,
@@ -276,4 +279,24 @@ fn nonsense_on_the_command_line_is_refused() {
         let output = Command::new(env!("CARGO_BIN_EXE_bulkhead-frontend")).args(&options).env_clear().output().unwrap();
         assert!(!output.status.success() && !output.stderr.is_empty(), "{options:?}");
     }
+}
+
+#[tokio::test]
+async fn it_is_confined_and_reaches_its_api_server_all_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let csi = directory.path().join("csi.sock");
+    let api = MockApi::start(directory.path(), Vec::new(), |_, _| None).await;
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let registration = UnixListener::bind(directory.path().join("reg.sock")).unwrap();
+    let fake = fake_with_sockets(UnixListener::bind(&csi).unwrap(), registration);
+    let frontend = Frontend::start(&fake, &["--kubeconfig", &kubeconfig, "--namespace", "storage"]);
+    frontend.says("working for Kubernetes").await;
+    frontend.says("confined by seccomp").await;
+    for thread in fs::read_dir(format!("/proc/{}/task", frontend.child.id())).unwrap() {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nSeccomp:\t2\n"), "{status}");
+    }
+    drop(frontend);
+    let open = Frontend::start(&fake, &["--sandbox", "off"]);
+    open.says("this process is not confined: --sandbox=off").await;
 }

@@ -13,8 +13,8 @@ use linux_raw_sys::landlock::{
 };
 
 use crate::log;
+use crate::sys::Result as SysResult;
 use crate::sys::landlock::{self, Handled};
-use crate::sys::{Errno, Result as SysResult};
 
 /// Going through directories and removing; `READ_FILE` to take immutable flags off a file; moving a directory to the top.
 const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | REFER;
@@ -29,13 +29,12 @@ pub fn confine_to(pool: &OwnedFd) -> Result<(), String> {
             confine(pool, version).map_err(|errno| format!("cannot confine the emptier by Landlock: {errno}"))
         }
         // Version 1 forbids all moves from one directory to another.
-        Ok(_) | Err(Errno::NOSYS | Errno::OPNOTSUPP) => {
+        _ => {
             log::warning!(
-                "an emptier is not confined by Landlock: the kernel is older than 5.19, or starts without it"
+                "an emptier is not confined by Landlock: the kernel is older than 5.19, starts without it or may not be asked"
             );
             Ok(())
         }
-        Err(errno) => Err(format!("cannot ask the kernel for Landlock: {errno}")),
     }
 }
 

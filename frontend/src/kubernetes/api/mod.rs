@@ -1,7 +1,7 @@
 //! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
 //!
-//! From top to bottom, each importing only from those below it: [`access`] ([`limits`], [`retry_after`]), [`events`],
-//! [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
+//! From top to bottom, each importing only from those below it: [`reach`], [`access`] ([`limits`], [`retry_after`]),
+//! [`events`], [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
@@ -10,6 +10,7 @@ pub mod failure;
 mod limits;
 pub mod node_identity;
 pub mod pages;
+mod reach;
 pub mod request;
 mod retry_after;
 pub mod watch;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use super::*;
-use crate::sys::file;
+use crate::sys::{Errno, file};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 

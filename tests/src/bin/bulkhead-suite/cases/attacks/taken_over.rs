@@ -1,21 +1,24 @@
 //! What a process can still do when somebody has taken it over. The system calls are made by the process itself.
 
 use std::fs::{self, Metadata};
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
+use bulkhead_tests::csi::v1::ProbeRequest;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
-use bulkhead_tests::takeover::{Outcome, Takeover};
+use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
 use bulkhead_tests::wait;
 use nix::errno::Errno;
 use nix::libc;
 
 cases! {
     an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere: Kernel,
+    a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing: Kernel,
 }
 
 /// The file of each pool that names it.
@@ -72,6 +75,59 @@ fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stan
     // The helper ends with its emptier.
     stand.abandon();
     stand.start_helper()
+}
+
+fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stand) -> Result<()> {
+    let pid = i32::try_from(stand.running_frontend()?.pid())?;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(thread?.path().join("status"))?;
+        ensure!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nSeccomp:\t2\n"), "{status}");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut frontend = Takeover::of(pid, stand.patience(Duration::from_secs(5)))?;
+    let here = Number(libc::AT_FDCWD.into());
+    for path in [&b"/etc/passwd\0"[..], b"/proc/self/maps\0", b"/\0"] {
+        let opened = frontend.call(libc::SYS_openat, &[here, Bytes(path), Number(libc::O_RDONLY.into())])?;
+        ensure!(opened == REFUSED, "opening {}: {opened:?}", String::from_utf8_lossy(path));
+    }
+    let socket = frontend.call(libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_STREAM)])?;
+    let Outcome::Done(socket) = socket else { anyhow::bail!("a socket for TCP: {socket:?}") };
+    for (call, port) in [(libc::SYS_connect, listener.local_addr()?.port()), (libc::SYS_bind, 0)] {
+        let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
+        address.extend(port.to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
+        let reached = frontend.call(call, &[Number(socket), Bytes(&address), Number(16)])?;
+        ensure!(reached == REFUSED, "call {call} with port {port}: {reached:?}");
+    }
+    let program = Bytes(b"/proc/self/exe\0");
+    let page = [Number(0), Number(4096), number(libc::PROT_READ | libc::PROT_EXEC), Number(0x22), Number(-1)];
+    // The number of execve(2) in x32.
+    let foreign = 0x4000_0000 + 520;
+    for (what, call, arguments) in [
+        ("running a program", libc::SYS_execve, &[program, Number(0), Number(0)][..]),
+        ("running a program by x32", foreign, &[program, Number(0), Number(0)]),
+        ("a process", libc::SYS_clone, &[number(libc::SIGCHLD)]),
+        ("a process", libc::SYS_clone3, &[Number(0), Number(0)]),
+        ("a user namespace", libc::SYS_unshare, &[number(libc::CLONE_NEWUSER)]),
+        ("executable memory", libc::SYS_mmap, &page),
+        ("a file without a name", libc::SYS_memfd_create, &[program, Number(0)]),
+        ("a ring", libc::SYS_io_uring_setup, &[Number(1), Number(0)]),
+        ("a netlink socket", libc::SYS_socket, &[number(libc::AF_NETLINK), number(libc::SOCK_RAW)]),
+        ("a socket for ciphers", libc::SYS_socket, &[number(libc::AF_ALG), number(libc::SOCK_SEQPACKET)]),
+        ("another process", libc::SYS_ptrace, &[Number(16), Number(1)]),
+        ("a signal", libc::SYS_kill, &[Number(pid.into()), Number(0)]),
+    ] {
+        let done = frontend.call(call, arguments)?;
+        ensure!(done == Outcome::Refused(Errno::EPERM), "{what}: {done:?}");
+    }
+    let closed = frontend.call(libc::SYS_close, &[Number(socket)])?;
+    ensure!(closed == Outcome::Done(0), "{closed:?}");
+    drop(frontend);
+    ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
+    Ok(())
+}
+
+fn number(value: i32) -> Argument<'static> {
+    Number(value.into())
 }
 
 /// The first descriptor of a process that refers to such a file.

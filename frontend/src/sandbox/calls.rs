@@ -1,0 +1,181 @@
+//! The system calls that this process never makes fail with EPERM.
+//!
+//! It is a list of what is forbidden, not of what is allowed: the async runtime, TLS and the C library's resolver choose
+//! calls of their own, which differ between their releases and between processors, and a frontend that a new release of
+//! theirs stops would stop the node's volumes with it. What is on the list is what turns a flaw in this process into more:
+//! other programs and processes, namespaces, mounts, executable memory, and the parts of the kernel that are attacked from
+//! without privilege.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::SeccompCmpArgLen::Dword;
+use seccompiler::SeccompCmpOp::{MaskedEq, Ne};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
+
+/// Installs the filter for the calling thread and all that it starts, for ever.
+pub(super) fn restrict() -> Result<(), seccompiler::Error> {
+    seccompiler::apply_filter(&compile()?)
+}
+
+fn compile() -> Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        NEVER.iter().copied().flatten().map(|call| (*call, vec![])).collect();
+    let is = |argument, operation, value| SeccompCondition::new(argument, Dword, operation, value);
+    let exactly = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
+    let executable = u64::from(libc::PROT_EXEC.cast_unsigned());
+    // A thread, but no process; a namespace of its own is for processes.
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, exactly(libc::CLONE_THREAD), 0)?])?]);
+    for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
+        rules.insert(call, vec![SeccompRule::new(vec![is(2, exactly(libc::PROT_EXEC), executable)?])?]);
+    }
+    let families =
+        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| is(0, Ne, family.cast_unsigned().into()));
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(families.into_iter().collect::<Result<_, _>>()?)?]);
+    if cfg!(target_arch = "x86_64") {
+        // The same calls by the numbers of x32, and those that have numbers of their own there.
+        let twins: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
+        rules.extend(twins);
+        rules.extend(X32_ONLY.map(|call| (call | X32, vec![])));
+    }
+    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+/// The bit that marks a call of x32, and the numbers of those with another layout of arguments (x86 only).
+const X32: i64 = 0x4000_0000;
+const X32_ONLY: std::ops::RangeInclusive<i64> = 512..=547;
+
+const NEVER: &[&[c_long]] = &[
+    // Other programs.
+    &[libc::SYS_execve, libc::SYS_execveat],
+    // Processes; clone3 keeps its flags in memory, where no filter sees them, and libraries do without it.
+    &[libc::SYS_clone3],
+    #[cfg(target_arch = "x86_64")]
+    &[libc::SYS_fork, libc::SYS_vfork],
+    // Other processes' memory, descriptors and signals.
+    &[
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+        libc::SYS_process_madvise,
+        libc::SYS_pidfd_open,
+        libc::SYS_pidfd_getfd,
+        libc::SYS_pidfd_send_signal,
+        libc::SYS_kcmp,
+        libc::SYS_kill,
+        libc::SYS_rt_sigqueueinfo,
+        libc::SYS_rt_tgsigqueueinfo,
+    ],
+    // Namespaces, roots and mounts.
+    &[
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_chroot,
+        libc::SYS_pivot_root,
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_fsopen,
+        libc::SYS_fsconfig,
+        libc::SYS_fsmount,
+        libc::SYS_fspick,
+        libc::SYS_open_tree,
+        libc::SYS_move_mount,
+        libc::SYS_mount_setattr,
+        libc::SYS_swapon,
+        libc::SYS_swapoff,
+    ],
+    // Parts of the kernel that have been attacked from without privilege.
+    &[
+        libc::SYS_bpf,
+        libc::SYS_perf_event_open,
+        libc::SYS_userfaultfd,
+        libc::SYS_io_uring_setup,
+        libc::SYS_io_uring_enter,
+        libc::SYS_io_uring_register,
+        libc::SYS_keyctl,
+        libc::SYS_add_key,
+        libc::SYS_request_key,
+        libc::SYS_personality,
+        libc::SYS_fanotify_init,
+        libc::SYS_fanotify_mark,
+        libc::SYS_shmget,
+        libc::SYS_msgget,
+        libc::SYS_semget,
+        libc::SYS_mq_open,
+    ],
+    #[cfg(target_arch = "x86_64")]
+    &[libc::SYS_modify_ldt],
+    // Files without names, which could hold a program; files by handle; nodes.
+    &[
+        libc::SYS_memfd_create,
+        libc::SYS_memfd_secret,
+        libc::SYS_name_to_handle_at,
+        libc::SYS_open_by_handle_at,
+        libc::SYS_mknodat,
+    ],
+    #[cfg(target_arch = "x86_64")]
+    &[libc::SYS_mknod],
+    // What needs privilege, should the process have any.
+    &[
+        libc::SYS_init_module,
+        libc::SYS_finit_module,
+        libc::SYS_delete_module,
+        libc::SYS_kexec_load,
+        libc::SYS_reboot,
+        libc::SYS_syslog,
+        libc::SYS_acct,
+        libc::SYS_quotactl,
+        libc::SYS_quotactl_fd,
+        libc::SYS_vhangup,
+        libc::SYS_settimeofday,
+        libc::SYS_clock_settime,
+        libc::SYS_adjtimex,
+        libc::SYS_clock_adjtime,
+        libc::SYS_sethostname,
+        libc::SYS_setdomainname,
+        libc::SYS_setuid,
+        libc::SYS_setgid,
+        libc::SYS_setreuid,
+        libc::SYS_setregid,
+        libc::SYS_setresuid,
+        libc::SYS_setresgid,
+        libc::SYS_setgroups,
+        libc::SYS_capset,
+    ],
+];
+
+#[cfg(test)]
+mod tests {
+    use std::io::Error;
+
+    use super::*;
+
+    #[test]
+    fn the_filter_compiles_and_stays_below_the_kernels_limit() {
+        let program = compile().unwrap();
+        assert!(program.len() < 2048, "{} instructions of at most 4096", program.len());
+    }
+
+    #[test]
+    fn no_call_is_listed_twice() {
+        let all: Vec<_> = NEVER.iter().copied().flatten().collect();
+        for (index, call) in all.iter().enumerate() {
+            assert!(!all[..index].contains(call), "{call}");
+        }
+    }
+
+    /// Only the thread that installs the filter is held by it.
+    #[test]
+    fn programs_and_other_families_of_sockets_are_refused_and_threads_are_not() {
+        let confined = std::thread::spawn(|| {
+            restrict().unwrap();
+            let refused = |error: Error| error.raw_os_error() == Some(libc::EPERM);
+            assert!(std::process::Command::new("/proc/self/exe").spawn().is_err_and(refused));
+            assert!(std::net::TcpListener::bind("127.0.0.1:0").is_ok());
+            assert!(std::os::unix::net::UnixDatagram::unbound().is_ok());
+            std::thread::spawn(|| rustix::thread::secure_computing_mode().unwrap()).join().unwrap()
+        });
+        assert_eq!(confined.join().unwrap(), rustix::thread::SecureComputingMode::Filter);
+    }
+}
