@@ -40,17 +40,22 @@ fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &m
     for _ in 0..3 {
         ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity == 0);
     }
-    let log = stand.running_frontend()?.log()?;
-    let lines = log.matches("the pool reports: there are 1 volumes").count();
-    ensure!(lines == 1, "{lines} lines: {log}");
-    csi.delete_volume(delete("vol-a"))?;
-    wait::until(Duration::from_secs(10), || {
-        ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity > 0);
+    // The frontend does not wait for its log to be written.
+    let patience = stand.patience(Duration::from_secs(10));
+    let log = |stand: &mut Stand| stand.running_frontend()?.log();
+    wait::until(patience, || {
+        let log = log(stand)?;
+        let lines = log.matches("the pool reports: there are 1 volumes").count();
+        ensure!(lines == 1, "{lines} lines: {log}");
         Ok(())
     })?;
-    let log = stand.running_frontend()?.log()?;
-    ensure!(log.contains("the pool no longer reports: there are N volumes"), "{log}");
-    Ok(())
+    csi.delete_volume(delete("vol-a"))?;
+    wait::until(patience, || {
+        ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity > 0);
+        let log = log(stand)?;
+        ensure!(log.contains("the pool no longer reports: there are N volumes"), "{log}");
+        Ok(())
+    })
 }
 
 fn doubtful_command_lines_are_refused(stand: &mut Stand) -> Result<()> {
