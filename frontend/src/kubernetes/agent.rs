@@ -19,6 +19,7 @@ use super::api::backoff::{Interruptions, jitter};
 use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
+use super::api::token;
 use super::api::watch::{config, follow};
 use super::capacity::publisher::CapacityPublisher;
 use super::capacity::schedule;
@@ -71,6 +72,7 @@ enum ConnectError {
 impl Agent {
     /// Works until `shutdown` begins, and then finishes the work in progress. An API server that is away is waited for.
     pub async fn run(self, shutdown: Shutdown) {
+        let access = self.access.clone();
         let connected = tokio::select! {
             connected = self.connect() => connected,
             () = shutdown.begun() => return,
@@ -90,7 +92,7 @@ impl Agent {
         );
         let background = async {
             if context.stores.are_complete().await {
-                future::join(schedule::run(&capacity), orphans::run(&context)).await;
+                future::join3(schedule::run(&capacity), orphans::run(&context), token::watch_expiry(&access)).await;
             }
         };
         tokio::select! {

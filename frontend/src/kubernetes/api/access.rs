@@ -36,6 +36,14 @@ pub enum AccessError {
 }
 
 impl Access {
+    /// The file whose token is used, if it is one that the operator replaces. A kubelet replaces that of a pod.
+    pub(in crate::kubernetes) async fn token_file(&self) -> Option<PathBuf> {
+        let Self::Kubeconfig(path) = self else { return None };
+        let kubeconfig = Kubeconfig::read_from(path).ok()?;
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.ok()?;
+        config.auth_info.token_file.map(PathBuf::from)
+    }
+
     /// Creates a client, and returns it with its default namespace. Nothing is sent yet.
     ///
     /// # Errors
