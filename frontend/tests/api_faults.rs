@@ -12,13 +12,13 @@ use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::kubernetes::{Access, Agent};
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
-use bulkhead_protocol::{Listed, PoolStatus, QuotaMode, Reply, Request, Response, UpTo, VolumeId};
+use bulkhead_protocol::{Listed, PoolStatus, QuotaMode, Reply, Request, Response, UpTo, VolumeId, Welcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use fake::{Act, FakeHelper};
+use fake::{Act, FakeHelper, Greeting};
 use mock_api::{Fault, MockApi};
 
 const UID: &str = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
@@ -238,6 +238,8 @@ async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
         Request::PoolStatus { .. } => roomy(),
         _ => fake::done(),
     });
+    // The first version that can delete orphans.
+    helper.greet_with(Greeting::Welcome(Box::new(Welcome { version: 2, ..fake::welcome(&["default"]) })));
     let swept = Arc::new(Notify::new());
     let (late, mut lists) = (Arc::clone(&swept), 0);
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
