@@ -84,7 +84,7 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
 }
 
 /// Ends all descendants of this process, and returns what they were.
-fn end_processes(grace: Duration) -> Result<Vec<String>> {
+pub(crate) fn end_processes(grace: Duration) -> Result<Vec<String>> {
     let mut left = BTreeSet::new();
     let grace = Instant::now() + grace;
     loop {

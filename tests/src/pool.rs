@@ -12,9 +12,6 @@ use tempfile::TempDir;
 use crate::observe::mounts;
 use crate::setting::{PoolFilesystem, Setting, program};
 
-/// Large enough for XFS, which refuses to be smaller than 300 MiB.
-const IMAGE_MEBIBYTES: u64 = 512;
-
 /// A pool that a stand has made.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -185,7 +182,7 @@ fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
     }
     // Tests that run side by side may each make it; the last rename wins, and any of them will do.
     let unfinished = directory.join(format!("{filesystem}.{}.unfinished", std::process::id()));
-    File::create(&unfinished)?.set_len(IMAGE_MEBIBYTES << 20)?;
+    File::create(&unfinished)?.set_len(setting.pool_mebibytes << 20)?;
     let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
     mkfs.arg("-q");
     if setting.pool_fs == PoolFilesystem::Ext4 && setting.enforces_sizes() {

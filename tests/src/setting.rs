@@ -37,6 +37,9 @@ pub enum Phase {
     AfterReboot,
 }
 
+/// Large enough for the tests.
+const POOL_MEBIBYTES: u64 = 512;
+
 /// The setting of one run.
 #[derive(Args, Clone, Debug)]
 pub struct Setting {
@@ -61,6 +64,9 @@ pub struct Setting {
     /// The control plane that the run has started; set by the run for its tests.
     #[arg(long, hide = true)]
     pub control_plane: Option<PathBuf>,
+    /// How large the filesystems of pools are. XFS refuses to be smaller than 300 MiB.
+    #[arg(skip = POOL_MEBIBYTES)]
+    pub pool_mebibytes: u64,
 }
 
 impl Place {
@@ -131,6 +137,7 @@ impl Setting {
             phase: None,
             shared_pool: None,
             control_plane: None,
+            pool_mebibytes: POOL_MEBIBYTES,
         }
     }
 

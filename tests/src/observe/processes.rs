@@ -59,6 +59,17 @@ pub fn resident(pid: u32) -> Result<u64> {
     Ok(kibibytes * 1024)
 }
 
+/// Memory of a process in bytes, in which what it shares with others is divided among them (`Pss`).
+///
+/// # Errors
+/// When there is no such process.
+pub fn proportional(pid: u32) -> Result<u64> {
+    let sums = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let line = sums.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss in a process's memory")?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kibibytes * 1024)
+}
+
 fn read(pid: i32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may hold anything.

@@ -14,6 +14,8 @@ use crate::progress::timed;
 use crate::workspace::{Profile, Selection, Workspace};
 
 const BENCH: [&str; 1] = ["bulkhead-bench"];
+/// It times loop devices: their ioctls need unsafe code in Rust.
+const LOOP_TIMER: [&str; 1] = ["python3"];
 const CLUSTER_BENCH: [&str; 1] = ["bulkhead-cluster-bench"];
 
 /// What `bench` takes.
@@ -22,8 +24,8 @@ pub struct BenchArguments {
     /// Measure storage agents on a real control plane instead of the CSI services.
     #[arg(long)]
     kubernetes: bool,
-    /// Passed on to the measuring program.
-    #[arg(last = true)]
+    /// Passed on to the measuring program: `--help` after `--` lists what it takes.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
@@ -32,10 +34,15 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     let bench = if arguments.kubernetes { &CLUSTER_BENCH } else { &BENCH };
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");
     packages::require(&packages::FILESYSTEM_TOOLS)?;
+    packages::require(&LOOP_TIMER)?;
     let programs = timed("building", || Programs::build(workspace, Selection::ShippedWith(bench), Profile::Release))?;
     let mut measure = command("env");
     if arguments.kubernetes {
         measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
     }
-    Ok(exit_code(measure.arg(programs.path(bench[0])).args(&arguments.arguments).status()?))
+    measure.arg(programs.path(bench[0]));
+    if !arguments.kubernetes {
+        measure.arg("--output").arg(workspace.target.join("bench"));
+    }
+    Ok(exit_code(measure.args(&arguments.arguments).status()?))
 }

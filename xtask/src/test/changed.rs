@@ -72,6 +72,7 @@ const RULES: &[Rule] = &[
     rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
+    rule("tests/src/bench/", &["bulkhead-tests"], &[Unit]),
     rule("tests/src/bin/bulkhead-bench", ALL, &[]),
     rule("tests/src/bin/bulkhead-cluster/", ALL, &[Kubernetes]),
     rule("tests/src/bin/bulkhead-cluster-bench", ALL, &[]),

@@ -1,0 +1,92 @@
+//! What the benches share: a place that is removed after them however they end, statistics, and reports.
+
+pub mod compare;
+pub mod plot;
+pub mod report;
+pub mod statistics;
+mod table;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::keeper::{clean, end_processes, make_place};
+use crate::setting::{PoolFilesystem, Setting};
+
+/// Tells a bench that it is the process that measures, and where.
+const WORK: &str = "BULKHEAD_BENCH_WORK";
+
+/// Calls `measure` with its setting on this host, a work directory and one for templates, and reports what went wrong.
+pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
+    let done = match std::env::var_os(WORK) {
+        Some(work) => in_place(pool_fs, &PathBuf::from(work), measure),
+        None => keep(pool_fs),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn in_place(
+    pool_fs: PoolFilesystem,
+    work: &Path,
+    measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>,
+) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let scratch = work.parent().context("a work directory without a parent")?;
+    measure(&mut Setting::on_host(pool_fs), work, scratch)
+}
+
+/// Starts this program again to measure, and removes whatever that leaves behind, even when it is killed.
+fn keep(pool_fs: PoolFilesystem) -> Result<()> {
+    let mut signals = SigSet::empty();
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
+    signals.thread_block()?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let setting = Setting::on_host(pool_fs);
+    let scratch = setting.place.make_scratch()?;
+    let work = scratch.path().join("bench");
+    std::fs::create_dir(&work)?;
+    make_place(setting.place, &work)?;
+    let mut measuring = Command::new(std::env::current_exe()?);
+    measuring.args(std::env::args_os().skip(1)).env(WORK, &work).process_group(0);
+    let measured = wait(&mut measuring, &signals);
+    // After a failure there is much to clean up, and errors of the cleanup must not hide that failure.
+    let ended = end_processes(Duration::from_secs(if measured.is_ok() { 3 } else { 0 }));
+    let cleaned = clean(&work, None);
+    measured?;
+    ended?;
+    cleaned
+}
+
+fn wait(measuring: &mut Command, signals: &SignalFd) -> Result<()> {
+    let mut child = measuring.spawn().context("start the process that measures")?;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            ensure!(status.success(), "the bench failed ({status})");
+            return Ok(());
+        }
+        if let Some(signal) = signals.read_signal()? {
+            child.kill()?;
+            child.wait()?;
+            anyhow::bail!("ended by signal {}", signal.ssi_signo);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The time within which `percent` of all are, of sorted ones.
+pub fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let last = times.len().saturating_sub(1);
+    times.get(last * percent / 100).copied().unwrap_or_default()
+}

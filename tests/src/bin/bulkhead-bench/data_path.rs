@@ -1,0 +1,159 @@
+//! Reading and writing with O_DIRECT: a published volume against the same bytes in the pool.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_tests::bench::report::{Baseline, Unit};
+use bulkhead_tests::bench::statistics::Summary;
+use bulkhead_tests::csi::requests::MIB;
+use bulkhead_tests::random::Random;
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{Mode, OFlags};
+
+use crate::driver::{Call, Connection, Driver, Kind};
+use crate::options::Amount;
+use crate::run::Run;
+
+const SECTION: &str = "data path";
+
+/// How much is read and written.
+const SIZE: u64 = 128 << 20;
+
+/// Requests at the same time, each by a thread of its own.
+const QUEUE_DEPTH: usize = 32;
+
+/// Rounds of each sort. Raw and published take turns, so that both meet the same disturbances.
+const ROUNDS: usize = 5;
+
+/// What O_DIRECT asks of a buffer's address.
+const ALIGNMENT: usize = 4096;
+
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    block: usize,
+    writes: bool,
+    random: bool,
+}
+
+const LOADS: [Load; 4] = [
+    Load { name: "4 KiB random read", block: 4096, writes: false, random: true },
+    Load { name: "4 KiB random write", block: 4096, writes: true, random: true },
+    Load { name: "1 MiB sequential read", block: 1 << 20, writes: false, random: false },
+    Load { name: "1 MiB sequential write", block: 1 << 20, writes: true, random: false },
+];
+
+/// Measures both kinds of volumes.
+pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -> Result<()> {
+    for kind in Kind::ALL {
+        let volumes = driver.volumes_of("data", kind, 1, false, i64::try_from(SIZE)?);
+        driver.phase(Connection::Kept, 1, &volumes, Call::Create)?;
+        driver.phase(Connection::Kept, 1, &volumes, Call::Publish)?;
+        let raw = stand.pool().directory.join(".raw");
+        let target = stand.target(&format!("data-{}-0", kind.name()));
+        let (published, against) = match kind {
+            Kind::Directory => (target.join("file"), "a file in the pool"),
+            Kind::Block => (target, "the raw image file"),
+        };
+        let measured = compare(run, kind, &raw, &published, against, amount.round);
+        fs::remove_file(&raw).context("remove the raw file")?;
+        driver.remove(&volumes)?;
+        measured?;
+    }
+    Ok(())
+}
+
+fn compare(run: &mut Run, kind: Kind, raw: &Path, published: &Path, against: &str, round: Duration) -> Result<()> {
+    let files = [prepare(raw)?, prepare(published)?];
+    for load in LOADS {
+        let subject = format!("{}, {}", load.name, kind.name());
+        if !run.has_time_for(&format!("data path: {subject}")) {
+            continue;
+        }
+        let mut rates = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            for (file, rates) in files.iter().zip(&mut rates) {
+                rates.push(rate(file, load, round)?);
+            }
+        }
+        let [raw, published] = rates.map(|rates| Summary::of(&rates));
+        let unit = if load.random { Unit::PerSecond } else { Unit::MebibytesPerSecond };
+        run.add(SECTION, &subject, "raw", unit, raw, None);
+        let baseline = Baseline { name: against.to_owned(), median: raw.median, relative_error: raw.relative_error() };
+        run.add(SECTION, &subject, "published", unit, published, Some(baseline));
+    }
+    Ok(())
+}
+
+/// Opens a file or a device past the page cache, and writes all of it, so that no block is allocated later.
+fn prepare(path: &Path) -> Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+    let file = File::from(file.with_context(|| format!("open {} with O_DIRECT", path.display()))?);
+    let mut buffer = Buffer::new(1 << 20);
+    for offset in (0..SIZE).step_by(1 << 20) {
+        file.write_all_at(buffer.bytes(), offset)?;
+    }
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// Requests or mebibytes in a second.
+fn rate(file: &File, load: Load, round: Duration) -> Result<f64> {
+    let blocks = SIZE / load.block as u64;
+    let done = Mutex::new(0_u64);
+    let start = Instant::now();
+    std::thread::scope(|threads| {
+        let workers: Vec<_> = (0..QUEUE_DEPTH)
+            .map(|number| {
+                let done = &done;
+                threads.spawn(move || -> Result<()> {
+                    let mut random = Random::new(number as u64 + 1);
+                    let mut buffer = Buffer::new(load.block);
+                    let mut own = 0;
+                    let mut block = number as u64;
+                    while start.elapsed() < round {
+                        let next = if load.random { random.below(blocks as usize) as u64 } else { block % blocks };
+                        block += QUEUE_DEPTH as u64;
+                        let offset = next * load.block as u64;
+                        if load.writes {
+                            file.write_all_at(buffer.bytes(), offset)?;
+                        } else {
+                            file.read_exact_at(buffer.bytes(), offset)?;
+                        }
+                        own += 1;
+                    }
+                    *done.lock().map_err(|_| anyhow!("another thread panicked"))? += own;
+                    Ok(())
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
+    })?;
+    let requests = *done.lock().map_err(|_| anyhow!("a thread panicked"))? as f64 / start.elapsed().as_secs_f64();
+    ensure!(requests > 0.0, "nothing was read or written");
+    Ok(if load.random { requests } else { requests * load.block as f64 / MIB as f64 })
+}
+
+/// Memory at an address that O_DIRECT takes.
+struct Buffer {
+    memory: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    fn new(length: usize) -> Self {
+        let memory = vec![0x5a; length + ALIGNMENT];
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, start, length }
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.memory[self.start..self.start + self.length]
+    }
+}

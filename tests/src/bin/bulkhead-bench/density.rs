@@ -1,0 +1,148 @@
+//! Calls, memory and start-up beside many published volumes.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use bulkhead_tests::bench::report::{Baseline, Unit};
+use bulkhead_tests::bench::statistics::Summary;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::stand::Stand;
+
+use crate::calls::LIFE;
+use crate::driver::{Call, Connection, Driver, Kind, Volume};
+use crate::floor;
+use crate::options::Amount;
+use crate::run::Run;
+
+const SECTION: &str = "density";
+
+/// Restarts of each process; each takes as long as the other ones.
+const RESTARTS: usize = 5;
+
+/// Measures beside each number of volumes of each kind, and removes them.
+pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amount) -> Result<()> {
+    let mut filled: Vec<Arc<Vec<Volume>>> = Vec::new();
+    let mut published = 0;
+    let Some(&least) = amount.volumes.first() else { return Ok(()) };
+    for &volumes in &amount.volumes {
+        if !run.has_time_for(&format!("density: {volumes} published volumes of each kind")) {
+            continue;
+        }
+        if volumes > published {
+            for kind in Kind::ALL {
+                let more = driver.volumes(&format!("beside-{volumes}"), kind, volumes - published, true);
+                driver.phase(Connection::Kept, 8, &more, Call::Create)?;
+                driver.phase(Connection::Kept, 8, &more, Call::Publish)?;
+                filled.push(more);
+            }
+            published = volumes;
+        }
+        let beside = Beside { condition: condition(volumes), least: condition(least) };
+        beside.calls(run, stand, driver, amount.calls)?;
+        beside.memory(run, stand)?;
+        beside.restarts(run, stand, driver)?;
+    }
+    if !filled.is_empty() {
+        run.tell("density: removing the volumes");
+    }
+    filled.iter().try_for_each(|volumes| driver.remove(volumes))
+}
+
+/// Measures memory and restarts beside volumes that are not published. They stay.
+pub fn measure_created(run: &mut Run, stand: &mut Stand, driver: &Driver, number: usize) -> Result<()> {
+    if number == 0 || !run.has_time_for(&format!("density: {number} volumes that are not published")) {
+        return Ok(());
+    }
+    let volumes = driver.volumes("created", Kind::Directory, number, true);
+    driver.phase(Connection::Kept, 8, &volumes, Call::Create)?;
+    let beside = Beside { condition: format!("{number} volumes, not published"), least: condition(0) };
+    beside.memory(run, stand)?;
+    beside.restarts(run, stand, driver)
+}
+
+fn condition(volumes: usize) -> String {
+    format!("{volumes} volumes")
+}
+
+struct Beside {
+    condition: String,
+    least: String,
+}
+
+impl Beside {
+    /// Adds a figure with the same one beside the least number of volumes as its baseline.
+    fn add(&self, run: &mut Run, subject: &str, unit: Unit, summary: Summary) {
+        let name = &self.least;
+        let baseline: Option<Baseline> = run.report.find(SECTION, subject, name).map(|own| own.as_baseline(name));
+        run.add(SECTION, subject, &self.condition, unit, summary, baseline);
+    }
+
+    fn calls(&self, run: &mut Run, stand: &Stand, driver: &Driver, calls: usize) -> Result<()> {
+        let add = |run: &mut Run, subject: &str, summary| self.add(run, subject, Unit::Microseconds, summary);
+        // What the kernel itself needs more beside many mounts.
+        let [bound, unmounted] = floor::measure_mounts(&stand.pool().directory, &stand.publish_directory(), calls)?;
+        add(run, "bind, system calls only", bound);
+        add(run, "unmount, system calls only", unmounted);
+        let probes = driver.volumes("probe", Kind::Directory, calls, true);
+        let probes = driver.phase(Connection::Kept, 1, &probes, Call::Probe)?;
+        add(run, "Probe", Summary::of_times(&probes.times));
+        for kind in Kind::ALL {
+            let volumes = driver.volumes("measured", kind, calls, true);
+            for (call, name, _) in LIFE {
+                let phase = driver.phase(Connection::Kept, 1, &volumes, call)?;
+                if !name.is_empty() {
+                    add(run, &format!("{name} {}", kind.name()), Summary::of_times(&phase.times));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn memory(&self, run: &mut Run, stand: &mut Stand) -> Result<()> {
+        let helper = stand.running_helper()?.pid();
+        let mut emptiers = 0;
+        for process in processes::descendants(i32::try_from(helper)?)? {
+            emptiers += processes::proportional(u32::try_from(process.pid)?)?;
+        }
+        let frontend = stand.running_frontend()?.pid();
+        let memory = [
+            ("PSS of the helper", processes::proportional(helper)?),
+            ("PSS of the emptier", emptiers),
+            ("PSS of the frontend", processes::proportional(frontend)?),
+            ("kernel slab of the machine", slab()?),
+        ];
+        for (subject, bytes) in memory {
+            self.add(run, subject, Unit::Kibibytes, Summary::of(&[bytes as f64 / 1024.0]));
+        }
+        Ok(())
+    }
+
+    /// The time until each process serves again after it was killed.
+    fn restarts(&self, run: &mut Run, stand: &mut Stand, driver: &Driver) -> Result<()> {
+        let (mut helper, mut frontend) = (Vec::new(), Vec::new());
+        for _ in 0..RESTARTS {
+            stand.kill_helper()?;
+            let start = Instant::now();
+            stand.start_helper()?;
+            helper.push(start.elapsed());
+            stand.kill_frontend()?;
+            let start = Instant::now();
+            stand.start_frontend()?;
+            frontend.push(start.elapsed());
+        }
+        self.add(run, "recovery of the helper", Unit::Microseconds, Summary::of_times(&helper));
+        self.add(run, "start-up of the frontend", Unit::Microseconds, Summary::of_times(&frontend));
+        // The kept connection is made anew by the first call, which must not be one that is timed.
+        let probe = driver.volumes("probe", Kind::Directory, 1, true);
+        driver.phase(Connection::Kept, 1, &probe, Call::Probe).map(drop)
+    }
+}
+
+fn slab() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Slab:")).context("no Slab in /proc/meminfo")?;
+    let kibibytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kibibytes * 1024)
+}

@@ -1,0 +1,293 @@
+//! A CSI driver under measurement: ours, or another one. Both get the same calls from the same client.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::controller_client::ControllerClient;
+use bulkhead_tests::csi::v1::identity_client::IdentityClient;
+use bulkhead_tests::csi::v1::node_client::NodeClient;
+use bulkhead_tests::csi::v1::*;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+/// After this, a call is given up.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// For so long, a call that is refused is repeated: other programs look at every loop device there is, and then a device
+/// is busy for a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How large volumes are made, and how large they become.
+const SIZE: i64 = MIB;
+const GROWN: i64 = 2 * MIB;
+
+/// The two kinds of volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Directory,
+    Block,
+}
+
+impl Kind {
+    pub const ALL: [Self; 2] = [Self::Directory, Self::Block];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Block => "block",
+        }
+    }
+
+    fn capability(self) -> VolumeCapability {
+        match self {
+            Self::Directory => mount(),
+            Self::Block => block(),
+        }
+    }
+}
+
+/// How a client reaches a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// One connection for all calls.
+    Kept,
+    /// A new connection for each call, as the kubelet does.
+    New,
+}
+
+impl Connection {
+    pub const ALL: [Self; 2] = [Self::Kept, Self::New];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::New => "new",
+        }
+    }
+}
+
+/// The calls of a volume's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Probe,
+    Create,
+    Publish,
+    Stats,
+    Expand,
+    Unpublish,
+    Delete,
+}
+
+/// A volume, made or to be made.
+#[derive(Debug)]
+pub struct Volume {
+    name: String,
+    pub kind: Kind,
+    target: PathBuf,
+    /// Where the driver stages it, if it stages volumes. That counts as part of publishing.
+    staging: Option<PathBuf>,
+    sparse: bool,
+    size: i64,
+    made: OnceLock<(String, BTreeMap<String, String>)>,
+}
+
+/// The times of many calls.
+#[derive(Debug)]
+pub struct Phase {
+    pub times: Vec<Duration>,
+    /// From the first call to the last answer.
+    pub took: Duration,
+}
+
+/// A driver.
+#[derive(Debug)]
+pub struct Driver {
+    endpoint: Endpoint,
+    kept: Channel,
+    runtime: Runtime,
+    targets: PathBuf,
+    stages: bool,
+}
+
+impl Driver {
+    /// The driver that listens at `uri` and can publish below `targets`.
+    pub fn connect(uri: &str, targets: &Path) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let endpoint = Endpoint::from_shared(uri.to_owned())?;
+        let kept = runtime
+            .block_on(async { tokio::time::timeout(LIMIT, endpoint.connect()).await })?
+            .with_context(|| format!("connect to {uri}"))?;
+        let mut node = NodeClient::new(kept.clone());
+        let capabilities = runtime.block_on(node.node_get_capabilities(NodeGetCapabilitiesRequest {}))?.into_inner();
+        let stages = capabilities.capabilities.iter().any(is_stage);
+        Ok(Self { endpoint, kept, runtime, targets: targets.to_owned(), stages })
+    }
+
+    /// Its own name and version.
+    pub fn name(&self) -> Result<String> {
+        let mut client = IdentityClient::new(self.kept.clone());
+        let info = self.runtime.block_on(client.get_plugin_info(GetPluginInfoRequest {}))?.into_inner();
+        Ok(format!("{} {}", info.name, info.vendor_version))
+    }
+
+    /// Volumes of these names. Nothing is made yet.
+    pub fn volumes(&self, prefix: &str, kind: Kind, number: usize, sparse: bool) -> Arc<Vec<Volume>> {
+        self.volumes_of(prefix, kind, number, sparse, SIZE)
+    }
+
+    /// The same of another size.
+    pub fn volumes_of(&self, prefix: &str, kind: Kind, number: usize, sparse: bool, size: i64) -> Arc<Vec<Volume>> {
+        let volume = |index| {
+            let name = format!("{prefix}-{}-{index}", kind.name());
+            let staging = self.stages.then(|| self.targets.join(format!("{name}-staging")));
+            Volume { target: self.targets.join(&name), staging, name, kind, sparse, size, made: OnceLock::new() }
+        };
+        Arc::new((0..number).map(volume).collect())
+    }
+
+    /// Makes the same call for each volume, so many at the same time.
+    pub fn phase(
+        &self,
+        connection: Connection,
+        in_flight: usize,
+        volumes: &Arc<Vec<Volume>>,
+        call: Call,
+    ) -> Result<Phase> {
+        let next = Arc::new(AtomicUsize::new(0));
+        let start = Instant::now();
+        let times = self.runtime.block_on(async {
+            let mut workers = JoinSet::new();
+            for _ in 0..in_flight {
+                let client = Client { endpoint: self.endpoint.clone(), kept: self.kept.clone(), connection };
+                workers.spawn(work(client, Arc::clone(&next), Arc::clone(volumes), call));
+            }
+            let mut times = Vec::new();
+            while let Some(done) = workers.join_next().await {
+                times.extend(done??);
+            }
+            anyhow::Ok(times)
+        })?;
+        Ok(Phase { times, took: start.elapsed() })
+    }
+
+    /// Unpublishes and deletes what there is of these volumes. They need not exist.
+    pub fn remove(&self, volumes: &Arc<Vec<Volume>>) -> Result<()> {
+        self.phase(Connection::Kept, 8, volumes, Call::Unpublish)?;
+        self.phase(Connection::Kept, 8, volumes, Call::Delete).map(drop)
+    }
+}
+
+/// Makes one call after the other until all volumes have had theirs. A call that had to be repeated is not counted.
+async fn work(client: Client, next: Arc<AtomicUsize>, volumes: Arc<Vec<Volume>>, call: Call) -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    while let Some(volume) = volumes.get(next.fetch_add(1, Ordering::Relaxed)) {
+        let begun = Instant::now();
+        let mut repeated = false;
+        loop {
+            let start = Instant::now();
+            match client.call(call, volume).await {
+                Ok(()) if repeated => break,
+                Ok(()) => {
+                    times.push(start.elapsed());
+                    break;
+                }
+                Err(status) if begun.elapsed() > PATIENCE || is_final(&status) => {
+                    return Err(anyhow!("{call:?} {}: {:?}: {}", volume.name, status.code(), status.message()));
+                }
+                Err(_) => repeated = true,
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    Ok(times)
+}
+
+fn is_stage(capability: &NodeServiceCapability) -> bool {
+    use node_service_capability::{Rpc, Type, rpc};
+    let Some(Type::Rpc(Rpc { r#type })) = &capability.r#type else { return false };
+    *r#type == rpc::Type::StageUnstageVolume as i32
+}
+
+fn is_final(status: &Status) -> bool {
+    use tonic::Code::{DeadlineExceeded, InvalidArgument, OutOfRange, ResourceExhausted, Unimplemented};
+    matches!(status.code(), DeadlineExceeded | InvalidArgument | OutOfRange | ResourceExhausted | Unimplemented)
+}
+
+struct Client {
+    endpoint: Endpoint,
+    kept: Channel,
+    connection: Connection,
+}
+
+impl Client {
+    async fn call(&self, call: Call, volume: &Volume) -> Result<(), Status> {
+        let answer = tokio::time::timeout(LIMIT, self.call_without_limit(call, volume)).await;
+        answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {} s", LIMIT.as_secs()))))
+    }
+
+    async fn call_without_limit(&self, call: Call, volume: &Volume) -> Result<(), Status> {
+        let channel = match self.connection {
+            Connection::Kept => self.kept.clone(),
+            Connection::New => self.endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?,
+        };
+        let mut controller = ControllerClient::new(channel.clone());
+        let mut node = NodeClient::new(channel.clone());
+        let Volume { name, kind, target, staging, sparse, size, made } = volume;
+        // What was never made is called by its name: removing it must do no harm.
+        let (id, context) = made.get().cloned().unwrap_or_else(|| (name.clone(), BTreeMap::new()));
+        match call {
+            Call::Probe => IdentityClient::new(channel).probe(ProbeRequest {}).await.map(drop)?,
+            Call::Create => {
+                let mut request = create(name, *size, kind.capability());
+                if *sparse {
+                    request.parameters = parameters(&[("sparse", "true")]);
+                }
+                let answer = controller.create_volume(request).await?.into_inner();
+                let volume = answer.volume.ok_or_else(|| Status::internal("the answer holds no volume"))?;
+                // A repeated call may have set it before.
+                let _ = made.set((volume.volume_id, volume.volume_context.into_iter().collect()));
+            }
+            Call::Publish => {
+                let mut request = publish(&id, target, kind.capability());
+                request.volume_context.extend(context.clone());
+                if let Some(staging) = staging {
+                    std::fs::create_dir_all(staging)?;
+                    request.staging_target_path = staging.display().to_string();
+                    let stage = NodeStageVolumeRequest {
+                        volume_id: id.clone(),
+                        staging_target_path: request.staging_target_path.clone(),
+                        volume_capability: Some(kind.capability()),
+                        volume_context: context.into_iter().collect(),
+                        ..NodeStageVolumeRequest::default()
+                    };
+                    node.node_stage_volume(stage).await?;
+                }
+                node.node_publish_volume(request).await.map(drop)?;
+            }
+            Call::Stats => node.node_get_volume_stats(stats(&id, target)).await.map(drop)?,
+            Call::Expand => {
+                let answer = controller.controller_expand_volume(controller_expand(&id, GROWN)).await?.into_inner();
+                if answer.node_expansion_required {
+                    node.node_expand_volume(node_expand(&id, target, GROWN)).await.map(drop)?;
+                }
+            }
+            Call::Unpublish => {
+                node.node_unpublish_volume(unpublish(&id, target)).await?;
+                if let Some(staging) = staging {
+                    let staging_target_path = staging.display().to_string();
+                    let unstage = NodeUnstageVolumeRequest { volume_id: id, staging_target_path };
+                    node.node_unstage_volume(unstage).await.map(drop)?;
+                }
+            }
+            Call::Delete => controller.delete_volume(delete(&id)).await.map(drop)?,
+        }
+        Ok(())
+    }
+}

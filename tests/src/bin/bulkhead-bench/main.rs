@@ -1,0 +1,97 @@
+//! What Bulkhead costs, in one report: calls beside the system calls that they cannot do without, calls and memory beside
+//! many volumes, storms, and the path of data. Nothing here is a test; the figures depend on the machine.
+
+mod calls;
+mod data_path;
+mod density;
+mod driver;
+mod floor;
+mod machine;
+mod options;
+mod output;
+mod run;
+mod storms;
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use bulkhead_tests::bench;
+use bulkhead_tests::bench::report::Report;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+use clap::Parser;
+
+use crate::driver::Driver;
+use crate::floor::Floor;
+use crate::options::{Amount, Options, Part};
+use crate::run::Run;
+
+/// Room for the inodes of a million files. The image is sparse.
+const POOL_MEBIBYTES: u64 = 8192;
+
+/// More volumes than are made here.
+const LIMITS: [&str; 4] = ["--max-volumes", "100000", "--max-targets", "200000"];
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    bench::run(options.pool_fs, |setting, work, templates| {
+        // A file that cannot be read is told at once, and the new report may take its place.
+        let earlier = options.compare.as_deref().map(Report::read).transpose()?;
+        setting.pool_mebibytes = POOL_MEBIBYTES;
+        let mut run = Run::new(options.amount().limit);
+        run.report.machine = machine::describe(&options)?;
+        let mut stand = Stand::new(setting, work, templates)?;
+        let measured = measure(&mut run, &mut stand, &options);
+        stand.abandon();
+        if let Err(error) = &measured {
+            run.leave_out(format!("all that follows: {error:#}"));
+        }
+        output::write(&options, &run.report, earlier.as_ref())?;
+        measured
+    })
+}
+
+fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
+    let amount = options.amount();
+    stand.add_pool("default")?;
+    stand.pools[0].options.push_str(",overcommit=100");
+    stand.helper_flags.extend(LIMITS.map(str::to_owned));
+    // Before the helper starts: what begins with a dot in its pool is its own.
+    let floor = floor::measure(run, &stand.pool().directory, &stand.publish_directory(), amount.calls.min(200))?;
+    stand.start()?;
+    let socket = format!("unix://{}", stand.kubelet.csi_socket().display());
+    let driver = Driver::connect(&socket, &stand.publish_directory())?;
+    if options.wants(Part::Calls) {
+        calls::measure(run, "", &driver, &floor, &amount)?;
+    }
+    for uri in &options.peer_endpoint {
+        measure_peer(run, uri, options, &floor, &amount)?;
+    }
+    if options.wants(Part::Storms) {
+        storms::measure(run, &driver, &floor, &amount)?;
+        storms::measure_beside_emptying(run, stand, &driver, &amount)?;
+    }
+    if options.wants(Part::DataPath) {
+        data_path::measure(run, stand, &driver, &amount)?;
+    }
+    if options.wants(Part::Density) {
+        density::measure(run, stand, &driver, &amount)?;
+        density::measure_created(run, stand, &driver, options.created)?;
+    }
+    let pool = stand.pool().directory.clone();
+    // Only the clean-up is left to do.
+    stand.abandon();
+    mounts::unmount_all(&pool)
+}
+
+/// The other driver publishes in its own mount namespace: nothing of that is seen here.
+fn measure_peer(run: &mut Run, uri: &str, options: &Options, floor: &Floor, amount: &Amount) -> Result<()> {
+    let directory = &options.peer_directory;
+    let peer = Driver::connect(uri, directory)?;
+    let name = peer.name()?;
+    fs::create_dir(directory).with_context(|| format!("make {}, which must not exist", directory.display()))?;
+    let measured = calls::measure(run, &name, &peer, floor, amount);
+    let removed = fs::remove_dir_all(directory).with_context(|| format!("remove {}", directory.display()));
+    measured.and(removed)
+}

@@ -1,0 +1,134 @@
+//! What is measured, and how long that may take.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead_tests::setting::PoolFilesystem;
+use clap::{Parser, ValueEnum};
+
+/// Measures what Bulkhead costs on this host, and prints one report.
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead-bench")]
+pub struct Options {
+    /// Measure less, in less than a minute
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Measure everything: up to 20,000 volumes of each kind, and a deletion of 1,000,000 files
+    #[arg(long)]
+    full: bool,
+    /// Only these parts; the floor is measured with each
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Calls of each sort
+    #[arg(long)]
+    calls: Option<usize>,
+    /// Calls at the same time
+    #[arg(long, value_delimiter = ',')]
+    in_flight: Vec<usize>,
+    /// Published volumes of each kind, beside which calls are measured
+    #[arg(long, value_delimiter = ',')]
+    volumes: Vec<usize>,
+    /// Directory volumes that are created in the end and not published, for the memory they take and the time of a start
+    #[arg(long, default_value_t = 0)]
+    pub created: usize,
+    /// Volumes of a storm
+    #[arg(long)]
+    storm: Option<usize>,
+    /// Files of a deleted volume that is being emptied while calls are timed; 0 skips this
+    #[arg(long)]
+    emptying: Option<usize>,
+    /// Seconds after which nothing more is begun
+    #[arg(long)]
+    limit: Option<u64>,
+    /// Filesystem of the pool
+    #[arg(long, default_value = "xfs")]
+    pub pool_fs: PoolFilesystem,
+    /// Another CSI driver that is measured with the same calls, by its socket: unix:///run/csi.sock
+    #[arg(long)]
+    pub peer_endpoint: Vec<String>,
+    /// Where the other driver publishes; it needs the same path there
+    #[arg(long, default_value = "/tmp/bulkhead-bench-peer")]
+    pub peer_directory: PathBuf,
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Show what has changed since this earlier report
+    #[arg(long)]
+    pub compare: Option<PathBuf>,
+    /// Where the report and the plots are written
+    #[arg(long, default_value = "target/bench", overrides_with = "output")]
+    pub output: PathBuf,
+}
+
+/// A part of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Each call, alone and with others at the same time.
+    Calls,
+    /// Calls and memory beside many volumes.
+    Density,
+    /// Many volumes at once, and a large deletion.
+    Storms,
+    /// Reading and writing.
+    DataPath,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug)]
+pub struct Amount {
+    /// Calls of each sort.
+    pub calls: usize,
+    /// Calls at the same time.
+    pub in_flight: Vec<usize>,
+    /// Published volumes of each kind.
+    pub volumes: Vec<usize>,
+    /// Volumes of a storm.
+    pub storm: usize,
+    /// Files of the volume that is emptied.
+    pub emptying: usize,
+    /// How long each round of reading or writing takes.
+    pub round: Duration,
+    /// When to begin nothing more.
+    pub limit: Duration,
+}
+
+impl Options {
+    /// Whether a part is measured.
+    pub fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// How much is measured.
+    pub fn amount(&self) -> Amount {
+        let by_size = |quick, usual, full| match (self.quick, self.full) {
+            (true, _) => quick,
+            (_, true) => full,
+            _ => usual,
+        };
+        let list = |given: &Vec<usize>, size: &[usize]| if given.is_empty() { size.to_vec() } else { given.clone() };
+        let volumes: &[usize] = match (self.quick, self.full) {
+            (true, _) => &[0, 100],
+            (_, true) => &[0, 100, 1000, 5000, 20_000],
+            _ => &[0, 100, 1000],
+        };
+        let in_flight: &[usize] = if self.quick { &[1, 8] } else { &[1, 8, 64] };
+        Amount {
+            calls: self.calls.unwrap_or(by_size(40, 200, 500)).max(1),
+            in_flight: list(&self.in_flight, in_flight),
+            volumes: list(&self.volumes, volumes),
+            storm: self.storm.unwrap_or(by_size(50, 300, 1000)),
+            emptying: self.emptying.unwrap_or(by_size(5000, 50_000, 1_000_000)),
+            round: Duration::from_millis(by_size(100, 300, 1000) as u64),
+            limit: Duration::from_secs(self.limit.unwrap_or(by_size(50, 270, 7200) as u64)),
+        }
+    }
+
+    /// As the report names it.
+    pub fn size(&self) -> &'static str {
+        match (self.quick, self.full) {
+            (true, _) => "quick",
+            (_, true) => "full",
+            _ => "default",
+        }
+    }
+}

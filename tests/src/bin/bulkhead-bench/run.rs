@@ -1,0 +1,56 @@
+//! One run: its report, its progress, and its time.
+
+use std::time::{Duration, Instant};
+
+use bulkhead_tests::bench::report::{Baseline, Figure, Report, Unit};
+use bulkhead_tests::bench::statistics::Summary;
+
+/// A run that goes on.
+#[derive(Debug)]
+pub struct Run {
+    pub report: Report,
+    start: Instant,
+    limit: Duration,
+}
+
+impl Run {
+    pub fn new(limit: Duration) -> Self {
+        Self { report: Report::default(), start: Instant::now(), limit }
+    }
+
+    /// Says what is measured next.
+    pub fn tell(&self, what: &str) {
+        eprintln!("{:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
+    }
+
+    /// Whether there is time for one thing more; if not, the report says that it is missing.
+    pub fn has_time_for(&mut self, what: &str) -> bool {
+        let in_time = self.start.elapsed() < self.limit;
+        if in_time {
+            self.tell(what);
+        } else {
+            self.leave_out(format!("{what}: {} s are over (--limit)", self.limit.as_secs()));
+        }
+        in_time
+    }
+
+    /// Notes that something is missing in the report.
+    pub fn leave_out(&mut self, reason: String) {
+        self.tell(&format!("not measured: {reason}"));
+        self.report.left_out.push(reason);
+    }
+
+    /// Adds a figure.
+    pub fn add(
+        &mut self,
+        section: &str,
+        subject: &str,
+        condition: &str,
+        unit: Unit,
+        summary: Summary,
+        baseline: Option<Baseline>,
+    ) {
+        let [section, subject, condition] = [section, subject, condition].map(str::to_owned);
+        self.report.figures.push(Figure { section, subject, condition, unit, summary, baseline });
+    }
+}
