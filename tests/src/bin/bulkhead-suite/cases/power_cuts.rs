@@ -64,7 +64,7 @@ enum Known {
     Made {
         /// It has at least so many bytes.
         size: u64,
-        /// It was published.
+        /// Something was written to it, and synced. Without that a publish need not be on the disk.
         used: bool,
         /// This was written to it, and synced.
         content: Option<u64>,
@@ -207,7 +207,7 @@ impl Worker<'_> {
         match (self.known(&id), self.random.below(4)) {
             (Known::Made { .. }, 0) => self.delete(&id),
             (Known::Made { size, used, content }, 1) => self.grow(&id, (size, used, content)),
-            (Known::Made { size, .. }, _) => self.publish(&id, size),
+            (Known::Made { size, used, .. }, _) => self.publish(&id, size, used),
             _ => self.create(&id),
         }
     }
@@ -238,7 +238,7 @@ impl Worker<'_> {
     }
 
     /// Publishes it, writes to it and unpublishes it.
-    fn publish(&mut self, id: &str, size: u64) -> Result<()> {
+    fn publish(&mut self, id: &str, size: u64, used: bool) -> Result<()> {
         let helper = self.helper()?;
         let target = || target("work", id);
         if is_block(id) {
@@ -247,7 +247,7 @@ impl Worker<'_> {
         } else {
             granted(&helper, &bind(id, id))?;
         }
-        self.note(id, Known::Made { size, used: true, content: None });
+        self.note(id, Known::Made { size, used, content: None });
         let path = self.targets.join(id);
         let file = match is_block(id) {
             true => File::options().write(true).open(path)?,
