@@ -29,6 +29,14 @@ impl Architecture {
         if cfg!(target_arch = "aarch64") { Architecture::Arm64 } else { Architecture::Amd64 }
     }
 
+    /// The other one.
+    pub fn other(self) -> Self {
+        match self {
+            Architecture::Amd64 => Architecture::Arm64,
+            Architecture::Arm64 => Architecture::Amd64,
+        }
+    }
+
     /// The kernel's and QEMU's name for it.
     pub fn name(self) -> &'static str {
         match self {

@@ -104,7 +104,6 @@ const BOTH: &[&[libc::c_long]] = &[
         libc::SYS_restart_syscall,
         libc::SYS_clock_gettime,
         libc::SYS_clock_nanosleep,
-        libc::SYS_nanosleep,
         libc::SYS_exit,
         libc::SYS_exit_group,
     ],

@@ -21,7 +21,7 @@ struct Budget {
 }
 
 const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_304, goal: 3_000 };
-const AT_START: Budget = Budget { name: "run only at start", limit: 1_760, goal: 1_100 };
+const AT_START: Budget = Budget { name: "run only at start", limit: 1_759, goal: 1_100 };
 
 /// Counts both, and fails when one is above its limit.
 pub fn check(root: &Path) -> Result<String> {

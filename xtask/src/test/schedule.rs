@@ -101,7 +101,13 @@ impl Schedule<'_> {
 
     fn run_step(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
         let count = match step {
-            Step::Unit => unit::run(&self.unit_tests, self.examples, transcript)?,
+            Step::Unit => {
+                let mut sum = unit::run(&self.unit_tests, self.examples, transcript)?;
+                if self.suites.everything {
+                    sum.add(unit::filter_elsewhere(transcript)?);
+                }
+                sum
+            }
             _ => self.suites.run(step, machine, transcript)?,
         };
         ensure!(self.may_be_empty || count != Count::default(), "ran no test");

@@ -6,6 +6,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::count::Count;
 use super::transcript::Transcript;
+use crate::packages;
 use crate::process::{command, run_with};
 use crate::vm::Output;
 use crate::workspace::{Architecture, TestProgram, cargo};
@@ -42,6 +43,22 @@ pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript
         bail!("{} after {sum}", broken.join("; "));
     }
     Ok(sum)
+}
+
+/// The helper's system call filter, as it is compiled for the other architecture, whose calls have other numbers: its unit
+/// tests, on an emulated processor.
+pub fn filter_elsewhere(transcript: &mut Transcript<'_>) -> Result<Count> {
+    let other = Architecture::host().other();
+    packages::require(&["qemu-user-static"])?;
+    packages::require_target(other.triple())?;
+    transcript.say(&format!("== the system call filter on {}", other.name()));
+    let mut test = cargo();
+    test.args(["test", "--locked", "--quiet", "--package", "bulkhead-privhelper", "--lib", "--target", other.triple()]);
+    let runner = format!("CARGO_TARGET_{}_RUNNER", other.triple().replace('-', "_").to_uppercase());
+    test.arg("start::filter").env(runner, format!("qemu-{}-static", other.name()));
+    let since = transcript.counts();
+    let status = run_with(&mut test, |bytes| transcript.push(Output::Stdout, bytes))?;
+    transcript.verdict(since, status)
 }
 
 #[cfg(test)]

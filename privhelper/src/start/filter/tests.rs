@@ -276,3 +276,70 @@ fn of_a_socket_only_its_timeouts_are_set_and_only_its_peer_is_read() {
         assert_eq!(server(libc::SYS_getsockopt, &[3, 1, option]), allowed, "{option}");
     }
 }
+
+/// The calls that the operations make on x86-64, which the suite `faults::every_call_that_is_listed_is_made` compares with
+/// what they do, and those that are rare, each with its reason.
+#[cfg(target_arch = "x86_64")]
+const NEEDED: &str = include_str!("needed.txt");
+
+/// A line of that list.
+#[cfg(target_arch = "x86_64")]
+struct Needed {
+    by: &'static str,
+    call: libc::c_long,
+    arguments: Vec<(u8, u32)>,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn needed() -> Vec<Needed> {
+    let parse = |line: &'static str| {
+        let (call, reason) = line.split_once(": ").map_or((line, None), |(call, reason)| (call, Some(reason)));
+        let mut words = call.split_whitespace();
+        let by = words.next().expect("a process, or rare");
+        assert_eq!(by == "rare", reason.is_some(), "a rare call has a reason: {line}");
+        let call = words.next().and_then(|word| word.parse().ok()).expect("a call's number");
+        let argument = |word: &str| {
+            let (index, value) = word.split_once("=0x").expect("an argument");
+            let index = index.split('&').next().unwrap_or_default();
+            (index.parse().expect("an index"), u32::from_str_radix(value, 16).expect("a value"))
+        };
+        Needed { by, call, arguments: words.skip(1).map(argument).collect() }
+    };
+    NEEDED.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(parse).collect()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn every_row_is_needed() {
+    let needed = needed();
+    let has = |by: &[&str], call: libc::c_long, conditions: &[If]| {
+        let holds = |line: &Needed, If(index, comparison, value): &If| {
+            let own = line.arguments.iter().find(|(argument, _)| argument == index).map(|(_, own)| *own);
+            own.is_some_and(|own| match comparison {
+                Eq => own == *value,
+                Ge => own >= *value,
+                SeccompCmpOp::MaskedEq(mask) => u64::from(own) & mask == u64::from(*value) & mask,
+                _ => false,
+            })
+        };
+        let is_it = |line: &&Needed| {
+            (line.by == "rare" || by.contains(&line.by))
+                && line.call == call
+                && conditions.iter().all(|one| holds(line, one))
+        };
+        needed.iter().any(|line| is_it(&line))
+    };
+    let tables: [(&[&str], &[&[libc::c_long]], &[Row]); 3] = [
+        (&["server", "emptier"], BOTH, BOTH_IF),
+        (&["server"], SERVER, SERVER_IF),
+        (&["emptier"], EMPTIER, EMPTIER_IF),
+    ];
+    for (by, calls, rows) in tables {
+        for call in calls.iter().copied().flatten() {
+            assert!(has(by, *call, &[]), "no operation of {by:?} makes call {call}, and it is not listed as rare");
+        }
+        for (index, Row(call, conditions)) in rows.iter().enumerate() {
+            assert!(has(by, *call, conditions), "row {index} of {by:?}, for call {call}, is not needed");
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! A fault at every system call: the helper is killed there, or the call fails. Nothing is lost, done twice or left over.
 
+mod allowed;
 mod operation;
 mod operations;
 mod points;
@@ -10,11 +11,13 @@ use anyhow::Result;
 use bulkhead_tests::cases;
 use bulkhead_tests::stand::Stand;
 
+use self::allowed::every_call_that_is_listed_is_made;
 use self::operations::{Operation, in_background, on_devices, on_directories};
 use self::points::ERRORS;
 use self::points::Extent::{All, Sample};
 
 cases! {
+    every_call_that_is_listed_is_made: Bare + Kernel,
     a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Kernel,
     a_kill_at_any_call_of_the_start_loses_nothing: Bare,
     an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel,

@@ -1,0 +1,157 @@
+//! The filter's list of needed calls is true: the helper's operations make each of them.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{MountFlags, Request, Socket};
+use bulkhead_tests::helper::{create, delete, directory_spec, target, volume};
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::operations::{self, Operation};
+use super::points::emptied;
+use super::session::{Session, undo};
+
+/// The list, which a unit test of the helper compares with the filter: each row of the filter must be in it.
+const NEEDED: &str = include_str!("../../../../../../privhelper/src/start/filter/needed.txt");
+
+/// A call as strace shows it, with the numbers of its arguments.
+struct Made {
+    by_emptier: bool,
+    number: u64,
+    arguments: Vec<u64>,
+}
+
+/// Does all operations under strace.
+pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    operations::prepare(stand)?;
+    stand.start_helper()?;
+    let log = stand.work().join("calls");
+    let server = i32::try_from(stand.running_helper()?.pid())?;
+    let emptiers: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-n", "-e", "raw=all", "-o"]).arg(&log);
+    for pid in emptiers.iter().chain([&server]) {
+        strace.args(["-p", &pid.to_string()]);
+    }
+    let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().context("start strace")?;
+    let done = wait::until(stand.patience(Duration::from_secs(10)), || is_followed(server, &emptiers))
+        .and_then(|()| do_everything(stand));
+    kill_process(Pid::from_child(&strace), Signal::TERM)?;
+    strace.wait()?;
+    done?;
+    let written = fs::read_to_string(&log).context("read what strace has written")?;
+    let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, &emptiers)).collect();
+    let not_made: Vec<&str> = needed(stand)
+        .filter(|line| match is_made(line, &made) {
+            Some(is_made) => !is_made,
+            None => panic!("the list has the line {line:?}"),
+        })
+        .collect();
+    ensure!(not_made.is_empty(), "no operation makes these calls: {not_made:#?}");
+    Ok(())
+}
+
+/// Whether strace has attached to every thread.
+fn is_followed(server: i32, emptiers: &[i32]) -> Result<()> {
+    for pid in emptiers.iter().chain([&server]) {
+        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+            let status = fs::read_to_string(task?.path().join("status"))?;
+            ensure!(!status.contains("TracerPid:\t0\n"), "a thread is not followed yet");
+        }
+    }
+    Ok(())
+}
+
+fn do_everything(stand: &mut Stand) -> Result<()> {
+    let all: Vec<Operation> = super::all();
+    for operation in &all {
+        let session = Session::open(stand)?;
+        session.prepare(stand, operation)?;
+        session.send(stand, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
+        drop(session);
+        undo(stand, operation)?;
+        emptied(stand)?;
+    }
+    // A socket that is there already is looked at.
+    let helper = stand.helper()?;
+    for _ in 0..2 {
+        helper.ask(&Request::Listen { socket: Socket::Csi })?;
+    }
+    deep_and_immutable(stand)
+}
+
+/// What the emptier meets less often: a tree that is deeper than it goes, and files that cannot be removed as they are.
+fn deep_and_immutable(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
+    let data = stand.pool().volume("vol-a").join("data");
+    fs::create_dir_all(data.join("deep/".repeat(40)))?;
+    fs::write(data.join("file"), "content")?;
+    bulkhead_tests::pool::run(Command::new("chattr").arg("+i").arg(data.join("file")))?;
+    let at = target("work", "late");
+    let flags = MountFlags::default();
+    helper.ask(&Request::BindMount { volume: volume("vol-a"), target: at.clone(), flags, exclusive: false })?;
+    helper.ask(&Request::Unmount { volume: volume("vol-a"), target: at })?;
+    helper.ask(&delete("vol-a"))?;
+    emptied(stand)?;
+    // The thread that releases what was emptied looks at it again.
+    thread::sleep(Duration::from_millis(200));
+    Ok(())
+}
+
+/// The lines of the list that hold here: those about quotas need a kernel that enforces them.
+fn needed(stand: &Stand) -> impl Iterator<Item = &'static str> {
+    let quotas = stand.setting.enforces_sizes();
+    let listed = NEEDED.lines().filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("rare"));
+    listed.filter(move |line| quotas || !line.contains("quotactl_fd"))
+}
+
+/// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if that is not understood.
+fn is_made(line: &str, made: &[Made]) -> Option<bool> {
+    let mut words = line.split_whitespace();
+    let by_emptier = match words.next()? {
+        "server" => false,
+        "emptier" => true,
+        _ => return None,
+    };
+    let number: u64 = words.next()?.parse().ok()?;
+    words.next()?;
+    let mut wanted: Vec<(usize, u64, u64)> = Vec::new();
+    for word in words {
+        let (argument, value) = word.split_once('=')?;
+        let (index, mask) = argument.split_once('&').unwrap_or((argument, "0xffffffff"));
+        wanted.push((index.parse().ok()?, hexadecimal(mask)?, hexadecimal(value)?));
+    }
+    let has = |call: &Made, (index, mask, value): &(usize, u64, u64)| {
+        call.arguments.get(*index).is_some_and(|own| own & mask == *value)
+    };
+    Some(made.iter().any(|call| {
+        call.by_emptier == by_emptier && call.number == number && wanted.iter().all(|wanted| has(call, wanted))
+    }))
+}
+
+/// A number as strace and the list write it; its lower half, which is what the filter compares.
+fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    Some(u64::from_str_radix(digits, 16).ok()? & u64::from(u32::MAX))
+}
+
+impl Made {
+    /// `PID [NUMBER] NAME(ARGUMENTS...`.
+    fn of(line: &str, emptiers: &[i32]) -> Option<Self> {
+        let (pid, rest) = line.split_once(' ')?;
+        let (number, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
+        let (_, arguments) = rest.split_once('(')?;
+        let arguments = arguments.split([')', '<']).next().unwrap_or_default();
+        let by_emptier = emptiers.contains(&pid.parse().ok()?);
+        let arguments = arguments.split(',').filter_map(|argument| hexadecimal(argument.trim())).collect();
+        Some(Self { by_emptier, number: number.trim().parse().ok()?, arguments })
+    }
+}
