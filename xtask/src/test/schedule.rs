@@ -19,23 +19,13 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order, so that both end at about the same time: the node takes as long as all the
-/// rest. What fails most often and soonest comes first. The steps on this host share a lane: their leak checks look at all
+/// The steps of each lane, in their order, so that both end at about the same time: the node takes nearly as long as
+/// all the rest. What fails most often and soonest comes first. The steps on this host share a lane: their leak checks look at all
 /// of its loop devices. The control plane of the agents comes last, when that of the node has little left to do. A step
 /// that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
-    &[
-        Step::Unit,
-        Step::Host,
-        Step::Xfs,
-        Step::Sanity,
-        Step::Reboot,
-        Step::Ext4,
-        Step::PowerCut,
-        Step::Systemd,
-        Step::Kubernetes,
-    ],
-    &[Step::Node],
+    &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Ext4, Step::PowerCut, Step::Kubernetes],
+    &[Step::Node, Step::Systemd],
 ];
 
 /// The steps of a run and what they need.
