@@ -10,15 +10,16 @@ use std::collections::BTreeMap;
 
 use libc::c_long;
 use seccompiler::SeccompCmpArgLen::Dword;
-use seccompiler::SeccompCmpOp::{MaskedEq, Ne};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 
-/// Installs the filter for the calling thread and all that it starts, for ever.
-pub(super) fn restrict() -> Result<(), seccompiler::Error> {
-    seccompiler::apply_filter(&compile()?)
+/// Installs the filter for the calling thread and all that it starts, for ever. A process that makes no socket of its own
+/// to listen on has no need to listen: those that it is given do already.
+pub(super) fn restrict(listens: bool) -> Result<(), seccompiler::Error> {
+    seccompiler::apply_filter(&compile(listens)?)
 }
 
-fn compile() -> Result<BpfProgram, BackendError> {
+fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         NEVER.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     let is = |argument, operation, value| SeccompCondition::new(argument, Dword, operation, value);
@@ -29,9 +30,27 @@ fn compile() -> Result<BpfProgram, BackendError> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![SeccompRule::new(vec![is(2, exactly(libc::PROT_EXEC), executable)?])?]);
     }
-    let families =
-        [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| is(0, Ne, family.cast_unsigned().into()));
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(families.into_iter().collect::<Result<_, _>>()?)?]);
+    let other_than = |argument, values: &[i32]| {
+        let conditions = values.iter().map(|value| is(argument, Ne, value.cast_unsigned().into()));
+        conditions.collect::<Result<Vec<_>, _>>()
+    };
+    let families = other_than(0, &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6])?;
+    // Landlock's rules on ports are for TCP alone, and not for what looks like it (MPTCP).
+    let mut protocols = other_than(2, &[0, libc::IPPROTO_TCP, libc::IPPROTO_UDP])?;
+    protocols.extend(other_than(0, &[libc::AF_UNIX])?);
+    rules.insert(libc::SYS_socket, vec![SeccompRule::new(families)?, SeccompRule::new(protocols)?]);
+    // To connect by sending, or later than connect(2), is to connect past them too.
+    let fast_open = u64::from(libc::MSG_FASTOPEN.cast_unsigned());
+    for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+        rules.insert(call, vec![SeccompRule::new(vec![is(flags, exactly(libc::MSG_FASTOPEN), fast_open)?])?]);
+    }
+    let of_tcp = is(1, Eq, libc::IPPROTO_TCP.cast_unsigned().into())?;
+    let later = is(2, Eq, libc::TCP_FASTOPEN_CONNECT.cast_unsigned().into())?;
+    rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(vec![of_tcp, later])?]);
+    if !listens {
+        // A socket that is bound to no port takes any.
+        rules.insert(libc::SYS_listen, vec![]);
+    }
     if cfg!(target_arch = "x86_64") {
         // The same calls by the numbers of x32, and those that have numbers of their own there.
         let twins: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
@@ -153,8 +172,10 @@ mod tests {
 
     #[test]
     fn the_filter_compiles_and_stays_below_the_kernels_limit() {
-        let program = compile().unwrap();
-        assert!(program.len() < 2048, "{} instructions of at most 4096", program.len());
+        for listens in [true, false] {
+            let program = compile(listens).unwrap();
+            assert!(program.len() < 2048, "{} instructions of at most 4096", program.len());
+        }
     }
 
     #[test]
@@ -169,7 +190,7 @@ mod tests {
     #[test]
     fn programs_and_other_families_of_sockets_are_refused_and_threads_are_not() {
         let confined = std::thread::spawn(|| {
-            restrict().unwrap();
+            restrict(true).unwrap();
             let refused = |error: Error| error.raw_os_error() == Some(libc::EPERM);
             assert!(std::process::Command::new("/proc/self/exe").spawn().is_err_and(refused));
             assert!(std::net::TcpListener::bind("127.0.0.1:0").is_ok());

@@ -58,7 +58,7 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Confined, SandboxError> 
         return Ok(Confined::Not);
     }
     let status = files::restrict(needs)?;
-    calls::restrict()?;
+    calls::restrict(!needs.sockets.is_empty())?;
     Ok(Confined::By(status))
 }
 

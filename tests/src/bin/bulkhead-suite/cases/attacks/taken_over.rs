@@ -98,6 +98,10 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
         let reached = frontend.call(call, &[Number(socket), Bytes(&address), Number(16)])?;
         ensure!(reached == REFUSED, "call {call} with port {port}: {reached:?}");
     }
+    let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
+    address.extend(listener.local_addr()?.port().to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
+    let fast = number(libc::MSG_FASTOPEN);
+    let by_sending = [Number(socket), Bytes(b"x"), Number(1), fast, Bytes(&address), Number(16)];
     let program = Bytes(b"/proc/self/exe\0");
     let page = [Number(0), Number(4096), number(libc::PROT_READ | libc::PROT_EXEC), Number(0x22), Number(-1)];
     // The number of execve(2) in x32.
@@ -113,6 +117,26 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
         ("a ring", libc::SYS_io_uring_setup, &[Number(1), Number(0)]),
         ("a netlink socket", libc::SYS_socket, &[number(libc::AF_NETLINK), number(libc::SOCK_RAW)]),
         ("a socket for ciphers", libc::SYS_socket, &[number(libc::AF_ALG), number(libc::SOCK_SEQPACKET)]),
+        (
+            "a connection of another protocol",
+            libc::SYS_socket,
+            &[number(libc::AF_INET), number(libc::SOCK_STREAM), number(libc::IPPROTO_MPTCP)],
+        ),
+        ("a connection by sending", libc::SYS_sendto, &by_sending),
+        ("a connection by sending", libc::SYS_sendmsg, &[Number(socket), Number(0), fast]),
+        ("a connection by sending", libc::SYS_sendmmsg, &[Number(socket), Number(0), Number(1), fast]),
+        (
+            "a connection at the first sending",
+            libc::SYS_setsockopt,
+            &[
+                Number(socket),
+                number(libc::IPPROTO_TCP),
+                number(libc::TCP_FASTOPEN_CONNECT),
+                Bytes(&[1, 0, 0, 0]),
+                Number(4),
+            ],
+        ),
+        ("any port", libc::SYS_listen, &[Number(socket), Number(1)]),
         ("another process", libc::SYS_ptrace, &[Number(16), Number(1)]),
         ("a signal", libc::SYS_kill, &[Number(pid.into()), Number(0)]),
     ] {
