@@ -6,10 +6,13 @@
 //! moved to the top: that bounds descriptors and memory, however deep and wide the tree is. A full pool, or a full quota,
 //! may have no room for one more name at the top: then the deep directory is the top for a while, and what is above it is
 //! closed. What cannot be removed does not keep the rest, and a job that takes long is
-//! interrupted, so that it keeps no other waiting. It rests more than it works: the filesystem is not its own.
+//! interrupted, so that it keeps no other waiting, and goes on where it was. It rests more than it works: the filesystem
+//! is not its own.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Text;
@@ -41,7 +44,7 @@ pub struct Report {
 /// Does one job after another, in a jail that holds only the pool. Returns when the server is gone.
 pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
     let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
-    let mut moved = 0;
+    let (mut moved, mut unfinished) = (0, Unfinished::new());
     loop {
         let length = match socket::receive(server, &mut buffer) {
             Ok(Received::Packet(length)) => length,
@@ -52,14 +55,19 @@ pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
         };
         let job = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Job>(packet).ok());
         let job = job.ok_or("the emptier received a packet that is not a job")?;
-        let result = work(pool, job.name.as_str(), &mut moved);
+        let name = job.name.as_str();
+        let mut tops = unfinished.remove(name).unwrap_or_default();
+        let result = work(pool, name, &mut moved, &mut tops);
+        if result == Err(LONG) && unfinished.len() < MOST_UNFINISHED {
+            unfinished.insert(name.to_owned(), tops);
+        }
         let report = Report { errno: result.err().map(Errno::raw_os_error) };
         let packet = bulkhead_protocol::encode(&report).map_err(|error| error.to_string())?;
         socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot answer: {errno}"))?;
     }
 }
 
-fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
+fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResult<()> {
     if !name.starts_with('.') || name.contains('/') {
         return Err(Errno::INVAL);
     }
@@ -72,7 +80,7 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
         Err(errno) => return Err(errno),
     };
     let begun = Instant::now();
-    let mut emptying = Emptying { moved, begun, rested: begun, failed: None, deeper: None };
+    let mut emptying = Emptying { moved, begun, rested: begun, failed: None, tops };
     loop {
         match (file::remove_directory(pool, name), emptying.failed) {
             (Err(Errno::NOTEMPTY | Errno::EXIST), None) => emptying.walk(&top)?,
@@ -81,6 +89,16 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64) -> SysResult<()> {
         }
     }
 }
+
+/// How far the jobs are that took long: each goes on where it was, or it would never come to the end of a tree that is
+/// deeper than its turns are long.
+type Unfinished = BTreeMap<String, Tops>;
+type Tops = Vec<Rc<OwnedFd>>;
+/// Of so many jobs that is kept; any other begins at the volume again, until one of these is done.
+const MOST_UNFINISHED: usize = 16;
+/// So many directories of each are kept open, the deepest. In a full pool XFS takes a hundred times longer for a rename
+/// that fails than for one that succeeds, so the way down to them is long.
+const MOST_TOPS: usize = 32;
 
 /// To what depth directories are emptied where they are.
 const DEEPEST: u32 = 32;
@@ -91,7 +109,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PACE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(18));
 /// Ends the way through a directory: it takes long, and others wait.
 const LONG: Errno = Errno::TIME;
-/// Ends the way through a directory: it continues in [`Emptying::deeper`].
+/// Ends the way through a directory: it continues in the last of [`Emptying::tops`].
 const DEEPER: Errno = Errno::XFULL;
 
 struct Emptying<'a> {
@@ -102,24 +120,24 @@ struct Emptying<'a> {
     rested: Instant,
     /// Why something could not be removed. The rest is removed all the same.
     failed: Option<Errno>,
-    /// A directory that is too deep, and whose name finds no room at the top.
-    deeper: Option<OwnedFd>,
+    /// Directories that are too deep, and whose names found no room at the top: each lies in the one before it.
+    tops: &'a mut Tops,
 }
 
 impl Emptying<'_> {
     /// Removes everything that can be removed. Somebody may still write there: the next walk removes what is left.
     fn walk(&mut self, volume: &OwnedFd) -> SysResult<()> {
-        let mut deeper = None;
         loop {
-            let top = deeper.as_ref().unwrap_or(volume);
+            let deepest = self.tops.last().cloned();
+            let top = deepest.as_deref().unwrap_or(volume);
             // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
             file::clear_flags(top, file::PROJECT_INHERIT)?;
-            deeper = match self.empty(top, top, 0) {
-                Err(DEEPER) => self.deeper.take(),
-                // What it is in is not open any more: the way from the volume finds it again, now empty.
-                Ok(()) if deeper.is_some() => None,
+            match self.empty(top, top, 0) {
+                // The way from the one before it, or from the volume, finds it again, now empty.
+                Ok(()) if deepest.is_some() => drop(self.tops.pop()),
+                Err(DEEPER) => {}
                 result => return result,
-            };
+            }
         }
     }
 
@@ -135,14 +153,7 @@ impl Emptying<'_> {
 
     /// Removes an entry with all that is in it.
     fn remove(&mut self, top: &OwnedFd, directory: &OwnedFd, name: &CStr, depth: u32) -> SysResult<()> {
-        if self.begun.elapsed() > PATIENCE {
-            return Err(LONG);
-        }
-        let (work, rest) = PACE;
-        if self.rested.elapsed() > work {
-            std::thread::sleep(rest);
-            self.rested = Instant::now();
-        }
+        self.pace()?;
         match remove_file(directory, name) {
             Err(Errno::ISDIR) => {}
             other => return other,
@@ -163,18 +174,34 @@ impl Emptying<'_> {
         }
     }
 
+    /// Rests when it is time to, and ends the turn when it has taken long.
+    fn pace(&mut self) -> SysResult<()> {
+        if self.begun.elapsed() > PATIENCE {
+            return Err(LONG);
+        }
+        let (work, rest) = PACE;
+        if self.rested.elapsed() > work {
+            std::thread::sleep(rest);
+            self.rested = Instant::now();
+        }
+        Ok(())
+    }
+
     fn move_up(&mut self, top: &OwnedFd, from: &OwnedFd, name: &CStr) -> SysResult<()> {
         loop {
             *self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
             let to = self.moved.to_string();
-            let rename = || file::rename_new(from, name, top, &to);
-            match rename() {
-                // A helper that was killed left it there.
-                Err(Errno::EXIST) => {}
+            match file::rename_new(from, name, top, &to) {
+                // A helper that was killed left it there, or a pod foresaw it, perhaps a million times.
+                Err(Errno::EXIST) => self.pace()?,
                 Err(Errno::NOENT) => return Ok(()),
-                // The pool or the volume's own quota is full. A failure down there would lead here again and again.
-                Err(Errno::NOSPC | Errno::DQUOT) if self.failed.is_none() => {
-                    self.deeper = Some(file::open(from, name, DIRECTORY)?);
+                // The pool or the volume's own quota is full, or the name is encrypted with a key that is gone (ext4). A
+                // failure down there would lead here again and again.
+                Err(Errno::NOSPC | Errno::DQUOT | Errno::NOKEY) if self.failed.is_none() => {
+                    if self.tops.len() >= MOST_TOPS {
+                        self.tops.remove(0);
+                    }
+                    self.tops.push(Rc::new(file::open(from, name, DIRECTORY)?));
                     return Err(DEEPER);
                 }
                 other => return other,

@@ -194,7 +194,7 @@ impl Queue {
             // It takes long, and others wait.
             Some(Errno::TIME) => Stage::Waiting(None),
             Some(errno) => {
-                log::warning!("cannot empty a deleted volume; trying again name={} errno={errno}", deletion.name);
+                log::warning!("cannot empty a deleted volume; trying again name={:?} errno={errno}", deletion.name);
                 Stage::Waiting(now.checked_add(RETRY_INTERVAL))
             }
         };

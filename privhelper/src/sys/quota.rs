@@ -155,8 +155,8 @@ pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Op
 
 /// Sets a project's hard limits; 0 for both takes them away.
 pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -> Result<()> {
-    let limits = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
-    call(filesystem, SET, project.0, &mut { limits })
+    let mut new = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
+    call(filesystem, SET, project.0, &mut new)
 }
 
 fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {

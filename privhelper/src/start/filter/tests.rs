@@ -329,7 +329,8 @@ fn every_row_is_needed() {
         };
         needed.iter().any(|line| is_it(&line))
     };
-    let tables: [(&[&str], &[&[libc::c_long]], &[Row]); 3] = [
+    type Table<'a> = (&'a [&'a str], &'a [&'a [libc::c_long]], &'a [Row]);
+    let tables: [Table<'_>; 3] = [
         (&["server", "emptier"], BOTH, BOTH_IF),
         (&["server"], SERVER, SERVER_IF),
         (&["emptier"], EMPTIER, EMPTIER_IF),

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -15,7 +16,7 @@ use bulkhead_tests::csi::v1::GetCapacityRequest;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
-use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, mkdirat, mknodat, openat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, fallocate, linkat, mkdirat, mknodat, openat};
 
 cases! {
     immutable_and_append_only_files_go: Filesystem,
@@ -28,6 +29,7 @@ cases! {
     a_writer_does_not_keep_a_volume_alive,
     a_name_is_free_as_soon_as_delete_is_answered,
     a_full_pool_of_directories_goes: Filesystem + OwnPool,
+    a_deep_tree_in_a_full_pool_goes: OwnPool,
     a_mount_taken_away_by_hand_keeps_no_volume_alive,
     room_comes_back: Quota,
     an_open_file_keeps_its_project_until_it_is_closed: Quota,
@@ -72,17 +74,55 @@ fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
     }
     // Deep inside, so that no room is given back before most directories are gone.
     let file = File::create(target.join("39/19/a-directory-with-a-longer-name/filler"))?;
-    let (mut end, mut step) = (0, 1 << 30);
-    while step >= 4096 {
-        match fallocate(&file, FallocateFlags::empty(), end, step) {
-            Ok(()) => end += step,
-            Err(_) => step /= 2,
-        }
-    }
+    fill(&file);
     drop(file);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
     wait_until_emptied(stand)
+}
+
+/// Gives a file all room there is.
+fn fill(file: &File) {
+    let (mut end, mut step) = (0, 1 << 30);
+    while step >= 4096 {
+        match fallocate(file, FallocateFlags::empty(), end, step) {
+            Ok(()) => end += step,
+            Err(_) => step /= 2,
+        }
+    }
+}
+
+/// Every directory is as full as it can be without a block of its own (XFS: 196 bytes in the inode), so that nothing can be
+/// moved up, and so deep that the emptier does not reach the ground in one turn.
+fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
+    let full = stand.pool().directory.join("full");
+    let file = File::create(&full)?;
+    filled(stand, |_, top| {
+        // What lies below is moved up. These fill the volume's own directory, before the deep one's turn comes.
+        let wide = top.join("w/".repeat(31));
+        for number in 0..24 {
+            fs::create_dir_all(wide.join(format!("{number}/d")))?;
+        }
+        let deep = wide.join("deep");
+        let name = "f".repeat(168);
+        fs::create_dir_all(deep.join("d"))?;
+        // One file: unlinking a name of it frees no inode, and so no block. It comes after the directory, so that the
+        // emptier goes down before it unlinks anything.
+        let linked = File::create(deep.join(&name))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut directory = openat(CWD, &deep, flags, Mode::empty())?;
+        for _ in 0..2000 {
+            directory = openat(&directory, "d", flags, Mode::empty())?;
+            mkdirat(&directory, "d", Mode::RWXU)?;
+            linkat(&linked, "", &directory, &name, AtFlags::EMPTY_PATH)?;
+        }
+        fill(&file);
+        let moved = fs::rename(deep.join("d/d/d"), deep.join("1"));
+        ensure!(moved.is_err_and(|error| error.kind() == ErrorKind::StorageFull), "something can be moved up");
+        Ok(())
+    })?;
+    fs::remove_file(full)?;
+    Ok(())
 }
 
 fn a_mount_taken_away_by_hand_keeps_no_volume_alive(stand: &mut Stand) -> Result<()> {
