@@ -73,6 +73,12 @@ impl Endpoint {
     }
 }
 
+impl From<PathBuf> for Endpoint {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
 impl FromStr for Endpoint {
     type Err = EndpointError;
 

@@ -6,10 +6,13 @@
 pub mod csi;
 pub mod endpoint;
 pub mod helper;
+pub mod inspection;
 pub mod kubernetes;
+pub mod prompt;
 pub mod proto;
 pub mod quantity;
 pub mod registration;
+pub mod report;
 pub mod sandbox;
 pub mod server;
 pub mod telemetry;

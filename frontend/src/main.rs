@@ -8,7 +8,8 @@ use std::time::Duration;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
-use bulkhead_frontend::kubernetes::Agent;
+use bulkhead_frontend::inspection::Inspector;
+use bulkhead_frontend::kubernetes::{Agent, View};
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::sandbox;
 use bulkhead_frontend::server::{self, Shutdown};
@@ -129,10 +130,12 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
         None => csi_socket(&helper, &welcome).await?,
     };
     let volumes = Volumes::new(helper.clone());
+    let view = if options.access().is_some() { View::of_agent() } else { View::without_agent() };
+    let inspector = Inspector { helper: helper.clone(), volumes: volumes.clone(), agent: view.clone() };
     let agent = options.access().map(|access| {
         let (driver, node) = (welcome.driver.clone(), options.node_id.clone());
         let namespace = options.namespace.clone();
-        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone() };
+        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone(), view };
         tokio::spawn(agent.run(shutdown.clone()))
     });
     let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);
@@ -142,7 +145,7 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
         let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone());
         tokio::spawn(register(helper, registrar, shutdown.clone()));
     }
-    server::serve(listener, plugin.routes(), &shutdown).await?;
+    server::serve(listener, plugin.routes().add_service(inspector.service()), &shutdown).await?;
     if let Some(agent) = agent
         && let Err(error) = agent.await
     {

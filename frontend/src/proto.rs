@@ -11,3 +11,9 @@ pub mod registration {
     #![allow(missing_docs, unused_qualifications, clippy::all)]
     tonic::include_proto!("pluginregistration");
 }
+
+/// Bulkhead's own service, which `bulkheadctl` uses beside CSI.
+pub mod inspection {
+    #![allow(missing_docs, unused_qualifications, clippy::all)]
+    tonic::include_proto!("bulkhead.v1");
+}

@@ -1,4 +1,4 @@
-//! Sizes as text: read as Kubernetes reads them, written exactly for machines and briefly for people.
+//! Sizes as text: read as Kubernetes reads them, written exactly for machines (`5Gi`) and briefly for people (`5 GiB`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ const BINARY_UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL_UNITS: [(&str, i32); 10] =
     [("n", -9), ("u", -6), ("m", -3), ("", 0), ("k", 3), ("M", 6), ("G", 9), ("T", 12), ("P", 15), ("E", 18)];
 
-/// A number of bytes, shown to people and read from a command line: `10Gi`, `500M`, `4096`.
+/// A number of bytes, shown to people as `914 MiB`, and read from a command line: `10Gi`, `500M`, `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quantity(pub i64);
 
@@ -40,19 +40,42 @@ impl FromStr for Quantity {
 }
 
 impl fmt::Display for Quantity {
-    /// In the largest binary unit up to Ti; with one decimal if that leaves a remainder.
+    /// In the largest binary unit up to TiB; with one decimal if that leaves a remainder.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0.unsigned_abs();
         let sign = if self.0 < 0 { "-" } else { "" };
         let units = &BINARY_UNITS[..5];
         let step = (0..units.len()).rev().find(|step| bytes >> (10 * step) > 0).unwrap_or(0);
         let unit = 1_u64 << (10 * step);
-        if bytes.is_multiple_of(unit) {
-            write!(out, "{sign}{}{}", bytes / unit, units[step])
+        let number = if bytes.is_multiple_of(unit) {
+            format!("{sign}{}", bytes / unit)
         } else {
-            write!(out, "{sign}{:.1}{}", bytes as f64 / unit as f64, units[step])
-        }
+            format!("{sign}{:.1}", bytes as f64 / unit as f64)
+        };
+        out.pad(&format!("{number} {}B", units[step]))
     }
+}
+
+/// `message` with each number of bytes written for people: the helper's `958246912 bytes` becomes `913.9 MiB`.
+pub fn for_people(message: &str) -> String {
+    const UNIT: &str = " bytes";
+    let mut written = String::with_capacity(message.len());
+    let mut rest = message;
+    while let Some(at) = rest.find(UNIT) {
+        let (before, after) = (&rest[..at], &rest[at + UNIT.len()..]);
+        let text = before.trim_end_matches(|character: char| character.is_ascii_digit());
+        match before[text.len()..].parse::<i64>() {
+            // Below that, bytes are what people count in as well.
+            Ok(bytes) if bytes >= 1024 => {
+                written.push_str(text);
+                written.push_str(&Quantity(bytes).to_string());
+            }
+            _ => written.push_str(&rest[..at + UNIT.len()]),
+        }
+        rest = after;
+    }
+    written.push_str(rest);
+    written
 }
 
 /// The number of bytes in a Kubernetes quantity, rounded up to a whole byte. `None` if `text` is not a quantity,
@@ -184,8 +207,27 @@ mod tests {
 
     #[test]
     fn shown_in_the_largest_unit() {
-        for (bytes, text) in [(0, "0"), (512, "512"), (1 << 30, "1Gi"), (3 << 29, "1.5Gi"), (1 << 20, "1Mi")] {
+        for (bytes, text) in
+            [(0, "0 B"), (512, "512 B"), (1 << 30, "1 GiB"), (3 << 29, "1.5 GiB"), (914 << 20, "914 MiB")]
+        {
             assert_eq!(Quantity(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn messages_are_for_people() {
+        for (message, written) in [
+            (
+                "pool a has room for 958246912 bytes, but 1073741824 bytes are requested; delete volumes",
+                "pool a has room for 913.9 MiB, but 1 GiB are requested; delete volumes",
+            ),
+            ("0 bytes and 9 files", "0 bytes and 9 files"),
+            ("is longer than 106 bytes", "is longer than 106 bytes"),
+            ("some bytes, 2048 bytes", "some bytes, 2 KiB"),
+            ("99999999999999999999 bytes", "99999999999999999999 bytes"),
+            ("", ""),
+        ] {
+            assert_eq!(for_people(message), written);
         }
     }
 }

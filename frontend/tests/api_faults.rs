@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::http::Method;
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent};
+use bulkhead_frontend::kubernetes::{Access, Agent, View};
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{Listed, PoolStatus, QuotaMode, Reply, Request, Response, UpTo, VolumeId, Welcome};
@@ -78,6 +78,7 @@ fn agent(helper: &FakeHelper, api: &MockApi) {
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),
         volumes: Volumes::new(Helper::new(helper.path())),
+        view: View::of_agent(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
 }

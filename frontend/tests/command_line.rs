@@ -7,7 +7,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use bulkhead_frontend::server::{self, Shutdown};
-use bulkhead_protocol::{ErrorKind, PoolStatus, QuotaMode, Reply, Request, UpTo};
+use bulkhead_protocol::{
+    BlockSize, Bytes, ErrorKind, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request, Text, UpTo, Usage,
+    VolumeKind, VolumeSpec,
+};
 use serde_json::Value;
 
 use fake::{Act, FakeHelper, done, failure, no_volumes, size};
@@ -17,7 +20,7 @@ fn serve(fake: &FakeHelper) -> PathBuf {
     let path = fake.directory().join("csi.sock");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
-    let routes = fake.plugin().routes();
+    let routes = fake.plugin().routes().add_service(fake.inspector().service());
     tokio::spawn(async move { server::serve(listener, routes, &Shutdown::default()).await });
     path
 }
@@ -54,9 +57,9 @@ async fn volumes_come_and_go() {
     let socket = serve(&fake);
     let target = "/var/lib/kubelet/x";
     for (arguments, told) in [
-        (vec!["volume", "create", "pvc-1", "--size", "10Mi", "--block", "--sparse"], "pvc-1 has 10Mi\n".to_owned()),
+        (vec!["volume", "create", "pvc-1", "--size", "10Mi", "--block", "--sparse"], "pvc-1 has 10 MiB\n".to_owned()),
         (vec!["volume", "publish", "pvc-1", target, "--block"], format!("pvc-1 is published at {target}\n")),
-        (vec!["volume", "delete", "pvc-1"], "pvc-1 has been deleted\n".to_owned()),
+        (vec!["volume", "delete", "pvc-1", "--yes"], "pvc-1 has been deleted\n".to_owned()),
     ] {
         let output = run(socket.clone(), &arguments).await;
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -79,7 +82,7 @@ async fn tables_for_people_and_json_for_machines() {
     let fake = FakeHelper::start(pool);
     let socket = serve(&fake);
     let table = run(socket.clone(), &["capacity"]).await;
-    assert_eq!(text(&table.stdout), "available:        3Gi\nlargest volume:   2Gi\nsmallest volume:  1Mi\n");
+    assert_eq!(text(&table.stdout), "available:        3 GiB\nlargest volume:   2 GiB\nsmallest volume:  1 MiB\n");
     let json = run(socket.clone(), &["--json", "capacity"]).await;
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["availableBytes"], 3_u64 << 30);
@@ -92,7 +95,10 @@ async fn tables_for_people_and_json_for_machines() {
 async fn an_empty_list_is_a_list() {
     let fake = FakeHelper::start(|_| no_volumes());
     let socket = serve(&fake);
-    assert_eq!(text(&run(socket.clone(), &["volume", "list"]).await.stdout), "ID  SIZE\n");
+    assert_eq!(
+        text(&run(socket.clone(), &["volume", "list"]).await.stdout),
+        "ID  POOL  KIND  SIZE  USED  TARGETS  CONDITION\n"
+    );
     assert_eq!(text(&run(socket, &["volume", "list", "--json"]).await.stdout), "[]\n");
 }
 
@@ -100,7 +106,7 @@ async fn an_empty_list_is_a_list() {
 async fn a_failure_is_told_with_its_code_and_ends_with_one() {
     let fake = FakeHelper::start(|_| failure(ErrorKind::InUse));
     let socket = serve(&fake);
-    let output = run(socket, &["volume", "delete", "pvc-1"]).await;
+    let output = run(socket, &["volume", "delete", "pvc-1", "--yes"]).await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "bulkheadctl: FAILED_PRECONDITION: scripted\n");
     assert!(output.stdout.is_empty());
@@ -112,4 +118,111 @@ async fn a_frontend_that_is_not_there_is_told_as_such() {
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
     assert!(told.contains("/nonexistent/csi.sock") && told.contains("is bulkhead-frontend serving there"), "{told}");
+}
+
+fn of_a_pool_with_one_volume(request: &Request) -> Act {
+    let (volume, in_pool) = ("pvc-1".parse().unwrap(), "default".parse().unwrap());
+    let size = Bytes::try_from(1 << 30).unwrap();
+    match request {
+        Request::List { after: None, .. } => {
+            let listed = Listed { volume, pool: in_pool, size, block: true, targets: 2 };
+            Act::Answer(Ok(Reply::Volumes(vec![listed].try_into().unwrap())))
+        }
+        Request::List { .. } => no_volumes(),
+        Request::Usage { .. } => {
+            let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B4096 };
+            Act::Answer(Ok(Reply::Usage(Usage {
+                pool: in_pool,
+                spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) },
+                used_bytes: Some(914 << 20),
+                available_bytes: Some(110 << 20),
+                used_inodes: None,
+                targets: 2,
+                condition: Text::new("958246912 bytes are lost"),
+            })))
+        }
+        Request::PoolStatus { .. } => pool(request),
+        _ => done(),
+    }
+}
+
+#[tokio::test]
+async fn volumes_and_pools_are_listed_with_their_condition() {
+    let fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let socket = serve(&fake);
+    let volumes = text(&run(socket.clone(), &["volume", "list"]).await.stdout);
+    let expected = "ID     POOL     KIND   SIZE   USED     TARGETS  CONDITION\n\
+                    pvc-1  default  block  1 GiB  914 MiB  2        913.9 MiB are lost\n";
+    assert_eq!(volumes, expected);
+    let json = run(socket.clone(), &["volume", "list", "--json"]).await;
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json[0]["bytes"], &json[0]["usedBytes"]), (&(1 << 30).into(), &(914 << 20).into()));
+    assert_eq!((&json[0]["abnormal"], &json[0]["claim"]), (&true.into(), &Value::Null));
+    let shown = text(&run(socket.clone(), &["volume", "show", "pvc-1"]).await.stdout);
+    assert!(shown.contains("settings:          blockSize=4096, sparse=true\n"), "{shown}");
+    let pools = text(&run(socket, &["pool", "list"]).await.stdout);
+    let expected = "POOL     TOTAL  AVAILABLE  PROMISED  USED     VOLUMES  EMPTYING  CONDITION\n\
+                    default  4 GiB  3 GiB      0 B       914 MiB  0        0         healthy\n";
+    assert_eq!(pools, expected);
+}
+
+#[tokio::test]
+async fn a_deletion_without_a_terminal_needs_confirmation() {
+    let fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let output = run(serve(&fake), &["volume", "delete", "pvc-1"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("This deletes volume pvc-1 (1 GiB) and all its data.") && told.contains("--yes"), "{told}");
+    assert!(!fake.names().contains(&"Delete".to_owned()));
+}
+
+#[tokio::test]
+async fn orphans_are_known_to_an_agent_only() {
+    let fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let output = run(serve(&fake), &["volume", "orphans"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stderr);
+    assert!(told.contains("FAILED_PRECONDITION") && told.contains("kubectl get pv"), "{told}");
+}
+
+#[tokio::test]
+async fn the_doctor_says_what_fails_and_what_to_do() {
+    let mut fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let socket = serve(&fake);
+    let well = run(socket.clone(), &["doctor"]).await;
+    let told = text(&well.stdout);
+    assert!(well.status.success(), "{told}");
+    assert!(told.contains("ok    pool default  3 GiB of 4 GiB available, 0 volumes\n"), "{told}");
+    assert!(told.contains("the frontend is of release"), "the helper's release is not the frontend's: {told}");
+    fake.kill().await;
+    let ill = run(socket, &["doctor", "--json"]).await;
+    assert_eq!(ill.status.code(), Some(1));
+    let json: Value = serde_json::from_slice(&ill.stdout).unwrap();
+    assert_eq!(json["healthy"], false);
+    let helper = json["checks"].as_array().unwrap().iter().find(|check| check["name"] == "helper").unwrap();
+    assert_eq!(helper["outcome"], "failed");
+    assert!(helper["message"].as_str().unwrap().contains("is bulkhead-privhelper running"), "{helper}");
+}
+
+#[tokio::test]
+async fn the_doctor_works_without_a_frontend() {
+    let output = run("/nonexistent/csi.sock".into(), &["doctor"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = text(&output.stdout);
+    assert!(told.starts_with("FAILED  frontend  cannot connect to /nonexistent/csi.sock"), "{told}");
+}
+
+#[tokio::test]
+async fn shells_complete_and_manual_pages_are_written() {
+    let nowhere = PathBuf::from("/nonexistent/csi.sock");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(nowhere.clone(), &["completion", shell]).await;
+        assert!(script.status.success() && text(&script.stdout).contains("orphans"), "{shell}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let written = run(nowhere, &["man", directory.path().to_str().unwrap()]).await;
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    for page in ["bulkheadctl.1", "bulkheadctl-volume-delete.1", "bulkheadctl-doctor.1"] {
+        assert!(directory.path().join(page).exists(), "{page}");
+    }
 }

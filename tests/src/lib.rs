@@ -5,6 +5,7 @@ pub mod attacker;
 pub mod bench;
 pub mod case;
 pub mod cluster;
+pub mod commands;
 pub mod csi;
 pub mod daemon;
 pub mod expect;

@@ -31,6 +31,7 @@ use super::memory::Memory;
 use super::objects::claim;
 use super::policies;
 use super::reconcile::{self, Changes};
+use super::view::View;
 use super::volumes::orphans;
 use super::volumes::reclaimer::Reclaimer;
 use crate::server::Shutdown;
@@ -51,6 +52,8 @@ pub struct Agent {
     pub node: String,
     /// The node's volumes.
     pub volumes: Volumes,
+    /// Where others see what the agent knows.
+    pub view: View,
 }
 
 /// What an agent that has reached the API server runs on.
@@ -106,7 +109,10 @@ impl Agent {
         let (client, node, namespace) = loop {
             match self.introduce().await {
                 Ok(introduced) => break introduced,
-                Err(why) => error!("not working for Kubernetes yet: {why}"),
+                Err(why) => {
+                    self.view.is_starting(why.to_string());
+                    error!("not working for Kubernetes yet: {why}");
+                }
             }
             sleep(RETRY + jitter(RETRY)).await;
         };
@@ -138,6 +144,7 @@ impl Agent {
             capacity_changed: Notify::new(),
             orphan_suspected: Notify::new(),
         });
+        self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
         Connected {
             context,

@@ -7,6 +7,7 @@
 //! From top to bottom, each importing only from those below it:
 //!
 //! - `agent`: the agent's life
+//! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
 //! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
 //! - `capacity`: the capacity published for the scheduler
@@ -26,7 +27,9 @@ mod memory;
 mod objects;
 mod policies;
 mod reconcile;
+mod view;
 mod volumes;
 
 pub use agent::Agent;
 pub use api::access::{Access, AccessError};
+pub use view::{Connection, Owner, View};

@@ -1,6 +1,6 @@
 //! The space that is left for new volumes.
 
-use bulkhead_protocol::{ErrorKind, PoolName};
+use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus};
 
 use super::{Fault, Parameters, Volumes};
 
@@ -41,13 +41,22 @@ impl Volumes {
     /// # Errors
     /// When the helper cannot say.
     pub async fn room(&self, pool: &PoolName) -> Result<Capacity, Fault> {
-        match self.helper.pool_status(pool).await.map_err(Fault::from) {
+        match self.pool_status(pool).await {
             Ok(status) => {
-                self.conditions.note(pool, status.conditions.as_slice());
                 Ok(Capacity { available: status.available, largest_volume: status.largest_volume, total: status.total })
             }
             Err(fault) => without_broken_pools(fault),
         }
+    }
+
+    /// The space and the condition of `pool`, which is logged when it has changed.
+    ///
+    /// # Errors
+    /// When the helper cannot say.
+    pub(super) async fn pool_status(&self, pool: &PoolName) -> Result<PoolStatus, Fault> {
+        let status = self.helper.pool_status(pool).await?;
+        self.conditions.note(pool, status.conditions.as_slice());
+        Ok(status)
     }
 }
 

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bulkhead_protocol::{PoolName, Text};
 
+use crate::quantity::for_people;
+
 /// The conditions that each pool reported last.
 #[derive(Clone, Default)]
 pub struct Conditions(Arc<Mutex<BTreeMap<PoolName, BTreeSet<String>>>>);
@@ -16,7 +18,7 @@ impl Conditions {
         let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = pools.insert(pool.clone(), now.clone()).unwrap_or_default();
         for condition in reported.iter().filter(|condition| !before.contains(&without_figures(condition.as_str()))) {
-            tracing::warn!(%pool, "the pool reports: {condition}");
+            tracing::warn!(%pool, "the pool reports: {}", for_people(condition.as_str()));
         }
         for condition in before.difference(&now) {
             tracing::info!(%pool, "the pool no longer reports: {condition}");

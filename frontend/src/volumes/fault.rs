@@ -5,6 +5,7 @@ use std::fmt;
 use bulkhead_protocol::ErrorKind;
 
 use crate::helper::{CallError, Unreachable};
+use crate::quantity::for_people;
 
 /// The kind of a failure, which decides what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl From<CallError> for Fault {
             CallError::TooNew(_) => FaultKind::Typed(ErrorKind::Unsupported),
             CallError::Mismatched(_) => FaultKind::Garbled,
         };
-        Self::new(kind, error.to_string())
+        Self::new(kind, for_people(&error.to_string()))
     }
 }
 

@@ -5,6 +5,7 @@ use bulkhead_protocol::{Bytes, ErrorKind, NameHash, PoolName, Request, Usage, Vo
 use super::access::Mode;
 use super::size::default_inodes;
 use super::{Fault, Parameters, SizeRange, Volumes, identify};
+use crate::quantity::Quantity;
 
 /// A volume to be created.
 #[derive(Clone, Debug)]
@@ -51,7 +52,8 @@ impl Volumes {
             Ok(Provisioned { volume, size })
         } else {
             Err(Fault::already_exists(format!(
-                "volume {volume} exists with {size} bytes, which is outside the requested range"
+                "volume {volume} exists with {}, which is outside the requested range",
+                Quantity::from(size.get())
             )))
         }
     }

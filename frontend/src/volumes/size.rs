@@ -3,6 +3,7 @@
 use bulkhead_protocol::{Bytes, Inodes, SIZE_STEP};
 
 use super::Fault;
+use crate::quantity::Quantity;
 
 /// The minimum size of a volume: a smaller block volume could not hold a useful filesystem.
 pub const MINIMUM_BYTES: u64 = 1 << 20;
@@ -54,11 +55,15 @@ impl SizeRange {
     pub fn choose(&self) -> Result<Bytes, Fault> {
         let default = || DEFAULT_BYTES.min(self.limit.unwrap_or(u64::MAX)) / SIZE_STEP * SIZE_STEP;
         let wanted = self.required.unwrap_or_else(default);
-        let size = Bytes::round_up(wanted.max(MINIMUM_BYTES))
-            .ok_or_else(|| Fault::out_of_range(format!("{wanted} bytes is larger than any volume can be")))?;
+        let size = Bytes::round_up(wanted.max(MINIMUM_BYTES)).ok_or_else(|| {
+            Fault::out_of_range(format!("{} is larger than any volume can be", Quantity::from(wanted)))
+        })?;
         match self.limit {
+            // The two may differ by less than a unit.
             Some(limit) if size.get() > limit => Err(Fault::out_of_range(format!(
-                "no volume size is between {wanted} and {limit} bytes: sizes are multiples of {SIZE_STEP} and at least {MINIMUM_BYTES}"
+                "no volume size is between {wanted} and {limit} bytes: sizes are multiples of {} and at least {}",
+                Quantity::from(SIZE_STEP),
+                Quantity::from(MINIMUM_BYTES)
             ))),
             _ => Ok(size),
         }
@@ -77,7 +82,8 @@ impl SizeRange {
         match (self.required, self.limit) {
             (Some(required), _) if required > current.get() => self.choose(),
             (None, Some(limit)) if limit < current.get() => Err(Fault::out_of_range(format!(
-                "the volume has {current} bytes, more than limit_bytes {limit}, and volumes do not shrink"
+                "the volume has {}, more than limit_bytes {limit}, and volumes do not shrink",
+                Quantity::from(current.get())
             ))),
             _ => Ok(current),
         }

@@ -4,6 +4,7 @@ use bulkhead_protocol::{QuotaMode, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
 use super::{Fault, Volumes};
+use crate::quantity::for_people;
 
 /// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ const NOT_ENFORCED: &str = "sizes are not enforced in this pool";
 fn condition(usage: &Usage, enforced: bool) -> Condition {
     let reported = usage.condition.as_str();
     let message = if !reported.is_empty() {
-        reported.to_owned()
+        for_people(reported)
     } else if enforced || Mode::of(&usage.spec.kind) == Mode::Block {
         "healthy".to_owned()
     } else {

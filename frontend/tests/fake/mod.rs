@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::helper::Helper;
+use bulkhead_frontend::inspection::Inspector;
+use bulkhead_frontend::kubernetes::View;
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::{CreateVolumeRequest, NodePublishVolumeRequest, VolumeCapability};
@@ -123,6 +125,12 @@ impl FakeHelper {
     pub fn names(&self) -> Vec<String> {
         let name = |request: &Request| format!("{request:?}").split([' ', '{']).next().unwrap_or("").to_owned();
         self.seen.lock().unwrap().iter().map(name).filter(|name| name != "List").collect()
+    }
+
+    /// Bulkhead's own service in front of it.
+    pub fn inspector(&self) -> Inspector {
+        let helper = Helper::new(self.path());
+        Inspector { helper: helper.clone(), volumes: Volumes::new(helper), agent: View::without_agent() }
     }
 
     /// The plugin in front of it.

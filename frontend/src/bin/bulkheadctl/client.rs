@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bulkhead_frontend::csi::code_name;
 use bulkhead_frontend::endpoint::Endpoint;
+use bulkhead_frontend::prompt::NotConfirmed;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
 use bulkhead_frontend::proto::csi::node_client::NodeClient;
+use bulkhead_frontend::proto::inspection::inspection_client::InspectionClient;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint as Transport};
@@ -18,11 +20,12 @@ use tower::service_fn;
 /// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Clients of the three services, sharing one connection.
+/// Clients of all services, sharing one connection.
 pub struct Client {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
     pub node: NodeClient<Channel>,
+    pub inspection: InspectionClient<Channel>,
 }
 
 /// Why a command failed.
@@ -38,6 +41,10 @@ pub enum Failure {
     Call(#[from] Box<Status>),
     #[error("the response has no {0}; are the releases of bulkheadctl and bulkhead-frontend compatible?")]
     Incomplete(&'static str),
+    #[error(transparent)]
+    NotConfirmed(#[from] NotConfirmed),
+    #[error("cannot write the manual pages to {}: {error}; does the directory exist?", directory.display())]
+    Manual { directory: PathBuf, error: io::Error },
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -73,7 +80,8 @@ impl Client {
         Ok(Self {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
-            node: NodeClient::new(channel),
+            node: NodeClient::new(channel.clone()),
+            inspection: InspectionClient::new(channel),
         })
     }
 }
@@ -85,7 +93,7 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
 fn explain(status: &Status) -> String {
     let advice = match status.code() {
         Code::Unavailable | Code::Aborted => " (try again)",
-        Code::Unimplemented => " (this plugin does not support it)",
+        Code::Unimplemented => " (this plugin does not support it, or is older than bulkheadctl)",
         _ => "",
     };
     format!("{}: {}{advice}", code_name(status.code()), status.message())

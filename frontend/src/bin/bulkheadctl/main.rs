@@ -1,32 +1,36 @@
-//! `bulkheadctl`: a CSI client for people and scripts.
+//! `bulkheadctl`: a node's pools and volumes, for people and scripts.
 
 mod client;
+mod doctor;
+mod inspect;
+mod locate;
 mod options;
-mod output;
+mod pool;
 mod volume;
 
+use std::io;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use serde_json::json;
 
 use bulkhead_frontend::proto::csi::{GetCapacityRequest, NodeGetInfoRequest, ProbeRequest};
 use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::{Report, Table};
 
 use client::{Client, Failure};
-use options::{Command, NodeCommand, Options};
-use output::{Report, Table};
+use options::{Command, NodeCommand, Options, PoolCommand};
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let json = options.json;
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(Failure::Runtime)
         .and_then(|runtime| runtime.block_on(run(options)));
-    match outcome.and_then(|report| report.print(json)) {
-        Ok(()) => ExitCode::SUCCESS,
+    match outcome {
+        Ok(code) => code,
         Err(failure) => {
             eprintln!("bulkheadctl: {failure}");
             ExitCode::FAILURE
@@ -34,12 +38,36 @@ fn main() -> ExitCode {
     }
 }
 
-async fn run(options: Options) -> Result<Report, Failure> {
-    let client = Client::connect(&options.endpoint).await?;
-    match options.command {
-        Command::Volume(command) => volume::run(client, command).await,
-        Command::Node(NodeCommand::Info) => node_info(client).await,
-        Command::Capacity { pool } => capacity(client, pool).await,
+async fn run(options: Options) -> Result<ExitCode, Failure> {
+    let endpoint = options.endpoint.unwrap_or_else(locate::endpoint);
+    let connect = || Client::connect(&endpoint);
+    let mut code = ExitCode::SUCCESS;
+    let report = match options.command {
+        Command::Pool(PoolCommand::List) => pool::list(connect().await?).await?,
+        Command::Volume(command) => volume::run(connect().await?, command).await?,
+        Command::Node(NodeCommand::Info) => node_info(connect().await?).await?,
+        Command::Capacity { pool } => capacity(connect().await?, pool).await?,
+        Command::Doctor => {
+            let (report, healthy) = doctor::run(&endpoint).await;
+            if !healthy {
+                code = ExitCode::FAILURE;
+            }
+            report
+        }
+        Command::Completion { shell } => {
+            clap_complete::generate(shell, &mut Options::command(), "bulkheadctl", &mut io::stdout());
+            return Ok(code);
+        }
+        Command::Man { directory } => return manual(directory),
+    };
+    report.print(options.json)?;
+    Ok(code)
+}
+
+fn manual(directory: PathBuf) -> Result<ExitCode, Failure> {
+    match clap_mangen::generate_to(Options::command(), &directory) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure::Manual { directory, error }),
     }
 }
 

@@ -1,22 +1,22 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::quantity::Quantity;
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 
-/// Create, publish, inspect and delete volumes through a CSI endpoint.
+/// Inspect this node's pools and volumes, and find out what is wrong; create, publish, expand and delete volumes.
+///
+/// It asks bulkhead-frontend, on the socket that the helper's configuration names. Run it as root on the node, or in the
+/// helper's container.
 #[derive(Debug, Parser)]
 #[command(name = "bulkheadctl", version)]
 pub struct Options {
-    /// Socket served by bulkhead-frontend: unix:///PATH.
-    #[arg(
-        long,
-        global = true,
-        value_name = "ENDPOINT",
-        env = "BULKHEAD_ENDPOINT",
-        default_value = "unix:///run/bulkhead/csi.sock"
-    )]
-    pub endpoint: Endpoint,
+    /// Socket served by bulkhead-frontend: unix:///PATH. By default the one that /etc/bulkhead/privhelper.conf leads to.
+    #[arg(long, global = true, value_name = "ENDPOINT", env = "BULKHEAD_ENDPOINT")]
+    pub endpoint: Option<Endpoint>,
 
     /// Print JSON instead of text.
     #[arg(long, global = true)]
@@ -28,6 +28,9 @@ pub struct Options {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Inspect the pools of this node.
+    #[command(subcommand)]
+    Pool(PoolCommand),
     /// Manage the volumes of this node.
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -40,6 +43,27 @@ pub enum Command {
         #[arg(long)]
         pool: Option<String>,
     },
+    /// Check what volumes depend on: helper, pools, API server, policies, releases.
+    ///
+    /// Each line says what was found and, where something fails, what to do. The exit status is 0 if nothing fails.
+    Doctor,
+    /// Print a script that completes commands in a shell, such as: source <(bulkheadctl completion bash).
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// The directory, which must exist.
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// List the pools with their space and their condition.
+    List,
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,8 +76,15 @@ pub enum NodeCommand {
 pub enum VolumeCommand {
     /// Create a volume, or find the one with this name.
     Create(Create),
-    /// List all volumes.
+    /// List all volumes: pool, kind, size, what is used, at how many targets each is published, and its condition.
     List,
+    /// Show all that is known of a volume.
+    Show {
+        /// Volume id.
+        id: String,
+    },
+    /// List the volumes that no PersistentVolume names. This needs a frontend that is the node's storage agent.
+    Orphans,
     /// Publish a volume at a path below one of the publish directories.
     Publish(Publish),
     /// Unpublish a volume from a path.
@@ -81,10 +112,13 @@ pub enum VolumeCommand {
         /// Absolute path at which it is published.
         path: String,
     },
-    /// Delete a volume and all its data.
+    /// Delete a volume and all its data. Asks first.
     Delete {
         /// Volume id.
         id: String,
+        /// Do not ask. Required where there is no terminal.
+        #[arg(long, short)]
+        yes: bool,
     },
 }
 

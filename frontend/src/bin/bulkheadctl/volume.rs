@@ -1,30 +1,34 @@
 //! Commands on volumes.
 
+use bulkhead_frontend::prompt::confirm;
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::volume_usage::Unit;
 use bulkhead_frontend::proto::csi::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
-    ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
-    NodeUnpublishVolumeRequest, Volume, VolumeCapability,
+    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume,
+    VolumeCapability,
 };
 use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::{Report, Table};
 use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::client::{Client, Failure};
+use crate::inspect;
 use crate::options::{Create, Publish, VolumeCommand};
-use crate::output::{Report, Table};
 
 pub async fn run(client: Client, command: VolumeCommand) -> Result<Report, Failure> {
     match command {
         VolumeCommand::Create(create) => self::create(client, create).await,
-        VolumeCommand::List => list(client).await,
+        VolumeCommand::List => inspect::list(client).await,
+        VolumeCommand::Show { id } => inspect::show(client, id).await,
+        VolumeCommand::Orphans => inspect::orphans(client).await,
         VolumeCommand::Publish(publish) => self::publish(client, publish).await,
         VolumeCommand::Unpublish { id, target } => unpublish(client, id, target).await,
         VolumeCommand::Expand { id, size, path } => expand(client, id, size, path).await,
         VolumeCommand::Stats { id, path } => stats(client, id, path).await,
-        VolumeCommand::Delete { id } => delete(client, id).await,
+        VolumeCommand::Delete { id, yes } => delete(client, id, yes).await,
     }
 }
 
@@ -48,23 +52,6 @@ async fn create(mut client: Client, create: Create) -> Result<Report, Failure> {
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
     let text = format!("{} has {}", volume.volume_id, Quantity(volume.capacity_bytes));
     Ok(Report::new(described(&volume), Table::line(text)))
-}
-
-async fn list(mut client: Client) -> Result<Report, Failure> {
-    let mut volumes = Vec::new();
-    let mut starting_token = String::new();
-    loop {
-        let request = ListVolumesRequest { max_entries: 0, starting_token };
-        let page = client.controller.list_volumes(request).await?.into_inner();
-        volumes.extend(page.entries.into_iter().filter_map(|entry| entry.volume));
-        starting_token = page.next_token;
-        if starting_token.is_empty() {
-            break;
-        }
-    }
-    let rows = volumes.iter().map(|volume| [volume.volume_id.clone(), Quantity(volume.capacity_bytes).to_string()]);
-    let table = Table::headed(["id", "size"], rows);
-    Ok(Report::new(volumes.iter().map(described).collect(), table))
 }
 
 async fn publish(mut client: Client, publish: Publish) -> Result<Report, Failure> {
@@ -132,11 +119,23 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
     Ok(Report::new(Value::Object(json), Table::facts(facts)))
 }
 
-async fn delete(mut client: Client, id: String) -> Result<Report, Failure> {
+async fn delete(mut client: Client, id: String, yes: bool) -> Result<Report, Failure> {
     // To CSI, a volume that does not exist is a deleted one; to a person, it may be a typing error.
     let request = ControllerGetVolumeRequest { volume_id: id.clone() };
-    let existing = client.controller.controller_get_volume(request).await;
-    let existed = !existing.is_err_and(|status| status.code() == Code::NotFound);
+    let existing = match client.controller.controller_get_volume(request).await {
+        Ok(answer) => answer.into_inner().volume,
+        Err(status) if status.code() == Code::NotFound => None,
+        // The deletion itself says what is wrong.
+        Err(_) => Some(Volume::default()),
+    };
+    let existed = existing.is_some();
+    if let Some(volume) = existing {
+        let size = match volume.capacity_bytes {
+            0 => String::new(),
+            bytes => format!(" ({})", Quantity(bytes)),
+        };
+        confirm(&format!("This deletes volume {id}{size} and all its data."), yes)?;
+    }
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..DeleteVolumeRequest::default() };
     client.controller.delete_volume(request).await?;
     let text = if existed { format!("{id} has been deleted") } else { format!("there was no volume {id}") };

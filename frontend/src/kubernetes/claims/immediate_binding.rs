@@ -23,7 +23,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::claim;
-use crate::quantity::exact;
+use crate::quantity::Quantity;
 use crate::volumes::Capacity;
 
 /// How long a full node waits before it bids; an empty one does not wait.
@@ -69,7 +69,7 @@ impl ImmediateBinding {
             let node = &self.context.node.name;
             let note = format!(
                 "no node has taken the claim yet; on node {node}, a new volume can have at most {}: request less, or free space",
-                exact(largest)
+                Quantity::from(largest)
             );
             self.context.events.publish(claim, Reason::ProvisioningFailed, note);
         }

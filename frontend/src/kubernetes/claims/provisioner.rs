@@ -21,7 +21,7 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, persistent_volume};
-use crate::quantity::exact;
+use crate::quantity::Quantity;
 use crate::volumes::{Provisioned, identify};
 
 /// How soon to look again at a claim whose volume, from an earlier attempt, is just being judged as an orphan.
@@ -132,7 +132,7 @@ impl Provisioner {
         self.create(&object).await?;
         let Provisioned { volume, size } = provisioned;
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
-        let note = format!("provisioned volume {volume} of {}", exact(size.get()));
+        let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
         context.events.publish(claim, Reason::ProvisioningSucceeded, note);
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
 use crate::kubernetes::objects::{claim, persistent_volume, storage};
-use crate::quantity::exact;
+use crate::quantity::Quantity;
 use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
 
 /// How long an expansion that failed for good is left alone. Another size is tried at once.
@@ -64,7 +64,7 @@ impl Resizer {
         let mut claim = Arc::new(claim.clone());
         if !is_repeated {
             claim = self.begin(&claim, target).await?;
-            let note = format!("expanding volume {volume} to {}", exact(target));
+            let note = format!("expanding volume {volume} to {}", Quantity::from(target));
             self.context.events.publish(&*claim, Reason::Resizing, note);
         }
         let size = match self.grow(&claim, volume.clone(), target).await {
@@ -79,7 +79,7 @@ impl Resizer {
         self.context.memory.with(claim::uid(&claim), |entry| entry.failed_expansion = None);
         self.context.capacity_changed.notify_one();
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, "expanded");
-        let note = format!("expanded volume {volume} to {}", exact(size));
+        let note = format!("expanded volume {volume} to {}", Quantity::from(size));
         self.context.events.publish(&*claim, Reason::VolumeResizeSuccessful, note);
         Ok(Action::await_change())
     }

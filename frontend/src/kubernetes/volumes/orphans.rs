@@ -154,6 +154,27 @@ async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
     }
 }
 
+/// The volumes that no PersistentVolume names, and none is about to. Unlike the search above, this one judges nothing:
+/// it is for people.
+pub async fn unnamed(context: &Context) -> Result<Vec<VolumeId>, Failure> {
+    // In this order: whatever is made meanwhile gets its volume first.
+    let volumes = context.volumes.list_all().await?;
+    let claimed: HashSet<String> =
+        context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)).collect();
+    let mut volumes: HashSet<VolumeId> = volumes
+        .into_iter()
+        .map(|listed| listed.volume)
+        .filter(|volume| !claimed.contains(volume.as_str()) && context.making.try_enter(volume).is_some())
+        .collect();
+    let mut objects = pin!(list("listing all PersistentVolumes", context.persistent_volumes(), None));
+    while let Some(object) = objects.try_next().await? {
+        volumes.retain(|volume| !names(context, &object, volume));
+    }
+    let mut volumes: Vec<_> = volumes.into_iter().collect();
+    volumes.sort();
+    Ok(volumes)
+}
+
 /// Removes the volumes whose claims exist.
 async fn remove_claimed(context: &Context, suspects: &mut Vec<Suspect>) -> Result<(), Failure> {
     let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());

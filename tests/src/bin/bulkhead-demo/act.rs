@@ -68,7 +68,7 @@ pub fn use_them(node: &Node) -> Result<()> {
     remember(node)?;
     found("24 MiB of random data written to each, and the checksums recorded");
     let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
-    ensure!(shows_size(&text, "64Mi"), "the statistics do not show the size of 64 MiB");
+    ensure!(shows_size(&text, "64 MiB"), "the statistics do not show the size of 64 MiB");
     ctl(&node.endpoint(), &format!("volume stats disk {}", node.target("disk").display()))?;
     Ok(())
 }
@@ -129,7 +129,7 @@ pub fn grow_while_written(node: &Node) -> Result<()> {
     stop(writers)?;
     found("both volumes have their new size, and the writers were not interrupted");
     let text = ctl(&node.endpoint(), &format!("volume stats data {}", node.target("data").display()))?;
-    ensure!(shows_size(&text, "128Mi"), "the statistics do not show the new size of 128 MiB");
+    ensure!(shows_size(&text, "128 MiB"), "the statistics do not show the new size of 128 MiB");
     compare(node)
 }
 
@@ -191,11 +191,11 @@ pub fn find_again(node: &Node) -> Result<()> {
 
 pub fn remove(node: &mut Node) -> Result<()> {
     step("Unpublish and delete both volumes");
-    ctl_refused(&node.endpoint(), "volume delete data")?;
+    ctl_refused(&node.endpoint(), "volume delete data --yes")?;
     found("a published volume cannot be deleted");
     for id in ["data", "disk"] {
         ctl(&node.endpoint(), &format!("volume unpublish {id} {}", node.target(id).display()))?;
-        ctl(&node.endpoint(), &format!("volume delete {id}"))?;
+        ctl(&node.endpoint(), &format!("volume delete {id} --yes"))?;
     }
     let pool = node.pool();
     wait::until(Duration::from_secs(60), || {

@@ -9,6 +9,7 @@ mod immediate;
 mod interrupted;
 mod no_room;
 mod nodes;
+mod operator;
 mod provision;
 mod reclaim;
 mod refuse;
@@ -27,6 +28,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         rights::cases(),
         interrupted::cases(),
         nodes::cases(),
+        operator::cases(),
         requests::cases(),
         capacity::cases(),
         resize::cases(),

@@ -4,6 +4,7 @@ use bulkhead_tests::case::Case;
 
 mod attacks;
 mod bad_input;
+mod bulkheadctl;
 mod controller;
 mod controller_create;
 mod deletion;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Case> {
         registration::cases(),
         requests::cases(),
         bad_input::cases(),
+        bulkheadctl::cases(),
         kubelet_record::cases(),
         startup::cases(),
         versions::cases(),

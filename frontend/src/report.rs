@@ -1,11 +1,9 @@
-//! Command output.
+//! What a command-line tool prints: aligned tables for people, JSON for machines.
 
 use std::fmt;
 use std::io::{self, Write};
 
 use serde_json::Value;
-
-use crate::client::Failure;
 
 /// The result of a command, for machines and for people.
 pub struct Report {
@@ -17,18 +15,21 @@ pub struct Report {
 pub struct Table(Vec<Vec<String>>);
 
 impl Report {
+    /// The same facts in both forms.
     pub fn new(json: Value, text: Table) -> Self {
         Self { json, text }
     }
 
     /// Prints the result on standard output.
-    pub fn print(&self, json: bool) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// When it cannot be written, unless its reader has seen enough.
+    pub fn print(&self, json: bool) -> io::Result<()> {
         let mut out = io::stdout().lock();
         let written = if json { writeln!(out, "{:#}", self.json) } else { write!(out, "{}", self.text) };
         match written.and_then(|()| out.flush()) {
-            // The reader has seen enough.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            outcome => Ok(outcome?),
+            outcome => outcome,
         }
     }
 }
@@ -44,6 +45,11 @@ impl Table {
     /// One fact per line.
     pub fn facts(facts: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         Self(facts.into_iter().map(|(name, value)| vec![format!("{name}:"), value]).collect())
+    }
+
+    /// Rows without headings.
+    pub fn rows<const N: usize>(rows: impl IntoIterator<Item = [String; N]>) -> Self {
+        Self(rows.into_iter().map(Vec::from).collect())
     }
 
     /// A single sentence.

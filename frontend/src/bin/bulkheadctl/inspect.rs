@@ -1,0 +1,98 @@
+//! Commands that show volumes.
+
+use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
+use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::{Report, Table};
+use serde_json::{Value, json};
+
+use crate::client::{Client, Failure};
+
+pub async fn list(mut client: Client) -> Result<Report, Failure> {
+    let mut volumes = Vec::new();
+    let mut starting_token = String::new();
+    loop {
+        let page = client.inspection.list_volumes(ListVolumesRequest { starting_token }).await?.into_inner();
+        volumes.extend(page.volumes);
+        starting_token = page.next_token;
+        if starting_token.is_empty() {
+            return Ok(table(&volumes));
+        }
+    }
+}
+
+pub async fn orphans(mut client: Client) -> Result<Report, Failure> {
+    let volumes = client.inspection.list_orphans(ListOrphansRequest {}).await?.into_inner().volumes;
+    Ok(table(&volumes))
+}
+
+pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
+    let answer = client.inspection.get_volume(GetVolumeRequest { id }).await?.into_inner();
+    let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
+    let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+    let inodes = match (volume.used_inodes, volume.inodes) {
+        (Some(used), Some(limit)) => format!("{used} of {limit} used"),
+        (None, Some(limit)) => format!("at most {limit}"),
+        (_, None) => "-".to_owned(),
+    };
+    let settings: Vec<_> = volume.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let facts = Table::facts([
+        ("id", volume.id.clone()),
+        ("pool", volume.pool.clone()),
+        ("kind", volume.kind.clone()),
+        ("size", Quantity::from(volume.size_bytes).to_string()),
+        ("used", counted(volume.used_bytes)),
+        ("available", counted(volume.available_bytes)),
+        ("inodes", inodes),
+        ("settings", settings.join(", ")),
+        ("targets", volume.targets.to_string()),
+        ("condition", volume.condition.clone()),
+        ("PersistentVolume", known(&volume.persistent_volume)),
+        ("claim", known(&volume.claim)),
+    ]);
+    Ok(Report::new(described(&volume), facts))
+}
+
+fn table(volumes: &[Volume]) -> Report {
+    let headings = ["id", "pool", "kind", "size", "used", "targets", "condition"];
+    Report::new(volumes.iter().map(described).collect(), Table::headed(headings, volumes.iter().map(row)))
+}
+
+fn row(volume: &Volume) -> [String; 7] {
+    [
+        volume.id.clone(),
+        volume.pool.clone(),
+        volume.kind.clone(),
+        Quantity::from(volume.size_bytes).to_string(),
+        counted(volume.used_bytes),
+        volume.targets.to_string(),
+        volume.condition.clone(),
+    ]
+}
+
+/// A number of bytes, which nothing may count.
+fn counted(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
+}
+
+fn described(volume: &Volume) -> Value {
+    json!({
+        "id": volume.id,
+        "pool": volume.pool,
+        "kind": volume.kind,
+        "bytes": volume.size_bytes,
+        "usedBytes": volume.used_bytes,
+        "availableBytes": volume.available_bytes,
+        "usedInodes": volume.used_inodes,
+        "inodes": volume.inodes,
+        "targets": volume.targets,
+        "abnormal": volume.abnormal,
+        "condition": volume.condition,
+        "settings": volume.settings,
+        "persistentVolume": named(&volume.persistent_volume),
+        "claim": named(&volume.claim),
+    })
+}
+
+fn named(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,45 @@
+//! Commands on pools.
+
+use bulkhead_frontend::proto::inspection::{ListPoolsRequest, Pool};
+use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::{Report, Table};
+use serde_json::{Value, json};
+
+use crate::client::{Client, Failure};
+
+pub async fn list(mut client: Client) -> Result<Report, Failure> {
+    let pools = client.inspection.list_pools(ListPoolsRequest {}).await?.into_inner().pools;
+    let headings = ["pool", "total", "available", "promised", "used", "volumes", "emptying", "condition"];
+    Ok(Report::new(pools.iter().map(described).collect(), Table::headed(headings, pools.iter().map(row))))
+}
+
+fn row(pool: &Pool) -> [String; 8] {
+    let size = |bytes| if pool.served { Quantity::from(bytes).to_string() } else { "-".to_owned() };
+    let number = |number: u32| if pool.served { number.to_string() } else { "-".to_owned() };
+    let condition = if pool.conditions.is_empty() { "healthy".to_owned() } else { pool.conditions.join("; ") };
+    [
+        pool.name.clone(),
+        size(pool.total_bytes),
+        size(pool.available_bytes),
+        size(pool.promised_bytes),
+        size(pool.used_bytes),
+        number(pool.volumes),
+        number(pool.emptying),
+        condition,
+    ]
+}
+
+fn described(pool: &Pool) -> Value {
+    json!({
+        "name": pool.name,
+        "served": pool.served,
+        "enforced": pool.enforced,
+        "totalBytes": pool.total_bytes,
+        "availableBytes": pool.available_bytes,
+        "promisedBytes": pool.promised_bytes,
+        "usedBytes": pool.used_bytes,
+        "volumes": pool.volumes,
+        "emptying": pool.emptying,
+        "conditions": pool.conditions,
+    })
+}

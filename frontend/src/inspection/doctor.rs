@@ -1,0 +1,98 @@
+//! Checks everything that the node's volumes depend on, and says what to do about what does not work.
+
+use bulkhead_protocol::{QuotaMode, Welcome};
+
+use super::Inspector;
+use crate::kubernetes::Connection;
+use crate::proto::inspection::Check;
+use crate::proto::inspection::check::Outcome;
+use crate::quantity::Quantity;
+use crate::volumes::PoolState;
+
+/// All checks, in the order in which one depends on another.
+pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
+    let mut checks = Vec::new();
+    match inspector.helper.welcome().await {
+        Ok(welcome) => {
+            checks.push(helper(&welcome));
+            match inspector.volumes.pools().await {
+                Ok(pools) => checks.extend(pools.iter().map(pool)),
+                Err(fault) => checks.push(failed("pools", fault.to_string())),
+            }
+        }
+        Err(why) => checks.push(failed("helper", why.to_string())),
+    }
+    checks.extend(api_server(&inspector.agent.connection().await));
+    checks
+}
+
+fn helper(welcome: &Welcome) -> Check {
+    let (release, own) = (welcome.release.as_str(), env!("CARGO_PKG_VERSION"));
+    let message = format!("answers; release {release}, protocol version {}", welcome.version);
+    if release == own {
+        ok("helper", message)
+    } else {
+        note("helper", format!("{message}; the frontend is of release {own}: upgrade the older of the two"))
+    }
+}
+
+fn pool(state: &PoolState) -> Check {
+    let name = format!("pool {}", state.name);
+    let status = match &state.status {
+        Ok(status) => status,
+        Err(fault) => return failed(&name, fault.to_string()),
+    };
+    let room = format!(
+        "{} of {} available, {} volumes",
+        Quantity::from(status.available),
+        Quantity::from(status.total),
+        status.volumes
+    );
+    let conditions = state.conditions();
+    match (conditions.is_empty(), state.quota) {
+        (true, QuotaMode::Enforced) => ok(&name, room),
+        (true, QuotaMode::None) => note(&name, format!("{room}; sizes are not enforced")),
+        // The only condition that is there on purpose.
+        (false, QuotaMode::None)
+            if conditions.iter().all(|condition| condition.starts_with("sizes are not enforced")) =>
+        {
+            note(&name, format!("{room}; {}", conditions.join("; ")))
+        }
+        (false, _) => failed(&name, format!("{room}; {}", conditions.join("; "))),
+    }
+}
+
+fn api_server(connection: &Connection) -> Vec<Check> {
+    let (server, policies) = ("API server", "policies");
+    match connection {
+        Connection::None => vec![note(
+            server,
+            "not used: this frontend is no storage agent; start it with --kubeconfig or --in-cluster to make it one"
+                .to_owned(),
+        )],
+        Connection::Starting(why) => vec![failed(server, format!("the storage agent does not work yet: {why}"))],
+        Connection::Unreachable(why) => {
+            vec![failed(server, format!("{why}; check the network and the API server from this node"))]
+        }
+        Connection::Unconfined(flaw) => vec![ok(server, "answers".to_owned()), failed(policies, flaw.clone())],
+        Connection::Listing => vec![
+            failed(server, "answers, but the storage agent has not received all objects yet; try again".to_owned()),
+            ok(policies, "in force".to_owned()),
+        ],
+        Connection::Working(account) => {
+            vec![ok(server, "answers".to_owned()), ok(policies, format!("in force for {account}"))]
+        }
+    }
+}
+
+fn ok(name: &str, message: String) -> Check {
+    Check { name: name.to_owned(), outcome: Outcome::Ok.into(), message }
+}
+
+fn note(name: &str, message: String) -> Check {
+    Check { name: name.to_owned(), outcome: Outcome::Note.into(), message }
+}
+
+fn failed(name: &str, message: String) -> Check {
+    Check { name: name.to_owned(), outcome: Outcome::Failed.into(), message }
+}

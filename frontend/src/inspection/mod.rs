@@ -1,0 +1,147 @@
+//! Bulkhead's own service, beside CSI on the same socket: what an operator wants to know and CSI has no call for.
+
+mod doctor;
+
+use std::collections::BTreeMap;
+
+use bulkhead_protocol::{ErrorKind, QuotaMode, VolumeKind};
+use tonic::{Request, Response, Status, async_trait};
+
+use crate::csi::{Operation, code};
+use crate::helper::Helper;
+use crate::kubernetes::View;
+use crate::proto::inspection::inspection_server::{Inspection, InspectionServer};
+use crate::proto::inspection::{
+    DiagnoseRequest, DiagnoseResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
+    ListPoolsRequest, ListPoolsResponse, ListVolumesRequest, ListVolumesResponse, Pool, Volume,
+};
+use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
+
+/// The service over what this process works with.
+#[derive(Clone)]
+pub struct Inspector {
+    /// The privileged helper.
+    pub helper: Helper,
+    /// The volumes of the node.
+    pub volumes: Volumes,
+    /// The storage agent.
+    pub agent: View,
+}
+
+impl Inspector {
+    /// The service, for the socket that CSI is served on.
+    pub fn service(self) -> InspectionServer<Self> {
+        InspectionServer::new(self)
+    }
+
+    fn described(&self, Inspected { listed, measured }: Inspected) -> Volume {
+        let kind = if listed.block { "block" } else { "directory" };
+        let owner = self.agent.owner(&listed.volume).unwrap_or_default();
+        let volume = Volume {
+            id: listed.volume.to_string(),
+            pool: listed.pool.to_string(),
+            kind: kind.to_owned(),
+            size_bytes: listed.size.get(),
+            targets: listed.targets,
+            persistent_volume: owner.persistent_volume,
+            claim: owner.claim.map(|(namespace, name)| format!("{namespace}/{name}")).unwrap_or_default(),
+            ..Volume::default()
+        };
+        match measured {
+            Ok(measured) => Volume {
+                size_bytes: measured.usage.spec.size.get(),
+                used_bytes: measured.usage.used_bytes,
+                available_bytes: measured.usage.available_bytes,
+                used_inodes: measured.usage.used_inodes,
+                inodes: measured.inodes(),
+                targets: measured.usage.targets,
+                abnormal: measured.condition.abnormal,
+                condition: measured.condition.message,
+                settings: settings(&measured.usage.spec.kind),
+                ..volume
+            },
+            Err(fault) => Volume { abnormal: true, condition: fault.to_string(), ..volume },
+        }
+    }
+}
+
+#[async_trait]
+impl Inspection for Inspector {
+    async fn list_pools(&self, _request: Request<ListPoolsRequest>) -> Result<Response<ListPoolsResponse>, Status> {
+        let pools = self.volumes.pools().await.map_err(status)?;
+        Ok(Response::new(ListPoolsResponse { pools: pools.into_iter().map(pool).collect() }))
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<ListVolumesRequest>,
+    ) -> Result<Response<ListVolumesResponse>, Status> {
+        let (page, next) = self.volumes.inspect_page(&request.into_inner().starting_token).await.map_err(status)?;
+        let volumes = page.into_iter().map(|inspected| self.described(inspected)).collect();
+        Ok(Response::new(ListVolumesResponse { volumes, next_token: next.unwrap_or_default() }))
+    }
+
+    async fn get_volume(&self, request: Request<GetVolumeRequest>) -> Result<Response<GetVolumeResponse>, Status> {
+        let volume = existing(&request.into_inner().id).map_err(status)?;
+        let inspected = self.volumes.inspect(volume).await.map_err(status)?;
+        Ok(Response::new(GetVolumeResponse { volume: Some(self.described(inspected)) }))
+    }
+
+    async fn list_orphans(
+        &self,
+        _request: Request<ListOrphansRequest>,
+    ) -> Result<Response<ListOrphansResponse>, Status> {
+        let mut volumes = Vec::new();
+        for orphan in self.agent.orphans().await.map_err(status)? {
+            match self.volumes.inspect(orphan).await {
+                Ok(inspected) => volumes.push(self.described(inspected)),
+                // It has been deleted meanwhile.
+                Err(fault) if fault.is(ErrorKind::NotFound) => {}
+                Err(fault) => return Err(status(fault)),
+            }
+        }
+        Ok(Response::new(ListOrphansResponse { volumes }))
+    }
+
+    async fn diagnose(&self, _request: Request<DiagnoseRequest>) -> Result<Response<DiagnoseResponse>, Status> {
+        let frontend_release = env!("CARGO_PKG_VERSION").to_owned();
+        Ok(Response::new(DiagnoseResponse { frontend_release, checks: doctor::checks(self).await }))
+    }
+}
+
+fn status(fault: Fault) -> Status {
+    Status::new(code(Operation::Inspect, fault.kind), fault.to_string())
+}
+
+fn pool(state: PoolState) -> Pool {
+    let pool = Pool {
+        name: state.name.to_string(),
+        enforced: state.quota == QuotaMode::Enforced,
+        used_bytes: state.used,
+        conditions: state.conditions(),
+        ..Pool::default()
+    };
+    match state.status {
+        Ok(status) => Pool {
+            served: true,
+            total_bytes: status.total,
+            available_bytes: status.available,
+            promised_bytes: status.promised,
+            volumes: status.volumes,
+            emptying: status.emptying,
+            ..pool
+        },
+        Err(_) => pool,
+    }
+}
+
+/// The settings that only volumes of this kind have, called as in a storage class.
+fn settings(kind: &VolumeKind) -> BTreeMap<String, String> {
+    let pairs = match kind {
+        VolumeKind::Directory { mode, .. } => vec![("dirMode", mode.to_string())],
+        VolumeKind::Image { sparse, block_size } => {
+            vec![("sparse", sparse.to_string()), ("blockSize", block_size.get().to_string())]
+        }
+    };
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}

@@ -1,0 +1,137 @@
+//! What others may ask of the agent while it works: they see nothing else of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_protocol::VolumeId;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::api::failure::Failure;
+use super::context::Context;
+use super::objects::persistent_volume;
+use super::policies;
+use super::volumes::orphans;
+use crate::volumes::{Fault, FaultKind};
+
+/// How long the API server may take to answer a question of an operator.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A view of the node's agent.
+#[derive(Clone)]
+pub struct View(watch::Sender<State>);
+
+enum State {
+    /// There is no agent.
+    Absent,
+    /// It does not work yet, for this reason.
+    Starting(String),
+    /// It works.
+    Working(Arc<Context>),
+}
+
+/// How the agent stands with the API server at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Connection {
+    /// There is no agent.
+    None,
+    /// It does not work yet, for this reason.
+    Starting(String),
+    /// The API server does not answer, for this reason.
+    Unreachable(String),
+    /// A policy that confines the agent is not in force.
+    Unconfined(String),
+    /// It has not heard of all objects yet.
+    Listing,
+    /// It works, as this account.
+    Working(String),
+}
+
+/// The objects that a volume belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The PersistentVolume that names it.
+    pub persistent_volume: String,
+    /// Namespace and name of the claim that this is for.
+    pub claim: Option<(String, String)>,
+}
+
+impl View {
+    /// The view of a process without an agent.
+    pub fn without_agent() -> Self {
+        Self(watch::Sender::new(State::Absent))
+    }
+
+    /// The view of an agent that is about to start.
+    pub fn of_agent() -> Self {
+        Self(watch::Sender::new(State::Starting("it has not reached the API server yet".to_owned())))
+    }
+
+    /// The agent does not work yet, because of `why`.
+    pub(super) fn is_starting(&self, why: String) {
+        self.0.send_replace(State::Starting(why));
+    }
+
+    /// The agent works.
+    pub(super) fn works(&self, context: Arc<Context>) {
+        self.0.send_replace(State::Working(context));
+    }
+
+    fn context(&self) -> Result<Arc<Context>, Connection> {
+        match &*self.0.borrow() {
+            State::Absent => Err(Connection::None),
+            State::Starting(why) => Err(Connection::Starting(why.clone())),
+            State::Working(context) => Ok(Arc::clone(context)),
+        }
+    }
+
+    /// Asks the API server whether it answers, and whether the policies are in force.
+    pub async fn connection(&self) -> Connection {
+        let context = match self.context() {
+            Ok(context) => context,
+            Err(without) => return without,
+        };
+        let account = context.node.account.clone();
+        match timeout(PATIENCE, policies::check(&context.client, &account)).await {
+            Err(_) => Connection::Unreachable(format!("it did not answer within {} seconds", PATIENCE.as_secs())),
+            Ok(Err(Failure::Refused(flaw))) => Connection::Unconfined(flaw),
+            Ok(Err(failure)) => Connection::Unreachable(failure.to_string()),
+            Ok(Ok(())) if timeout(Duration::ZERO, context.stores.are_complete()).await == Ok(true) => {
+                Connection::Working(account)
+            }
+            Ok(Ok(())) => Connection::Listing,
+        }
+    }
+
+    /// The volumes that no PersistentVolume names.
+    ///
+    /// # Errors
+    /// When there is no agent to ask, or the API server does not answer.
+    pub async fn orphans(&self) -> Result<Vec<VolumeId>, Fault> {
+        let context = self.context().map_err(|without| match without {
+            Connection::Starting(why) => Fault::new(FaultKind::Away, format!("the storage agent does not work yet: {why}")),
+            _ => Fault::unsupported(
+                "only a frontend that is the node's storage agent knows which volumes have a PersistentVolume: compare the volumes with `kubectl get pv` by hand",
+            ),
+        })?;
+        if timeout(PATIENCE, context.stores.are_complete()).await != Ok(true) {
+            return Err(Fault::new(FaultKind::Away, "the storage agent has not received all objects yet"));
+        }
+        orphans::unnamed(&context).await.map_err(|failure| match failure {
+            Failure::Volume(fault) => fault,
+            failure => Fault::new(FaultKind::Away, failure.to_string()),
+        })
+    }
+
+    /// The objects that `volume` belongs to, as far as the agent knows them.
+    pub fn owner(&self, volume: &VolumeId) -> Option<Owner> {
+        let context = self.context().ok()?;
+        let own = |object: &_| {
+            persistent_volume::own_volume(object, &context.driver, &context.place).is_some_and(|own| own == *volume)
+        };
+        let object = context.stores.persistent_volumes.find(own)?;
+        let claim =
+            persistent_volume::claim_reference(&object).map(|claim| (claim.namespace.unwrap_or_default(), claim.name));
+        Some(Owner { persistent_volume: object.metadata.name.clone().unwrap_or_default(), claim })
+    }
+}

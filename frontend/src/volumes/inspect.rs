@@ -1,0 +1,120 @@
+//! The state of pools and volumes, for those who operate the node.
+
+use std::collections::BTreeMap;
+
+use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
+
+use super::{Fault, Measured, Volumes};
+use crate::quantity::for_people;
+
+/// How many volumes are listed at a time.
+const PAGE: usize = 500;
+
+/// The state of a pool.
+#[derive(Clone, Debug)]
+pub struct PoolState {
+    /// Its name.
+    pub name: PoolName,
+    /// Whether its sizes are enforced.
+    pub quota: QuotaMode,
+    /// As the helper reports it; a failure if the pool is not served.
+    pub status: Result<PoolStatus, Fault>,
+    /// What its volumes use, as far as something counts it.
+    pub used: u64,
+}
+
+/// The state of a volume.
+#[derive(Clone, Debug)]
+pub struct Inspected {
+    /// As it is listed.
+    pub listed: Listed,
+    /// How much of it is used, and whether it is healthy; a failure if that cannot be found out.
+    pub measured: Result<Measured, Fault>,
+}
+
+impl PoolState {
+    /// What is wrong, for people; empty when nothing is.
+    pub fn conditions(&self) -> Vec<String> {
+        match &self.status {
+            Ok(status) => status.conditions.as_slice().iter().map(|text| for_people(text.as_str())).collect(),
+            Err(fault) => vec![fault.to_string()],
+        }
+    }
+}
+
+impl Volumes {
+    /// The state of all pools.
+    ///
+    /// # Errors
+    /// When the helper cannot be reached.
+    pub async fn pools(&self) -> Result<Vec<PoolState>, Fault> {
+        let mut used = BTreeMap::<PoolName, u64>::new();
+        let mut token = String::new();
+        loop {
+            let (page, next) = self.inspect_page(&token).await?;
+            for Inspected { listed, measured } in page {
+                let bytes = measured.ok().and_then(|measured| measured.usage.used_bytes).unwrap_or_default();
+                *used.entry(listed.pool).or_default() += bytes;
+            }
+            match next {
+                Some(next) => token = next,
+                None => break,
+            }
+        }
+        let welcome = self.helper.welcome().await?;
+        let mut states = Vec::new();
+        for pool in welcome.pools.as_slice() {
+            let status = self.pool_status(&pool.name).await;
+            let used = used.get(&pool.name).copied().unwrap_or_default();
+            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, used });
+        }
+        Ok(states)
+    }
+
+    /// A page of volumes in the order of their ids, and the token for the next page, if there is one. The first page
+    /// has an empty token.
+    ///
+    /// # Errors
+    /// `BadToken` when no page can have returned the token.
+    pub async fn inspect_page(&self, token: &str) -> Result<(Vec<Inspected>, Option<String>), Fault> {
+        let page = self.list(PAGE, token).await?;
+        let mut inspected = Vec::with_capacity(page.volumes.len());
+        for listed in page.volumes {
+            let measured = self.measure(&listed.volume, None).await;
+            // It may have been deleted meanwhile.
+            if !measured.as_ref().is_err_and(|fault| fault.is(ErrorKind::NotFound)) {
+                inspected.push(Inspected { listed, measured });
+            }
+        }
+        Ok((inspected, page.next))
+    }
+
+    /// All volumes.
+    ///
+    /// # Errors
+    /// When the helper cannot list them.
+    pub async fn list_all(&self) -> Result<Vec<Listed>, Fault> {
+        let mut all = Vec::new();
+        let mut token = String::new();
+        loop {
+            let page = self.list(PAGE, &token).await?;
+            all.extend(page.volumes);
+            match page.next {
+                Some(next) => token = next,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such volume.
+    pub async fn inspect(&self, volume: VolumeId) -> Result<Inspected, Fault> {
+        let measured = self.measure(&volume, None).await?;
+        let (pool, targets) = (measured.usage.pool.clone(), measured.usage.targets);
+        let block = measured.mode() == super::Mode::Block;
+        let listed = Listed { volume, pool, size: measured.usage.spec.size, block, targets };
+        Ok(Inspected { listed, measured: Ok(measured) })
+    }
+}

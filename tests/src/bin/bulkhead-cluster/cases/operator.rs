@@ -1,0 +1,42 @@
+//! What an operator sees of a node that works for a cluster.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::commands::{Printed, bulkheadctl, bulkheadctl_json};
+use bulkhead_tests::csi::requests;
+
+cases! {
+    on Cluster;
+    a_volume_leads_to_its_claim_and_one_without_is_an_orphan,
+    the_doctor_knows_the_api_server_and_the_policies,
+}
+
+fn a_volume_leads_to_its_claim_and_one_without_is_an_orphan(cluster: &mut Cluster) -> Result<()> {
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    let volume = cluster.bound("data")?.metadata.name.context("a name")?;
+    let namespace = cluster.namespace.clone();
+    let stand = &cluster.agent().stand;
+    let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
+    let shown = bulkheadctl_json(&socket, &["volume", "show", &volume])?;
+    ensure!(shown["claim"] == format!("{namespace}/data") && shown["persistentVolume"] == volume, "{shown}");
+    let orphans = bulkheadctl_json(&socket, &["volume", "orphans"])?;
+    ensure!(orphans.as_array().is_some_and(Vec::is_empty), "{orphans}");
+    csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
+    let orphans = Printed::by(bulkheadctl(&socket)?.args(["volume", "orphans"]))?.succeeded()?;
+    Printed::row(&orphans, &["by-hand", "default", "directory", "8 MiB"])?;
+    ensure!(!orphans.contains(&volume), "{orphans}");
+    csi.delete_volume(requests::delete("by-hand"))?;
+    Ok(())
+}
+
+fn the_doctor_knows_the_api_server_and_the_policies(cluster: &mut Cluster) -> Result<()> {
+    let socket = cluster.agent().stand.kubelet.csi_socket();
+    cluster.access.wait(cluster.patience(), "the agent to have heard of all objects", || {
+        let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.succeeded()?;
+        Printed::row(&told, &["ok", "API server"])?;
+        Printed::row(&told, &["ok", "policies", "in force for system:serviceaccount:bulkhead-system:bulkhead-agent"])
+            .map(drop)
+    })
+}

@@ -1,0 +1,164 @@
+//! `bulkheadctl` beside the real processes: what it shows when all is well, and when something is not.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::commands::{Printed, bulkheadctl, bulkheadctl_json};
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    volumes_are_listed_with_what_is_used: Filesystem,
+    a_volume_is_shown,
+    pools_are_listed: Filesystem,
+    a_pool_that_is_not_served_is_listed_and_diagnosed: Bare,
+    without_an_agent_nobody_knows_orphans,
+    the_doctor_finds_nothing_wrong: Filesystem,
+    the_doctor_says_that_the_helper_is_away,
+    a_deletion_asks_first: Host,
+    sizes_in_errors_are_for_people,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn ctl(stand: &Stand, arguments: &[&str]) -> Result<Printed> {
+    Printed::by(bulkheadctl(&stand.kubelet.csi_socket())?.args(arguments))
+}
+
+fn volumes_are_listed_with_what_is_used(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let target = stand.target("a");
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create("vol-b", SIZE, block()))?;
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    let table = ctl(stand, &["volume", "list"])?.succeeded()?;
+    Printed::row(&table, &["ID", "POOL", "KIND", "SIZE", "USED", "TARGETS", "CONDITION"])?;
+    let directory = Printed::row(&table, &["vol-a", "default", "directory", "16 MiB"])?;
+    // Whether something counts what is used depends on the kernel.
+    let words: Vec<_> = directory.split_whitespace().collect();
+    let targets = if words[0] == "-" { words.get(1) } else { words.get(2) };
+    ensure!(targets == Some(&"1"), "{directory}");
+    let device = Printed::row(&table, &["vol-b", "default", "block", "16 MiB"])?;
+    ensure!(device.ends_with("0        healthy"), "{device}");
+    let json = bulkheadctl_json(&stand.kubelet.csi_socket(), &["volume", "list"])?;
+    ensure!(json[0]["id"] == "vol-a" && json[0]["bytes"] == SIZE && json[0]["targets"] == 1, "{json}");
+    ensure!(json[1]["id"] == "vol-b" && json[1]["abnormal"] == false, "{json}");
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    for id in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_volume_is_shown(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let facts = ctl(stand, &["volume", "show", "vol-a"])?.succeeded()?;
+    for words in
+        [["id:", "vol-a"], ["pool:", "default"], ["size:", "16 MiB"], ["settings:", "dirMode=0755"], ["targets:", "0"]]
+    {
+        Printed::row(&facts, &words)?;
+    }
+    csi.delete_volume(delete("vol-a"))?;
+    let told = ctl(stand, &["volume", "show", "vol-a"])?.failed()?;
+    ensure!(told.contains("NOT_FOUND") && told.contains("vol-a"), "{told}");
+    Ok(())
+}
+
+fn pools_are_listed(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, block()))?;
+    let table = ctl(stand, &["pool", "list"])?.succeeded()?;
+    Printed::row(&table, &["POOL", "TOTAL", "AVAILABLE", "PROMISED", "USED", "VOLUMES", "EMPTYING", "CONDITION"])?;
+    let row = Printed::row(&table, &["default"])?;
+    ensure!(row.contains("16 MiB") && !row.contains("not served"), "{row}");
+    let json = bulkheadctl_json(&stand.kubelet.csi_socket(), &["pool", "list"])?;
+    let pool = &json[0];
+    ensure!(pool["name"] == "default" && pool["served"] == true && pool["volumes"] == 1, "{json}");
+    ensure!(pool["promisedBytes"] == SIZE && pool["usedBytes"].as_i64() >= Some(SIZE), "{json}");
+    ensure!(pool["enforced"] == stand.setting.enforces_sizes(), "{json}");
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_pool_that_is_not_served_is_listed_and_diagnosed(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("fast")?;
+    mounts::unmount_all(&stand.pools[1].directory)?;
+    stand.start()?;
+    let table = ctl(stand, &["pool", "list"])?.succeeded()?;
+    let row = Printed::row(&table, &["fast", "-", "-", "-", "-", "-", "-"])?;
+    ensure!(row.contains("mount"), "it does not say what to do: {row}");
+    Printed::row(&table, &["default"])?;
+    let told = ctl(stand, &["doctor"])?.failed()?;
+    Printed::row(&told, &["FAILED", "pool fast"])?;
+    stand.pools.truncate(1);
+    Ok(())
+}
+
+fn without_an_agent_nobody_knows_orphans(stand: &mut Stand) -> Result<()> {
+    let told = ctl(stand, &["volume", "orphans"])?.failed()?;
+    ensure!(told.contains("FAILED_PRECONDITION") && told.contains("kubectl get pv"), "{told}");
+    Ok(())
+}
+
+fn the_doctor_finds_nothing_wrong(stand: &mut Stand) -> Result<()> {
+    let told = ctl(stand, &["doctor"])?.succeeded()?;
+    Printed::row(&told, &["ok", "frontend", "answers at"])?;
+    Printed::row(&told, &["ok", "helper", "answers; release"])?;
+    Printed::row(&told, &["note", "API server", "not used"])?;
+    // This kernel may not enforce sizes.
+    let pool = told.lines().find(|line| line.contains("pool default")).context("no pool")?;
+    ensure!(pool.starts_with(if stand.setting.enforces_sizes() { "ok" } else { "note" }), "{pool}");
+    let json = bulkheadctl_json(&stand.kubelet.csi_socket(), &["doctor"])?;
+    ensure!(json["healthy"] == true, "{json}");
+    Ok(())
+}
+
+fn the_doctor_says_that_the_helper_is_away(stand: &mut Stand) -> Result<()> {
+    stand.kill_helper()?;
+    let told = ctl(stand, &["doctor"])?.failed()?;
+    let helper = Printed::row(&told, &["FAILED", "helper"])?;
+    ensure!(helper.contains("is bulkhead-privhelper running"), "{helper}");
+    stand.start_helper()?;
+    stand.kill_frontend()?;
+    let told = ctl(stand, &["doctor"])?.failed()?;
+    let frontend = Printed::row(&told, &["FAILED", "frontend"])?;
+    ensure!(!frontend.is_empty(), "{told}");
+    stand.start_frontend()
+}
+
+fn a_deletion_asks_first(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    let told = ctl(stand, &["volume", "delete", "vol-a"])?.failed()?;
+    ensure!(told.contains("no terminal") && told.contains("--yes"), "{told}");
+    let told = on_a_terminal(stand, "volume delete vol-a", "n")?.failed()?;
+    ensure!(told.contains("This deletes volume vol-a (16 MiB) and all its data. Continue? [y/N]"), "{told}");
+    ensure!(stand.pool().volume("vol-a").exists(), "it was deleted");
+    on_a_terminal(stand, "volume delete vol-a", "y")?.succeeded()?;
+    ensure!(!stand.pool().volume("vol-a").exists(), "it was not deleted");
+    csi.create_volume(create("vol-b", SIZE, mount()))?;
+    ctl(stand, &["volume", "delete", "vol-b", "--yes"])?.succeeded()?;
+    ensure!(!stand.pool().volume("vol-b").exists(), "it was not deleted");
+    Ok(())
+}
+
+/// What `bulkheadctl` prints on a terminal on which somebody types `answer`.
+fn on_a_terminal(stand: &Stand, arguments: &str, answer: &str) -> Result<Printed> {
+    let line = format!("{} {arguments}", program("bulkheadctl")?.display());
+    // The answer waits in the terminal until it is read.
+    let pipe = format!("echo {answer} | script --quiet --return --command '{line}' /dev/null");
+    Printed::by(Command::new("sh").args(["-c", &pipe]).env("BULKHEAD_ENDPOINT", stand.kubelet.csi_socket()))
+}
+
+fn sizes_in_errors_are_for_people(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    refused(csi.create_volume(create("vol-a", 1 << 50, mount())), Code::ResourceExhausted, "1024 TiB are requested")?;
+    Ok(())
+}

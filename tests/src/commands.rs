@@ -1,0 +1,90 @@
+//! The command-line tools, run as a person or a script would.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::setting::program;
+
+/// What a command has printed, and whether it succeeded.
+#[derive(Clone, Debug)]
+pub struct Printed {
+    /// Whether its exit status was zero.
+    pub success: bool,
+    /// Standard output.
+    pub text: String,
+    /// Standard error.
+    pub errors: String,
+}
+
+impl Printed {
+    /// What `command` prints. It has no terminal.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn by(command: &mut Command) -> Result<Self> {
+        let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {command:?}"))?;
+        Ok(Self::from(output))
+    }
+
+    /// Standard output of a command that has succeeded.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn succeeded(self) -> Result<String> {
+        ensure!(self.success, "it failed: {}{}", self.text, self.errors);
+        Ok(self.text)
+    }
+
+    /// Everything that a command has printed that had to fail.
+    ///
+    /// # Errors
+    /// When it has not.
+    pub fn failed(self) -> Result<String> {
+        ensure!(!self.success, "it was to fail: {}{}", self.text, self.errors);
+        Ok(self.text + &self.errors)
+    }
+
+    /// Checks that one line begins with these words, whatever the space between them, and returns the rest of it.
+    ///
+    /// # Errors
+    /// When none does.
+    pub fn row(text: &str, words: &[&str]) -> Result<String> {
+        let found = text.lines().find_map(|line| {
+            let mut rest = line;
+            for word in words {
+                rest = rest.strip_prefix(word)?.trim_start();
+            }
+            Some(rest.to_owned())
+        });
+        found.with_context(|| format!("no line begins with {words:?}:\n{text}"))
+    }
+}
+
+impl From<Output> for Printed {
+    fn from(output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { success: output.status.success(), text: text(&output.stdout), errors: text(&output.stderr) }
+    }
+}
+
+/// `bulkheadctl`, for the frontend at `socket`.
+///
+/// # Errors
+/// When the program is missing.
+pub fn bulkheadctl(socket: &Path) -> Result<Command> {
+    let mut command = Command::new(program("bulkheadctl")?);
+    command.env("BULKHEAD_ENDPOINT", socket);
+    Ok(command)
+}
+
+/// What `bulkheadctl --json` prints for these arguments.
+///
+/// # Errors
+/// When it does not succeed, or does not print JSON.
+pub fn bulkheadctl_json(socket: &Path, arguments: &[&str]) -> Result<Value> {
+    let printed = Printed::by(bulkheadctl(socket)?.args(arguments).arg("--json"))?.succeeded()?;
+    serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}"))
+}
