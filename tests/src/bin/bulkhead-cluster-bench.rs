@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         let control_plane = ControlPlane::start()?;
         println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
         setting.control_plane = Some(control_plane.directory().to_owned());
-        manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
+        manifests::apply_cluster_wide(&control_plane.access()?.kubeconfig())?;
         let mut cluster = Cluster::enter(setting, work, templates)?;
         let measured = measure(&mut cluster, &options);
         for agent in &mut cluster.agents {
@@ -161,7 +161,7 @@ fn beside_foreign_claims(cluster: &mut Cluster, number: usize) -> Result<()> {
     cluster.agent().stand.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(20));
     print_memory(cluster, &format!("started beside {number} foreign claims without the policy"))?;
-    manifests::apply(&cluster.access.kubeconfig(), "base")?;
+    manifests::apply_cluster_wide(&cluster.access.kubeconfig())?;
     cluster.wait_until_policies_are_relied_on()?;
     cluster.agent().stand.restart_frontend()?;
     let claims = cluster.claims();

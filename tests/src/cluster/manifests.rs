@@ -12,13 +12,33 @@ pub const NAMESPACE: &str = "bulkhead-system";
 /// Their service account.
 pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 
+/// Applies the cluster-wide objects of all kinds that the newest release of Kubernetes knows.
+///
+/// # Errors
+/// What kubectl reports.
+pub fn apply_cluster_wide(kubeconfig: &Path) -> Result<()> {
+    ["base", "labels"].into_iter().try_for_each(|directory| apply(kubeconfig, directory))
+}
+
 /// Applies a directory of deploy/kubernetes.
 ///
 /// # Errors
 /// What kubectl reports.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
-    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
-    kubectl(kubeconfig, &["apply", "--kustomize", &manifests.to_string_lossy()])
+    kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)])
+}
+
+/// The objects of a directory of deploy/kubernetes, as YAML.
+///
+/// # Errors
+/// What kubectl reports.
+pub fn build(kubeconfig: &Path, directory: &str) -> Result<String> {
+    run(kubeconfig, &["kustomize", &path(directory)])
+}
+
+fn path(directory: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(directory);
+    path.to_string_lossy().into_owned()
 }
 
 /// Removes one of the objects.
@@ -34,6 +54,10 @@ pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
 /// # Errors
 /// What kubectl reports.
 pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
+    run(kubeconfig, arguments).map(drop)
+}
+
+fn run(kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
     let program = super::control_plane::assets()?.join("kubectl");
-    Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments).map(drop)
+    Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments)
 }

@@ -61,7 +61,7 @@ impl Scene for Cluster {
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
         let control_plane = ControlPlane::launch()?;
         // This needs no controllers, which are still starting, and the policies must have a certain age for agents.
-        manifests::apply(&control_plane.access()?.kubeconfig(), "base")?;
+        manifests::apply_cluster_wide(&control_plane.access()?.kubeconfig())?;
         control_plane.wait_for_controllers()?;
         setting.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)

@@ -39,9 +39,11 @@ impl Deployment {
         if self == Self::HostService {
             install_helper(node, deploy)?;
         }
-        let overlay = deploy.join("kubernetes/overlays").join(self.name());
-        let overlay = overlay.to_str().context("the path of the overlay is not UTF-8")?;
-        node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", overlay])?;
+        for directory in [format!("overlays/{}", self.name()), "labels".to_owned()] {
+            let directory = deploy.join("kubernetes").join(directory);
+            let directory = directory.to_str().context("the path of the manifests is not UTF-8")?;
+            node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", directory])?;
+        }
         wait_until_ready(node)
     }
 

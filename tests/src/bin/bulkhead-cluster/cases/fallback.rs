@@ -20,7 +20,7 @@ cases! {
 fn without_labels(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
     let done = remove_policies(cluster).and_then(|()| test(cluster));
     // Later tests need the policies even if this one has failed.
-    manifests::apply(&cluster.access.kubeconfig(), "base")?;
+    manifests::apply_cluster_wide(&cluster.access.kubeconfig())?;
     done
 }
 

@@ -7,6 +7,7 @@ mod capacity;
 mod fallback;
 mod immediate;
 mod interrupted;
+mod manifests;
 mod no_room;
 mod nodes;
 mod operator;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         provision::cases(),
         immediate::cases(),
         refuse::cases(),
+        manifests::cases(),
         fallback::cases(),
     ]
     .concat()
