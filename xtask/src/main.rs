@@ -6,6 +6,7 @@ mod cargo_tool;
 mod commands;
 mod directory;
 mod go;
+mod helm;
 mod image;
 mod kubernetes;
 mod node;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Result;
+use serde_json::Value;
 
 use crate::node::Kubectl;
 
@@ -34,6 +35,16 @@ pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
 /// What kubectl reports.
 pub fn build(kubeconfig: &Path, directory: &str) -> Result<String> {
     run(kubeconfig, &["kustomize", &path(directory)])
+}
+
+/// The objects of a manifest as kubectl understands them.
+///
+/// # Errors
+/// What kubectl reports.
+pub fn parse(kubeconfig: &Path, manifest: &Path) -> Result<Vec<Value>> {
+    let arguments = ["create", "--dry-run=client", "--output=json", "--filename", &manifest.to_string_lossy()];
+    let printed = run(kubeconfig, &arguments)?;
+    serde_json::Deserializer::from_str(&printed).into_iter().map(|object| Ok(object?)).collect()
 }
 
 fn path(directory: &str) -> String {

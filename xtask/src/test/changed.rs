@@ -47,6 +47,8 @@ const RULES: &[Rule] = &[
     rule("clippy.toml", ALL, &[Policy]),
     // What is shipped.
     rule("deploy/images/", XTASK, &[Unit, Node]),
+    // `--all` checks the chart.
+    rule("deploy/helm/", XTASK, &[Unit, Kubernetes]),
     rule("deploy/kubernetes/", ALL, &[Kubernetes, Node]),
     rule("deploy/seccomp/", ALL, &[Systemd]),
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
@@ -70,6 +72,7 @@ const RULES: &[Rule] = &[
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
     rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
+    rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
     rule("tests/src/bench/", &["bulkhead-tests"], &[Unit]),

@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use super::count::Count;
 use super::step::Step;
 use super::transcript::Transcript;
+use crate::helm;
 use crate::kubernetes;
 use crate::node;
 use crate::packages;
@@ -45,7 +46,12 @@ impl Suites<'_> {
             Step::Host => self.on_host(SUITE, &mut command("sh"), transcript),
             Step::Kubernetes => {
                 let assets = kubernetes::control_plane(self.workspace)?;
-                self.on_host(CLUSTER, command("sh").env(kubernetes::ASSETS, assets), transcript)
+                let mut suite = command("sh");
+                suite.env(kubernetes::ASSETS, assets);
+                if self.long {
+                    suite.env(helm::PROGRAM, helm::provide(self.workspace)?);
+                }
+                self.on_host(CLUSTER, &mut suite, transcript)
             }
             Step::Xfs | Step::Ext4 => {
                 let line = self.line(Path::new(SUITE), "vm", filesystem(step));

@@ -4,6 +4,7 @@ use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 
 mod capacity;
+mod chart;
 mod fallback;
 mod immediate;
 mod interrupted;
@@ -39,6 +40,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         immediate::cases(),
         refuse::cases(),
         manifests::cases(),
+        chart::cases(),
         fallback::cases(),
     ]
     .concat()
