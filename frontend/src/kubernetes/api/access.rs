@@ -8,6 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
+use super::transport::transport;
 use super::{limits, retry_after};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,10 +59,8 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
-        // Each controller tries again in its own time, and with the state of that moment.
-        config.default_retry = false;
         let namespace = config.default_namespace.clone();
-        let builder = ClientBuilder::try_from(config)?
+        let builder = ClientBuilder::new(transport(&config)?, namespace.clone())
             .with_layer(&MapFutureLayer::new(limits::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body));
         Ok((builder.build(), namespace))

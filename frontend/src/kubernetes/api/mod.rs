@@ -1,7 +1,7 @@
 //! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
-//! [`retry_after`]), [`events`], [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
+//! [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
@@ -14,4 +14,5 @@ mod reach;
 pub mod request;
 mod retry_after;
 pub mod token;
+mod transport;
 pub mod watch;
