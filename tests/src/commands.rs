@@ -80,6 +80,16 @@ pub fn bulkheadctl(socket: &Path) -> Result<Command> {
     Ok(command)
 }
 
+/// `kubectl bulkhead`, with an administrator's kubeconfig.
+///
+/// # Errors
+/// When the program is missing.
+pub fn kubectl_bulkhead(kubeconfig: &Path) -> Result<Command> {
+    let mut command = Command::new(program("kubectl-bulkhead")?);
+    command.env("KUBECONFIG", kubeconfig);
+    Ok(command)
+}
+
 /// What `bulkheadctl --json` prints for these arguments.
 ///
 /// # Errors

@@ -32,4 +32,6 @@ mod volumes;
 
 pub use agent::Agent;
 pub use api::access::{Access, AccessError};
+pub use objects::names;
+pub use policies::in_force as policies_in_force;
 pub use view::{Connection, Owner, View};

@@ -17,6 +17,14 @@ pub async fn check(client: &Client, account: &str) -> Result<(), Failure> {
     try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, name))).await.map(drop)
 }
 
+/// The same for a program of an operator.
+///
+/// # Errors
+/// In one sentence, what is wrong and what to do.
+pub async fn in_force(client: &Client, account: &str) -> Result<(), String> {
+    check(client, account).await.map_err(|failure| failure.to_string())
+}
+
 async fn check_one(client: &Client, account: &str, name: &str) -> Result<(), Failure> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());

@@ -12,6 +12,7 @@ mod manifests;
 mod no_room;
 mod nodes;
 mod operator;
+mod plugin;
 mod provision;
 mod reclaim;
 mod refuse;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         interrupted::cases(),
         nodes::cases(),
         operator::cases(),
+        plugin::cases(),
         requests::cases(),
         capacity::cases(),
         resize::cases(),

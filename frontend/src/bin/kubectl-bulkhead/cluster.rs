@@ -1,0 +1,177 @@
+//! The cluster, as far as it concerns the driver.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use bulkhead_frontend::kubernetes::names;
+use bulkhead_frontend::prompt::NotConfirmed;
+use bulkhead_frontend::quantity::parse;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::options::Options;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("cannot start the runtime: {0}")]
+    Runtime(io::Error),
+    #[error("the kubeconfig cannot be used: {0}; does `kubectl version` work?")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    #[error("the kubeconfig makes no client: {0}")]
+    Client(kube::Error),
+    #[error("{operation} failed: {error}")]
+    Api { operation: String, error: Box<kube::Error> },
+    #[error("node {0} still exists: if it is gone for good, run `kubectl delete node {0}` first")]
+    Exists(String),
+    #[error(transparent)]
+    NotConfirmed(#[from] NotConfirmed),
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Adds to an error of the API server what it was asked for.
+pub fn failed(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
+    move |error| Failure::Api { operation: operation.into(), error: Box::new(error) }
+}
+
+/// The API server, and the driver in question.
+pub struct Cluster {
+    pub client: Client,
+    pub driver: String,
+}
+
+/// A volume, by its PersistentVolume.
+pub struct Volume {
+    pub name: String,
+    pub uid: String,
+    /// Empty if it states none.
+    pub node: String,
+    /// Namespace, name and uid.
+    pub claim: Option<(String, String, String)>,
+    pub class: String,
+    pub bytes: u64,
+    pub mode: String,
+    pub phase: String,
+    pub policy: String,
+}
+
+impl Cluster {
+    /// Connects as kubectl would.
+    pub async fn connect(options: &Options) -> Result<Self, Failure> {
+        let choice = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
+        let config = match &options.kubeconfig {
+            Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &choice).await?,
+            None => Config::from_kubeconfig(&choice).await?,
+        };
+        let client = Client::try_from(config).map_err(Failure::Client)?;
+        Ok(Self { client, driver: options.driver.clone() })
+    }
+
+    /// The label on what belongs to a node, and the key of its topology.
+    pub fn node_key(&self) -> String {
+        format!("{}/node", self.driver)
+    }
+
+    /// The names of all nodes.
+    pub async fn nodes(&self) -> Result<BTreeSet<String>, Failure> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let list = nodes.list_metadata(&ListParams::default()).await.map_err(failed("listing nodes"))?;
+        Ok(list.items.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// The driver's volumes, by node and name.
+    pub async fn volumes(&self) -> Result<Vec<Volume>, Failure> {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let list = volumes.list(&ListParams::default()).await.map_err(failed("listing PersistentVolumes"))?;
+        let mut own: Vec<Volume> = list.items.iter().filter_map(|object| self.volume(object)).collect();
+        own.sort_by(|one, other| (&one.node, &one.name).cmp(&(&other.node, &other.name)));
+        Ok(own)
+    }
+
+    /// The volume of a PersistentVolume, if it is the driver's.
+    pub fn volume(&self, object: &PersistentVolume) -> Option<Volume> {
+        let spec = object.spec.as_ref()?;
+        spec.csi.as_ref().filter(|csi| csi.driver == self.driver)?;
+        let key = self.node_key();
+        let terms = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
+        let mut expressions = terms
+            .iter()
+            .flat_map(|terms| &terms.node_selector_terms)
+            .flat_map(|term| term.match_expressions.iter().flatten());
+        let wanted = expressions.find(|wanted| wanted.key == key && wanted.operator == "In");
+        let node = wanted.and_then(|wanted| wanted.values.as_ref()?.first().cloned()).unwrap_or_default();
+        let claim = spec.claim_ref.as_ref().map(|claim| {
+            let text = |value: &Option<String>| value.clone().unwrap_or_default();
+            (text(&claim.namespace), text(&claim.name), text(&claim.uid))
+        });
+        let capacity = spec.capacity.as_ref().and_then(|capacity| parse(&capacity.get("storage")?.0));
+        let phase = object.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
+        Some(Volume {
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            node,
+            claim,
+            class: spec.storage_class_name.clone().unwrap_or_default(),
+            bytes: capacity.unwrap_or_default(),
+            mode: spec.volume_mode.clone().unwrap_or_default(),
+            // Deletion is not a phase, but what a person wants to know.
+            phase: if object.metadata.deletion_timestamp.is_some() { "Terminating".to_owned() } else { phase },
+            policy: spec.persistent_volume_reclaim_policy.clone().unwrap_or_default(),
+        })
+    }
+
+    /// The room that the driver's agents publish, with the node of each.
+    pub async fn capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
+        let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
+        let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
+        let list = capacities.list(&parameters).await.map_err(failed("listing CSIStorageCapacity objects"))?;
+        let key = self.node_key();
+        let node = |capacity: &CSIStorageCapacity| {
+            let topology = capacity.node_topology.as_ref()?.match_labels.as_ref()?;
+            topology.get(&key).cloned()
+        };
+        let mut own: Vec<_> =
+            list.items.into_iter().map(|capacity| (node(&capacity).unwrap_or_default(), capacity)).collect();
+        own.sort_by(|one, other| (&one.0, &one.1.storage_class_name).cmp(&(&other.0, &other.1.storage_class_name)));
+        Ok(own)
+    }
+
+    /// The driver's claims that wait for a node that is not among `nodes`, with that node.
+    pub async fn stranded_claims(
+        &self,
+        nodes: &BTreeSet<String>,
+    ) -> Result<Vec<(String, PersistentVolumeClaim)>, Failure> {
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
+        let list = claims.list(&ListParams::default()).await.map_err(failed("listing claims"))?;
+        let annotation = |claim: &PersistentVolumeClaim, name: &str| claim.annotations().get(name).cloned();
+        let stranded = list.items.into_iter().filter_map(|claim| {
+            let provisioner =
+                annotation(&claim, names::PROVISIONER).or_else(|| annotation(&claim, names::PROVISIONER_BETA))?;
+            let node = annotation(&claim, names::SELECTED_NODE)?;
+            let waits = claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_deref().unwrap_or("").is_empty());
+            (provisioner == self.driver && waits && !nodes.contains(&node)).then_some((node, claim))
+        });
+        Ok(stranded.collect())
+    }
+}
+
+impl Volume {
+    /// `NAMESPACE/NAME` of its claim.
+    pub fn claim_name(&self) -> String {
+        self.claim.as_ref().map(|(namespace, name, _)| format!("{namespace}/{name}")).unwrap_or_default()
+    }
+
+    /// The volume for machines.
+    pub fn json(&self) -> Value {
+        json!({
+            "name": self.name, "node": self.node, "claim": self.claim.as_ref().map(|_| self.claim_name()),
+            "storageClass": self.class, "bytes": self.bytes, "mode": self.mode, "phase": self.phase,
+            "reclaimPolicy": self.policy,
+        })
+    }
+}

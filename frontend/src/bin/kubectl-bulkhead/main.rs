@@ -1,0 +1,63 @@
+//! `kubectl bulkhead`: the volumes of all nodes, with the user's own rights. kubectl finds this program by its name.
+
+mod cluster;
+mod doctor;
+mod lost;
+mod nodes;
+mod options;
+mod release;
+mod volumes;
+
+use std::process::ExitCode;
+
+use bulkhead_frontend::report::Report;
+use clap::Parser;
+
+use cluster::{Cluster, Failure};
+use options::{Command, Options, Output};
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let outcome = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)
+        .and_then(|runtime| runtime.block_on(run(options)));
+    match outcome {
+        Ok(code) => code,
+        Err(failure) => {
+            eprintln!("kubectl bulkhead: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(options: Options) -> Result<ExitCode, Failure> {
+    let cluster = Cluster::connect(&options).await?;
+    let wide = options.output == Some(Output::Wide);
+    let mut code = ExitCode::SUCCESS;
+    let report = match options.command {
+        Command::Nodes => nodes::list(&cluster, wide).await?,
+        Command::Pools => nodes::pools(&cluster).await?,
+        Command::Volumes { watch: false } => volumes::list(&cluster, wide).await?,
+        Command::Volumes { watch: true } => {
+            volumes::watch(&cluster, options.output).await?;
+            return Ok(code);
+        }
+        Command::Orphans => lost::orphans(&cluster).await?,
+        Command::Doctor => {
+            let (report, healthy) = doctor::run(&cluster).await?;
+            if !healthy {
+                code = ExitCode::FAILURE;
+            }
+            report
+        }
+        Command::ReleaseNode { node, yes } => release::run(&cluster, &node, yes).await?,
+    };
+    print(&report, options.output)?;
+    Ok(code)
+}
+
+fn print(report: &Report, output: Option<Output>) -> Result<(), Failure> {
+    Ok(report.print(output == Some(Output::Json))?)
+}

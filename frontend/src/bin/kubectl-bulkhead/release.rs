@@ -1,0 +1,121 @@
+//! `release-node`: gives up what a node held that is gone for good.
+
+use std::io::Write;
+
+use bulkhead_frontend::kubernetes::names::SELECTED_NODE;
+use bulkhead_frontend::prompt::confirm;
+use bulkhead_frontend::report::{Report, Table};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use crate::cluster::{Cluster, Failure, Volume, failed};
+use crate::lost::{Lost, full_name};
+
+pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Failure> {
+    // An agent that comes back while its volumes are given up would be a second owner.
+    if cluster.nodes().await?.contains(node) {
+        return Err(Failure::Exists(node.to_owned()));
+    }
+    let lost = Lost::find(cluster).await?.of(node);
+    if lost.is_empty() {
+        let text = format!("nothing refers to node {node}");
+        return Ok(Report::new(json!({ "node": node, "released": lost.json() }), Table::line(text)));
+    }
+    // Beside the question, where standard output may be a file.
+    write!(std::io::stderr(), "{}", lost.table())?;
+    let question = format!(
+        "The data of {} volumes on node {node} is lost: they are deleted with their claims. {} waiting claims go back to the scheduler.",
+        lost.volumes.len(),
+        lost.claims.len()
+    );
+    confirm(&question, yes)?;
+    for (_, claim) in &lost.claims {
+        give_back(cluster, claim).await?;
+    }
+    let mut by_hand = Vec::new();
+    for volume in &lost.volumes {
+        by_hand.extend(release(cluster, volume).await?);
+    }
+    let mut text = format!(
+        "node {node} is released: {} volumes deleted, {} claims given back",
+        lost.volumes.len(),
+        lost.claims.len()
+    );
+    if !by_hand.is_empty() {
+        text +=
+            &format!("\nthese pods wait for a claim that is gone, and nothing makes them anew: {}", by_hand.join(", "));
+    }
+    Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), Table::line(text)))
+}
+
+async fn give_back(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(cluster.client.clone(), &claim.namespace().unwrap_or_default());
+    // With its version: the scheduler may have chosen another node meanwhile.
+    let patch =
+        json!({ "metadata": { "resourceVersion": claim.resource_version(), "annotations": { SELECTED_NODE: null } } });
+    let done = claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
+    unless_gone(done).map_err(failed(format!("giving back claim {}", full_name(claim))))
+}
+
+/// Deletes a volume's claim, the pods that wait for that, and the PersistentVolume. Returns the pods that nothing would
+/// make anew, which are left alone.
+async fn release(cluster: &Cluster, volume: &Volume) -> Result<Vec<String>, Failure> {
+    let mut by_hand = Vec::new();
+    if let Some((namespace, name, uid)) = &volume.claim {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), namespace);
+        unless_gone(claims.delete(name, &only(uid)).await)
+            .map_err(failed(format!("deleting claim {namespace}/{name}")))?;
+        by_hand = delete_waiting_pods(cluster, namespace, name).await?;
+    }
+    let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
+    let operation = || format!("deleting PersistentVolume {}", volume.name);
+    unless_gone(objects.delete(&volume.name, &only(&volume.uid)).await).map_err(failed(operation()))?;
+    // Its agent can no longer do so.
+    let patch = json!({ "metadata": { "uid": volume.uid, "finalizers": null } });
+    let done = objects.patch(&volume.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    unless_gone(done).map_err(failed(operation()))?;
+    Ok(by_hand)
+}
+
+async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) -> Result<Vec<String>, Failure> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
+    let list = pods.list(&ListParams::default()).await.map_err(failed(format!("listing pods in {namespace}")))?;
+    let mut by_hand = Vec::new();
+    for pod in list.items {
+        let Some(spec) = &pod.spec else { continue };
+        let uses = spec
+            .volumes
+            .iter()
+            .flatten()
+            .any(|volume| volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim));
+        // One that has a node is removed with that.
+        if !uses || spec.node_name.is_some() {
+            continue;
+        }
+        let name = format!("{namespace}/{}", pod.name_any());
+        if pod.owner_references().iter().any(|owner| owner.controller == Some(true)) {
+            let parameters = only(&pod.uid().unwrap_or_default());
+            unless_gone(pods.delete(&pod.name_any(), &parameters).await)
+                .map_err(failed(format!("deleting pod {name}")))?;
+        } else {
+            by_hand.push(name);
+        }
+    }
+    Ok(by_hand)
+}
+
+/// Deletes this very object, and no other of the same name.
+fn only(uid: &str) -> DeleteParams {
+    DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None })
+}
+
+/// Success where the object no longer exists.
+fn unless_gone<T>(outcome: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match outcome {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}

@@ -1,0 +1,69 @@
+//! `volumes`: once, or as they change.
+
+use std::pin::pin;
+
+use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::{Report, Table};
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::Value;
+
+use crate::cluster::{Cluster, Failure, Volume};
+use crate::options::Output;
+
+pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
+    let volumes = cluster.volumes().await?;
+    let json = volumes.iter().map(Volume::json).collect();
+    let table = if wide {
+        let headings = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
+        Table::headed(headings, volumes.iter().map(wide_row))
+    } else {
+        Table::headed(["volume", "node", "claim", "size", "phase"], volumes.iter().map(row))
+    };
+    Ok(Report::new(json, table))
+}
+
+/// Prints all volumes, and then each that changes, until it is interrupted.
+pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Failure> {
+    let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
+    let events = watcher(objects, watcher::Config::default()).default_backoff().applied_objects();
+    let mut events = pin!(events);
+    loop {
+        match events.try_next().await {
+            Ok(Some(object)) => {
+                if let Some(volume) = cluster.volume(&object) {
+                    let table = match output {
+                        Some(Output::Wide) => Table::rows([wide_row(&volume)]),
+                        _ => Table::rows([row(&volume)]),
+                    };
+                    crate::print(&Report::new(volume.json(), table), output)?;
+                }
+            }
+            Ok(None) => return Ok(()),
+            // The watcher tries again.
+            Err(error) => eprintln!("kubectl bulkhead: watching is interrupted: {error}"),
+        }
+    }
+}
+
+fn row(volume: &Volume) -> [String; 5] {
+    [
+        volume.name.clone(),
+        volume.node.clone(),
+        volume.claim_name(),
+        Quantity::from(volume.bytes).to_string(),
+        volume.phase.clone(),
+    ]
+}
+
+fn wide_row(volume: &Volume) -> [String; 8] {
+    let [name, node, claim, size, phase] = row(volume);
+    [name, node, claim, size, phase, volume.class.clone(), volume.mode.clone(), volume.policy.clone()]
+}
+
+/// The volumes for machines.
+pub fn json(volumes: &[&Volume]) -> Value {
+    volumes.iter().map(|volume| volume.json()).collect()
+}
