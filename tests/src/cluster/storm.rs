@@ -4,23 +4,35 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::Api;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
-use serde_json::from_value;
+use kube::{Api, ResourceExt};
+use serde_json::{from_value, json};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
-use super::objects::{block, claim, on};
+use super::objects::{block, claim, on, volume};
 use super::scene::Cluster;
 
-/// Creates small claims for the nodes in turn, ten requests at a time, half of them for block volumes, and returns the
-/// sorted times from the creation of each to its binding.
+/// What claims ask for.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'a> {
+    /// The nodes in turn, as a scheduler would choose them.
+    EachNode,
+    /// Any node: the class binds immediately.
+    AnyNode {
+        /// Its name.
+        class: &'a str,
+    },
+}
+
+/// Creates small claims, ten requests at a time, half of them for block volumes, and returns the sorted times from the
+/// creation of each to its binding.
 ///
 /// # Errors
 /// When not all are bound within `limit`.
-pub async fn bind_all(cluster: &Cluster, number: usize, limit: Duration) -> Result<Vec<Duration>> {
+pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limit: Duration) -> Result<Vec<Duration>> {
     let claims = cluster.claims();
     let watched = tokio::spawn(watch_until_bound(claims.clone(), number, limit));
     let mut made = BTreeMap::new();
@@ -28,7 +40,12 @@ pub async fn bind_all(cluster: &Cluster, number: usize, limit: Duration) -> Resu
         let mut creating = JoinSet::new();
         for index in group {
             let name = format!("data-{index}");
-            let plain = on(claim(&name, &cluster.class, "64Ki"), &cluster.agents[index % cluster.agents.len()].node);
+            let plain = match wanted {
+                Wanted::EachNode => {
+                    on(claim(&name, &cluster.class, "64Ki"), &cluster.agents[index % cluster.agents.len()].node)
+                }
+                Wanted::AnyNode { class } => claim(&name, class, "64Ki"),
+            };
             let claim: PersistentVolumeClaim = from_value(if index % 2 == 0 { plain } else { block(plain) })?;
             let claims = claims.clone();
             creating.spawn(async move {
@@ -49,6 +66,32 @@ pub async fn bind_all(cluster: &Cluster, number: usize, limit: Duration) -> Resu
     }
     times.sort();
     Ok(times)
+}
+
+/// Creates a claim of `class`, which no agent serves, and the object of a volume for it as soon as it exists, and returns
+/// the time until they are bound. Both are deleted again.
+///
+/// # Errors
+/// When they are not bound within `limit`.
+pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Result<Duration> {
+    let (claims, name) = (cluster.claims(), "by-hand");
+    let volumes: Api<PersistentVolume> = Api::all(cluster.access.client());
+    let watched = tokio::spawn(watch_until_bound(claims.clone(), 1, limit));
+    let start = Instant::now();
+    let made = claims.create(&PostParams::default(), &from_value(claim(name, class, "64Ki"))?).await?;
+    let mut object = volume(&format!("{name}-{}", made.uid().unwrap_or_default()), name, class, "64Ki", "by-hand");
+    object["spec"]["csi"]["driver"] = json!("by.hand");
+    object["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    object["spec"]["claimRef"] = json!({ "namespace": made.namespace(), "name": name, "uid": made.uid() });
+    let object = volumes.create(&PostParams::default(), &from_value(object)?).await?;
+    let bound = watched.await??;
+    let end = bound.get(name).context("it was not seen")?;
+    claims.delete(name, &DeleteParams::default()).await?;
+    volumes.delete(&object.name_any(), &DeleteParams::default()).await?;
+    while claims.get_opt(name).await?.is_some() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(end.saturating_duration_since(start))
 }
 
 /// When each claim was seen to be bound.

@@ -5,7 +5,7 @@
 //! much there is, and [`turns`] lets one task at a time do that for a class.
 
 mod estimate;
-mod object;
+pub mod object;
 mod published;
 pub mod publisher;
 pub mod schedule;

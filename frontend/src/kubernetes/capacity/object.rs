@@ -1,10 +1,11 @@
 //! The CSIStorageCapacity objects of this node, in the API.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
 use futures::TryStreamExt;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
@@ -16,6 +17,7 @@ use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::kubernetes::objects::storage;
+use crate::quantity::parse;
 use crate::volumes::Capacity;
 
 /// Creates or replaces the object for `class`. It belongs to the node whose uid is `owner`.
@@ -28,6 +30,35 @@ pub async fn write(context: &Context, owner: Option<&str>, class: &str, capacity
     let patch = Patch::Apply(&object);
     request("writing a CSIStorageCapacity", api(context).patch(&object.name_any(), &parameters, &patch)).await?;
     Ok(())
+}
+
+/// What a node has published for a class.
+#[derive(Clone, Debug)]
+pub struct NodeCapacity {
+    /// The node, as in the topology.
+    pub node: String,
+    /// The space for new volumes, in bytes.
+    pub available: u64,
+    /// The largest volume that can be made, in bytes.
+    pub largest_volume: u64,
+}
+
+/// What all nodes have published, this one included, class by class.
+///
+/// # Errors
+/// When it cannot be listed.
+pub async fn list_all(context: &Context) -> Result<BTreeMap<String, Vec<NodeCapacity>>, Failure> {
+    let labels = format!("{MANAGED_BY_LABEL}={MANAGED_BY},{DRIVER_LABEL}={}", context.driver);
+    let mut objects = pin!(list("listing CSIStorageCapacity objects", api(context), Some(&labels)));
+    let mut found = BTreeMap::<_, Vec<_>>::new();
+    while let Some(object) = objects.try_next().await? {
+        let segments = object.node_topology.and_then(|topology| topology.match_labels);
+        let Some(node) = segments.and_then(|mut segments| segments.remove(context.place.key())) else { continue };
+        let bytes = |quantity: Option<Quantity>| quantity.and_then(|quantity| parse(&quantity.0)).unwrap_or_default();
+        let (available, largest_volume) = (bytes(object.capacity), bytes(object.maximum_volume_size));
+        found.entry(object.storage_class_name).or_default().push(NodeCapacity { node, available, largest_volume });
+    }
+    Ok(found)
 }
 
 /// Deletes the object for `class`, if it exists.

@@ -1,8 +1,9 @@
-//! Choosing the node for a claim that any node may take (`volumeBindingMode: Immediate`): the emptiest one, without a
-//! word between the nodes.
+//! Choosing the node for a claim that any node may take (`volumeBindingMode: Immediate`), without a word between the
+//! nodes.
 //!
-//! Every node that has room bids for the claim, by writing its name into it. The fuller a node is the longer it waits
-//! before that, and the API server accepts the first bid only.
+//! Every node that has room bids for the claim, by writing its name into it, and the API server accepts the first bid
+//! only. They do so in an order that each works out by itself ([`BidOrder`]), one after the other, as long as nobody has
+//! taken the claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +17,7 @@ use kube::runtime::controller::Action;
 use tokio::time::Instant;
 use tracing::debug;
 
+use super::bid_order::BidOrder;
 use super::node_selection::select;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
@@ -24,17 +26,16 @@ use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::claim;
 use crate::quantity::Quantity;
-use crate::volumes::Capacity;
 
-/// How long a full node waits before it bids; an empty one does not wait.
-const FULL_NODE_DELAY: Duration = Duration::from_millis(600);
-
-/// A random delay, which separates nodes that are equally full. Doubled with each bid that is lost to another one by a
-/// hair, which shows that there are many nodes: the first of many still comes early.
-const JITTER: Duration = Duration::from_millis(300);
+/// How long a node waits for each one before it: somewhat longer than it takes until a bid is known everywhere. Doubled
+/// with each bid that is lost by a hair, which shows that it takes longer, or that not all know the same of each other.
+const TURN: Duration = Duration::from_millis(25);
 
 /// How often it is doubled at most.
 const DOUBLED: u32 = 3;
+
+/// As if there were at most so many nodes before this one. Those beyond share the time that as many again would have.
+const MOST_TURNS: usize = 20;
 
 /// How long until a node without enough room checks again.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(20);
@@ -46,13 +47,14 @@ const UNTAKEN: Duration = Duration::from_secs(60);
 pub struct ImmediateBinding {
     context: Arc<Context>,
     capacity: Arc<CapacityPublisher>,
-    rivals: Rivals,
+    order: BidOrder,
+    losses: Losses,
 }
 
 impl ImmediateBinding {
     /// For `context`'s node, whose capacity `capacity` publishes.
     pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
-        Self { context, capacity, rivals: Rivals::default() }
+        Self { context, capacity, order: BidOrder::default(), losses: Losses::default() }
     }
 
     /// Tells the claim's owner, once, that this node has no room for it. Nobody knows that no node has, but by then one
@@ -93,15 +95,23 @@ impl ImmediateBinding {
             self.report_no_room(claim, capacity.map(|capacity| capacity.largest_volume).unwrap_or_default());
             return Ok(Action::requeue(NO_ROOM_PAUSE + jitter(NO_ROOM_PAUSE)));
         }
+        let bid_at = match memory.with(uid, |entry| entry.bid_at) {
+            Some(bid_at) => bid_at,
+            None => {
+                // Where nobody can serve it, nobody has room for it either, and any of them may come first.
+                let size = if capacity.is_some() { requested } else { 0 };
+                let rank = self.order.rank(&self.context, uid, &class.name_any(), size, capacity).await?;
+                let bid_at = Instant::now() + delay(rank, self.losses.factor());
+                memory.with(uid, |entry| *entry.bid_at.insert(bid_at))
+            }
+        };
         let now = Instant::now();
-        let delay = || FULL_NODE_DELAY.mul_f64(fullness(capacity)) + jitter(JITTER * self.rivals.spread());
-        let bid_at = memory.with(uid, |entry| *entry.bid_at.get_or_insert_with(|| now + delay()));
         if bid_at > now {
             return Ok(Action::requeue(bid_at - now));
         }
         memory.with(uid, |entry| entry.bid_at = None);
         let outcome = select(&self.context, claim, Some(&self.context.node.name)).await;
-        self.rivals.note(outcome.as_ref().is_err_and(Failure::is_conflict));
+        self.losses.note(outcome.as_ref().is_err_and(Failure::is_conflict));
         outcome?;
         // The volume is made when the watch reports the claim with this node.
         debug!(claim = %claim.name_any(), "claim taken for this node");
@@ -109,31 +119,29 @@ impl ImmediateBinding {
     }
 }
 
-/// A guess at how many nodes bid at the same time.
-#[derive(Debug, Default)]
-struct Rivals {
-    /// Bids that were lost, less those that were won; at most [`DOUBLED`].
-    lost: AtomicU32,
+/// How long to wait before a bid, with `rank` nodes before this one.
+fn delay(rank: usize, factor: u32) -> Duration {
+    let turn = TURN * factor;
+    let turns = |number: usize| turn * u32::try_from(number).unwrap_or(u32::MAX);
+    if rank < MOST_TURNS { turns(rank) } else { turns(MOST_TURNS) + jitter(turns(MOST_TURNS)) }
 }
 
-impl Rivals {
-    /// What to multiply the random delay by.
-    fn spread(&self) -> u32 {
-        1 << self.lost.load(Ordering::Relaxed)
+/// Bids that were lost to another one by a hair, less those that were won; at most [`DOUBLED`].
+#[derive(Debug, Default)]
+struct Losses(AtomicU32);
+
+impl Losses {
+    /// What to multiply the delay by.
+    fn factor(&self) -> u32 {
+        1 << self.0.load(Ordering::Relaxed)
     }
 
     /// A bid was lost or won.
     fn note(&self, lost: bool) {
         let step = |now: u32| Some(if lost { (now + 1).min(DOUBLED) } else { now.saturating_sub(1) });
         // The closure always gives a value.
-        let _ = self.lost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }
-}
-
-/// How full the node is, from 0 to 1.
-fn fullness(capacity: Option<Capacity>) -> f64 {
-    let Some(Capacity { available, total, .. }) = capacity else { return 1.0 };
-    if total == 0 { 1.0 } else { 1.0 - (available as f64 / total as f64).clamp(0.0, 1.0) }
 }
 
 #[cfg(test)]
@@ -141,26 +149,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fullness_is_a_share() {
-        let capacity = |available, total| Some(Capacity { available, largest_volume: 0, total });
-        assert_eq!(fullness(capacity(0, 0)), 1.0);
-        assert_eq!(fullness(capacity(0, 10)), 1.0);
-        assert_eq!(fullness(capacity(5, 10)), 0.5);
-        assert_eq!(fullness(capacity(10, 10)), 0.0);
-        assert_eq!(fullness(capacity(20, 10)), 0.0, "pools may be overcommitted");
-        assert_eq!(fullness(None), 1.0);
+    fn the_first_does_not_wait_and_the_last_does_not_wait_for_ever() {
+        assert_eq!(delay(0, 8), Duration::ZERO);
+        assert_eq!(delay(3, 1), TURN * 3);
+        assert_eq!(delay(3, 8), TURN * 24);
+        let longest = TURN * u32::try_from(MOST_TURNS * 2).unwrap();
+        assert!((longest / 2..=longest).contains(&delay(100_000, 1)));
     }
 
     #[test]
     fn lost_bids_spread_the_next_ones() {
-        let rivals = Rivals::default();
-        assert_eq!(rivals.spread(), 1);
-        let spreads: Vec<_> = [true, true, true, true, false, false, false, false]
+        let losses = Losses::default();
+        assert_eq!(losses.factor(), 1);
+        let factors: Vec<_> = [true, true, true, true, false, false, false, false]
             .map(|lost| {
-                rivals.note(lost);
-                rivals.spread()
+                losses.note(lost);
+                losses.factor()
             })
             .into();
-        assert_eq!(spreads, [2, 4, 8, 8, 4, 2, 1, 1]);
+        assert_eq!(factors, [2, 4, 8, 8, 4, 2, 1, 1]);
     }
 }

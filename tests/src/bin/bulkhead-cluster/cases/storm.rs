@@ -38,7 +38,7 @@ fn measure(cluster: &Cluster, number: usize) -> Result<()> {
     let limit = Duration::from_secs(300);
     let node = cluster.node();
     let before = requests(&cluster.access, Some(&node))?;
-    let times = cluster.access.run(storm::bind_all(cluster, number, limit))?;
+    let times = cluster.access.run(storm::bind_all(cluster, storm::Wanted::EachNode, number, limit))?;
     let made = since(&before, &requests(&cluster.access, Some(&node))?);
     let at = |percent| percentile(&times, percent).as_secs_f64();
     println!("{number} claims bound: p50 {:.3} s, p99 {:.3} s, last {:.3} s", at(50), at(99), at(100));

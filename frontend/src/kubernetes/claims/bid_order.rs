@@ -1,0 +1,133 @@
+//! The order in which nodes bid for a claim. Each node works it out by itself, and all of them come to nearly the same.
+//!
+//! Every agent publishes its node's capacity for the scheduler, so every agent can see how many others there are and how
+//! much room they have. A hash of claim and node, weighted with the room, ranks them (weighted rendezvous hashing): a node
+//! with more room comes first more often, and different claims have different orders. A node that has nobody before it
+//! does not wait at all.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::capacity::object::{self, NodeCapacity};
+use crate::kubernetes::context::Context;
+use crate::volumes::Capacity;
+
+/// How long it is believed what other nodes have published.
+const BELIEVED: Duration = Duration::from_secs(60);
+/// In a large cluster lists are long, and many ask for them: this much longer for each node.
+const BELIEVED_PER_NODE: Duration = Duration::from_secs(1);
+
+/// What the nodes have published, class by class.
+pub type Nodes = BTreeMap<String, Vec<NodeCapacity>>;
+
+/// Knows the other nodes.
+#[derive(Default)]
+pub struct BidOrder {
+    known: Mutex<Option<(Instant, Nodes)>>,
+}
+
+impl BidOrder {
+    /// How many nodes come before this one, which has `own` room, for a volume of `size` bytes of `class`.
+    ///
+    /// # Errors
+    /// When the API server cannot say what the nodes have published.
+    pub async fn rank(
+        &self,
+        context: &Context,
+        claim: &str,
+        class: &str,
+        size: u64,
+        own: Option<Capacity>,
+    ) -> Result<usize, Failure> {
+        let mut known = self.known.lock().await;
+        let now = Instant::now();
+        let nodes = match &mut *known {
+            Some((until, nodes)) if *until > now => nodes,
+            outdated => {
+                let nodes = object::list_all(context).await?;
+                let longest = nodes.values().map(Vec::len).max().unwrap_or_default();
+                let believed = BELIEVED.max(BELIEVED_PER_NODE * u32::try_from(longest).unwrap_or(u32::MAX));
+                // Not all at the same time again.
+                &mut outdated.insert((now + believed + jitter(believed), nodes)).1
+            }
+        };
+        let others = nodes.get(class).map(Vec::as_slice).unwrap_or_default();
+        Ok(rank(claim, size, (context.place.value(), own.map_or(0, |own| own.available)), others))
+    }
+}
+
+/// How many of `others` come before `own`: a node, and its room.
+fn rank(claim: &str, size: u64, own: (&str, u64), others: &[NodeCapacity]) -> usize {
+    let (node, room) = own;
+    let mine = (turn(claim, node, room), node);
+    let before = |other: &&NodeCapacity| {
+        other.node != node
+            && other.largest_volume >= size
+            && (turn(claim, &other.node, other.available), other.node.as_str()) < mine
+    };
+    others.iter().filter(before).count()
+}
+
+/// When it is a node's turn among others: the lowest number is first. Twice the room counts four times, so that nodes
+/// become equally full and do not merely fill up at the same pace.
+fn turn(claim: &str, node: &str, room: u64) -> f64 {
+    let digest = Sha256::digest(format!("{claim}\n{node}"));
+    let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let share = (number as f64 + 1.0) / (u64::MAX as f64 + 2.0);
+    -share.ln() / (room.max(1) as f64).powi(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(rooms: &[u64]) -> Vec<NodeCapacity> {
+        let node = |(number, room): (usize, &u64)| NodeCapacity {
+            node: format!("node-{number}"),
+            available: *room,
+            largest_volume: *room,
+        };
+        rooms.iter().enumerate().map(node).collect()
+    }
+
+    /// How many of a thousand claims each node is the first for.
+    fn firsts(rooms: &[u64], size: u64) -> Vec<usize> {
+        let nodes = nodes(rooms);
+        let is_first = |node: &NodeCapacity, claim: usize| {
+            rank(&format!("claim-{claim}"), size, (&node.node, node.available), &nodes) == 0
+        };
+        nodes.iter().map(|node| (0..1000).filter(|claim| is_first(node, *claim)).count()).collect()
+    }
+
+    #[test]
+    fn all_nodes_agree_on_one_order() {
+        let nodes = nodes(&[10, 20, 30, 40, 50]);
+        for claim in 0..100 {
+            let own = |node: &NodeCapacity| rank(&claim.to_string(), 1, (&node.node, node.available), &nodes);
+            let mut ranks: Vec<_> = nodes.iter().map(own).collect();
+            ranks.sort_unstable();
+            assert_eq!(ranks, [0, 1, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn the_emptier_are_first_more_often() {
+        let firsts = firsts(&[100, 100, 200], 1);
+        assert_eq!(firsts.iter().sum::<usize>(), 1000);
+        assert!((120..=220).contains(&firsts[0]) && (120..=220).contains(&firsts[1]), "{firsts:?}");
+        assert!((600..=740).contains(&firsts[2]), "{firsts:?}");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_node_without_room() {
+        assert_eq!(firsts(&[10, 10, 10], 11), [1000, 1000, 1000]);
+        assert_eq!(rank("claim", 1, ("node-0", 5), &[]), 0);
+        assert_eq!(rank("claim", 1, ("node-0", 0), &nodes(&[0])), 0, "its own object counts for nothing");
+    }
+}
