@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::{from_value, json};
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt;
 
-use super::objects::{block, claim, on, volume};
+use super::objects::{PROVISIONER, block, claim, on, volume};
 use super::scene::Cluster;
 
 /// What claims ask for.
@@ -68,8 +69,8 @@ pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limi
     Ok(times)
 }
 
-/// Creates a claim of `class`, which no agent serves, and the object of a volume for it as soon as it exists, and returns
-/// the time until they are bound. Both are deleted again.
+/// Creates a claim of `class`, which no agent serves, and the object of a volume for it as soon as the controller manager
+/// has left it to its provisioner, and returns the time until they are bound. Both are deleted again.
 ///
 /// # Errors
 /// When they are not bound within `limit`.
@@ -79,6 +80,10 @@ pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Re
     let watched = tokio::spawn(watch_until_bound(claims.clone(), 1, limit));
     let start = Instant::now();
     let made = claims.create(&PostParams::default(), &from_value(claim(name, class, "64Ki"))?).await?;
+    let is_left = |claim: Option<&PersistentVolumeClaim>| {
+        claim.is_some_and(|claim| claim.annotations().contains_key(PROVISIONER))
+    };
+    await_condition(claims.clone(), name, is_left).await?;
     let mut object = volume(&format!("{name}-{}", made.uid().unwrap_or_default()), name, class, "64Ki", "by-hand");
     object["spec"]["csi"]["driver"] = json!("by.hand");
     object["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");

@@ -24,9 +24,12 @@ fn name(wanted: Wanted<'_>) -> &'static str {
     }
 }
 
-/// Prints the floor of this control plane: a volume's object written by hand as soon as there is the claim.
+/// Prints the floor of this control plane: a volume's object written by hand as soon as a provisioner may write it.
 pub fn by_hand(cluster: &mut Cluster, number: usize) -> Result<()> {
-    let class = cluster.add_class(|class| class["provisioner"] = json!("by.hand"))?;
+    let class = cluster.add_class(|class| {
+        class["provisioner"] = json!("by.hand");
+        class["volumeBindingMode"] = json!("Immediate");
+    })?;
     let mut times = Vec::new();
     for _ in 0..number {
         times.push(cluster.access.run(bind_by_hand(cluster, &class, LIMIT))?);
