@@ -226,3 +226,18 @@ async fn shells_complete_and_manual_pages_are_written() {
         assert!(directory.path().join(page).exists(), "{page}");
     }
 }
+
+#[tokio::test]
+async fn beside_the_helper_alone_it_needs_no_frontend() {
+    let fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let run = |arguments: &'static [&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bulkheadctl"));
+        command.args(arguments).env_clear().env("BULKHEAD_HELPER_SOCKET", fake.path());
+        async move { tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap() }
+    };
+    let volumes = run(&["volume", "list"]).await;
+    assert!(volumes.status.success(), "{}", text(&volumes.stderr));
+    assert!(text(&volumes.stdout).contains("pvc-1  default  block  1 GiB"));
+    let doctor = text(&run(&["doctor"]).await.stdout);
+    assert!(doctor.contains("note  API server    not known here"), "{doctor}");
+}

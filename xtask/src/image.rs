@@ -30,8 +30,13 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The images, called after their programs.
 const IMAGES: [Image; 2] = [
     // The user that the helper's deployments allow.
-    Image { user: "10001:10001", stop_signal: "SIGTERM", ..Image::of_program("bulkhead-frontend") },
-    Image { beside: &["bulkhead-setup", "bulkheadctl"], ..Image::of_program("bulkhead-privhelper") },
+    Image {
+        user: "10001:10001",
+        stop_signal: "SIGTERM",
+        beside: &["bulkheadctl"],
+        ..Image::of_program("bulkhead-frontend")
+    },
+    Image { beside: &["bulkhead-setup"], ..Image::of_program("bulkhead-privhelper") },
 ];
 
 /// A shell for the pods of tests; without a command it does what keeps a pod's namespaces alive.

@@ -70,6 +70,9 @@ fn api_server(connection: &Connection) -> Vec<Check> {
             "not used: this frontend is no storage agent; start it with --kubeconfig or --in-cluster to make it one"
                 .to_owned(),
         )],
+        Connection::Unknown => {
+            vec![note(server, "not known here: see `kubectl bulkhead doctor`, or run this on the node".to_owned())]
+        }
         Connection::Starting(why) => vec![failed(server, format!("the storage agent does not work yet: {why}"))],
         Connection::Unreachable(why) => {
             vec![failed(server, format!("{why}; check the network and the API server from this node"))]

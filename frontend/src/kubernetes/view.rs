@@ -24,6 +24,8 @@ pub struct View(watch::Sender<State>);
 enum State {
     /// There is no agent.
     Absent,
+    /// If there is one, it is in another process.
+    Elsewhere,
     /// It does not work yet, for this reason.
     Starting(String),
     /// It works.
@@ -35,6 +37,8 @@ enum State {
 pub enum Connection {
     /// There is no agent.
     None,
+    /// An agent in another process would know.
+    Unknown,
     /// It does not work yet, for this reason.
     Starting(String),
     /// The API server does not answer, for this reason.
@@ -62,6 +66,11 @@ impl View {
         Self(watch::Sender::new(State::Absent))
     }
 
+    /// The view of a process beside the one that may have an agent.
+    pub fn elsewhere() -> Self {
+        Self(watch::Sender::new(State::Elsewhere))
+    }
+
     /// The view of an agent that is about to start.
     pub fn of_agent() -> Self {
         Self(watch::Sender::new(State::Starting("it has not reached the API server yet".to_owned())))
@@ -80,6 +89,7 @@ impl View {
     fn context(&self) -> Result<Arc<Context>, Connection> {
         match &*self.0.borrow() {
             State::Absent => Err(Connection::None),
+            State::Elsewhere => Err(Connection::Unknown),
             State::Starting(why) => Err(Connection::Starting(why.clone())),
             State::Working(context) => Ok(Arc::clone(context)),
         }

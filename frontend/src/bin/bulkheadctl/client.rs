@@ -1,24 +1,35 @@
 //! The connection to a CSI endpoint.
 
+use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_frontend::csi::code_name;
+use bulkhead_frontend::csi::{Plugin, code_name};
 use bulkhead_frontend::endpoint::Endpoint;
+use bulkhead_frontend::helper::{Helper, Unreachable};
+use bulkhead_frontend::inspection::Inspector;
+use bulkhead_frontend::kubernetes::View;
 use bulkhead_frontend::prompt::NotConfirmed;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
 use bulkhead_frontend::proto::csi::node_client::NodeClient;
 use bulkhead_frontend::proto::inspection::inspection_client::InspectionClient;
+use bulkhead_frontend::volumes::Volumes;
 use hyper_util::rt::TokioIo;
+use tokio::io::duplex;
 use tokio::net::UnixStream;
-use tonic::transport::{Channel, Endpoint as Transport};
+use tonic::transport::{Channel, Endpoint as Transport, Server as Serving};
 use tonic::{Code, Status};
 use tower::service_fn;
 
+use crate::locate::Server;
+
 /// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How much is on its way between the two ends of a connection within this process.
+const BUFFER: usize = 64 << 10;
 
 /// Clients of all services, sharing one connection.
 pub struct Client {
@@ -35,6 +46,8 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("cannot connect to {}: {error}; is bulkhead-frontend serving there, and does it allow this user?", path.display())]
     Connect { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    NoHelper(#[from] Unreachable),
     #[error("cannot speak CSI at {}: {error}; is this the socket of bulkhead-frontend?", path.display())]
     Transport { path: PathBuf, error: tonic::transport::Error },
     #[error("{}", explain(.0))]
@@ -56,8 +69,40 @@ impl From<Status> for Failure {
 }
 
 impl Client {
-    /// Connects to `endpoint`.
-    pub async fn connect(endpoint: &Endpoint) -> Result<Self, Failure> {
+    /// Connects to `server`.
+    pub async fn connect(server: &Server) -> Result<Self, Failure> {
+        match server {
+            Server::Frontend(endpoint) => Self::of_frontend(endpoint).await,
+            Server::Helper(socket) => Self::of_helper(socket).await,
+        }
+    }
+
+    /// The frontend's services in this process, in front of the helper. They know nothing of an agent.
+    async fn of_helper(socket: &Path) -> Result<Self, Failure> {
+        let helper = Helper::new(socket);
+        let welcome = helper.welcome().await?;
+        let volumes = Volumes::new(helper.clone());
+        let node = env::var("BULKHEAD_NODE_ID").unwrap_or_default();
+        let plugin = Plugin::new(welcome.driver.clone(), node, volumes.clone());
+        let inspector = Inspector { helper, volumes, agent: View::elsewhere() };
+        let (near, far) = duplex(BUFFER);
+        let mut serving = Serving::builder();
+        let serving = serving.add_routes(plugin.routes().add_service(inspector.service()));
+        tokio::spawn(serving.serve_with_incoming(tokio_stream::once(io::Result::Ok(far))));
+        let mut near = Some(near);
+        let connector = service_fn(move |_| {
+            let near = near.take().ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected));
+            async move { near.map(TokioIo::new) }
+        });
+        let transport = Transport::from_static("http://localhost").timeout(DEADLINE);
+        let channel = transport
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| Failure::Transport { path: socket.to_owned(), error })?;
+        Ok(Self::over(channel))
+    }
+
+    async fn of_frontend(endpoint: &Endpoint) -> Result<Self, Failure> {
         let path = endpoint.path().to_owned();
         // Connect before the transport does, because the transport would hide why it fails.
         let first = connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
@@ -77,12 +122,16 @@ impl Client {
             .connect_with_connector(connector)
             .await
             .map_err(|error| Failure::Transport { path: path.clone(), error })?;
-        Ok(Self {
+        Ok(Self::over(channel))
+    }
+
+    fn over(channel: Channel) -> Self {
+        Self {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
             node: NodeClient::new(channel.clone()),
             inspection: InspectionClient::new(channel),
-        })
+        }
     }
 }
 

@@ -1,19 +1,19 @@
 //! Checks what the node's volumes depend on.
 
-use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::proto::inspection::check::Outcome;
 use bulkhead_frontend::proto::inspection::{Check, DiagnoseRequest};
 use bulkhead_frontend::report::{Report, Table};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Failure};
+use crate::locate::Server;
 
 /// All checks, and whether none failed.
-pub async fn run(endpoint: &Endpoint) -> (Report, bool) {
+pub async fn run(server: &Server) -> (Report, bool) {
     let mut checks = vec![];
-    match diagnose(endpoint).await {
+    match diagnose(server).await {
         Ok((release, found)) => {
-            checks.push(frontend(endpoint, &release));
+            checks.push(frontend(server, &release));
             checks.extend(found);
         }
         Err(failure) => {
@@ -27,19 +27,26 @@ pub async fn run(endpoint: &Endpoint) -> (Report, bool) {
     (Report::new(json, Table::rows(rows)), healthy)
 }
 
-async fn diagnose(endpoint: &Endpoint) -> Result<(String, Vec<Check>), Failure> {
-    let mut client = Client::connect(endpoint).await?;
+async fn diagnose(server: &Server) -> Result<(String, Vec<Check>), Failure> {
+    let mut client = Client::connect(server).await?;
     let answer = client.inspection.diagnose(DiagnoseRequest {}).await?.into_inner();
     Ok((answer.frontend_release, answer.checks))
 }
 
-fn frontend(endpoint: &Endpoint, release: &str) -> Check {
+fn frontend(server: &Server, release: &str) -> Check {
     let own = env!("CARGO_PKG_VERSION");
-    let message = format!("answers at {}; release {release}", endpoint.path().display());
-    let (outcome, message) = if release == own {
-        (Outcome::Ok, message)
-    } else {
-        (Outcome::Note, format!("{message}; bulkheadctl is of release {own}: upgrade the older of the two"))
+    let (outcome, message) = match server {
+        Server::Helper(socket) => {
+            (Outcome::Note, format!("not asked, but the helper at {}; release {release}", socket.display()))
+        }
+        Server::Frontend(endpoint) => {
+            let message = format!("answers at {}; release {release}", endpoint.path().display());
+            if release == own {
+                (Outcome::Ok, message)
+            } else {
+                (Outcome::Note, format!("{message}; bulkheadctl is of release {own}: upgrade the older of the two"))
+            }
+        }
     };
     Check { name: "frontend".to_owned(), outcome: outcome.into(), message }
 }

@@ -11,8 +11,27 @@ const CONFIGURATION: &str = "/etc/bulkhead/privhelper.conf";
 /// Where the socket is by default: for a kubelet, and as in the instructions for use without one.
 const USUAL: [&str; 2] = ["/var/lib/kubelet/plugins/bulkhead.csi.local/csi.sock", "/run/bulkhead/csi.sock"];
 
+/// What answers.
+pub enum Server {
+    /// The frontend, on this socket.
+    Frontend(Endpoint),
+    /// The helper on this socket, by way of the frontend's code in this process.
+    Helper(PathBuf),
+}
+
+impl Server {
+    /// The one that the command line names, or this node's frontend.
+    pub fn find(endpoint: Option<Endpoint>, helper: Option<PathBuf>) -> Self {
+        match (endpoint, helper) {
+            (Some(endpoint), _) => Self::Frontend(endpoint),
+            (None, Some(helper)) => Self::Helper(helper),
+            (None, None) => Self::Frontend(self::endpoint()),
+        }
+    }
+}
+
 /// The socket of this node's frontend.
-pub fn endpoint() -> Endpoint {
+fn endpoint() -> Endpoint {
     // Users who may not read it may not connect either, but learn that only from the socket.
     let configured = fs::read_to_string(CONFIGURATION).ok().and_then(|text| configured(&text));
     configured.unwrap_or_else(|| {

@@ -20,6 +20,7 @@ use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
 
 use client::{Client, Failure};
+use locate::Server;
 use options::{Command, NodeCommand, Options, PoolCommand};
 
 fn main() -> ExitCode {
@@ -39,8 +40,8 @@ fn main() -> ExitCode {
 }
 
 async fn run(options: Options) -> Result<ExitCode, Failure> {
-    let endpoint = options.endpoint.unwrap_or_else(locate::endpoint);
-    let connect = || Client::connect(&endpoint);
+    let server = Server::find(options.endpoint, options.helper_socket);
+    let connect = || Client::connect(&server);
     let mut code = ExitCode::SUCCESS;
     let report = match options.command {
         Command::Pool(PoolCommand::List) => pool::list(connect().await?).await?,
@@ -48,7 +49,7 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
         Command::Node(NodeCommand::Info) => node_info(connect().await?).await?,
         Command::Capacity { pool } => capacity(connect().await?, pool).await?,
         Command::Doctor => {
-            let (report, healthy) = doctor::run(&endpoint).await;
+            let (report, healthy) = doctor::run(&server).await;
             if !healthy {
                 code = ExitCode::FAILURE;
             }

@@ -10,13 +10,17 @@ use clap_complete::Shell;
 /// Inspect this node's pools and volumes, and find out what is wrong; create, publish, expand and delete volumes.
 ///
 /// It asks bulkhead-frontend, on the socket that the helper's configuration names. Run it as root on the node, or in the
-/// helper's container.
+/// frontend's container, where it asks bulkhead-privhelper.
 #[derive(Debug, Parser)]
 #[command(name = "bulkheadctl", version)]
 pub struct Options {
     /// Socket served by bulkhead-frontend: unix:///PATH. By default the one that /etc/bulkhead/privhelper.conf leads to.
     #[arg(long, global = true, value_name = "ENDPOINT", env = "BULKHEAD_ENDPOINT")]
     pub endpoint: Option<Endpoint>,
+
+    /// Socket of bulkhead-privhelper, to ask it instead: in the frontend's container, which sees no other.
+    #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_HELPER_SOCKET")]
+    pub helper_socket: Option<PathBuf>,
 
     /// Print JSON instead of text.
     #[arg(long, global = true)]
