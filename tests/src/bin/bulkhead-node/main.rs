@@ -1,6 +1,8 @@
 //! A Kubernetes node with Bulkhead on it: tests that run pods there, or a shell with access to it.
 
 mod deployment;
+mod documented;
+mod operator;
 mod pods;
 mod restarts;
 mod story;
@@ -17,7 +19,7 @@ use bulkhead_tests::node::Node;
 use clap::{Parser, Subcommand};
 
 use self::deployment::Deployment;
-use self::story::{Check, Outcome, Story};
+use self::story::{Check, Extent, Outcome, Story};
 
 /// Brings up a control plane, and a node on the machine that is lent on standard input.
 #[derive(Debug, Parser)]
@@ -45,9 +47,11 @@ enum Task {
 }
 
 /// The story. Later checks go on with the volumes and pods of the earlier ones.
-const CHECKS: [Check; 13] = [
+const CHECKS: [Check; 15] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
+    in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
+    in_everything("the first claim of the documentation", documented::the_first_claim_works),
     in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
@@ -63,12 +67,17 @@ const CHECKS: [Check; 13] = [
 
 /// A check whose outcome may depend on the deployment.
 const fn in_each(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
-    Check { name, in_each_deployment: true, run }
+    Check { name, extent: Extent::EachDeployment, run }
 }
 
 /// A check that shows the same in either deployment.
 const fn in_one(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
-    Check { name, in_each_deployment: false, run }
+    Check { name, extent: Extent::OneDeployment, run }
+}
+
+/// A check that takes too long for every run.
+const fn in_everything(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
+    Check { name, extent: Extent::Everything, run }
 }
 
 fn main() -> ExitCode {
@@ -98,8 +107,13 @@ fn run(options: &Options) -> Result<ExitCode> {
 fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     for deployment in [Deployment::Container, Deployment::HostService] {
-        let whole = everything || deployment == Deployment::Container;
-        let checks: Vec<Check> = CHECKS.into_iter().filter(|check| whole || check.in_each_deployment).collect();
+        let first = deployment == Deployment::Container;
+        let wanted = |check: &Check| match check.extent {
+            Extent::EachDeployment => true,
+            Extent::OneDeployment => everything || first,
+            Extent::Everything => everything,
+        };
+        let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).collect();
         let installed = outcome.run(node, deployment, "install", || deployment.install(node, deploy));
         // A deployment after one that failed would find a node in an unknown state.
         if !installed {

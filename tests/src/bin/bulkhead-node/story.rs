@@ -26,10 +26,21 @@ pub struct Story<'a> {
 pub struct Check {
     /// What it shows.
     pub name: &'static str,
-    /// Whether the deployment may matter for it. The others run in one deployment only, unless everything is wanted.
-    pub in_each_deployment: bool,
+    /// When it runs.
+    pub extent: Extent,
     /// The check.
     pub run: fn(&mut Story<'_>) -> Result<()>,
+}
+
+/// When a check runs. If everything is wanted, each runs in each deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// In each deployment, which may matter for it.
+    EachDeployment,
+    /// In one deployment, unless everything is wanted.
+    OneDeployment,
+    /// Only if everything is wanted.
+    Everything,
 }
 
 /// How the checks of all deployments ended.

@@ -177,6 +177,9 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     ensure!(!older.contains("MutatingAdmissionPolicy"), "an older server does not know these");
     let forced = template(&[WITHOUT_LABELS, "--set", "labels=always"])?.succeeded()?;
     ensure!(forced.contains("kind: MutatingAdmissionPolicy"), "they were wanted");
+    ensure!(!forced.contains("kind: PodMonitor"), "not every cluster knows this kind");
+    let monitored = template(&[WITH_LABELS, "--set", "podMonitor.enabled=true"])?.succeeded()?;
+    ensure!(monitored.contains("kind: PodMonitor"), "it was wanted");
     Ok(())
 }
 
