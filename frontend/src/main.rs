@@ -10,6 +10,8 @@ use bulkhead_frontend::endpoint::EndpointError;
 use bulkhead_frontend::helper::{CallError, Helper, Unreachable};
 use bulkhead_frontend::inspection::Inspector;
 use bulkhead_frontend::kubernetes::{Agent, View};
+use bulkhead_frontend::monitoring::Monitoring;
+use bulkhead_frontend::readiness::{Part, Readiness};
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::sandbox;
 use bulkhead_frontend::server::{self, Shutdown};
@@ -50,6 +52,14 @@ enum StartError {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    // Before the sandbox, which lets nothing listen.
+    let monitoring = match options.metrics_address.filter(|_| !options.probe).map(Monitoring::open).transpose() {
+        Ok(monitoring) => monitoring,
+        Err(error) => {
+            eprintln!("bulkhead-frontend: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     // Before there is a second thread, that of the log.
     let confined = match sandbox::enter(options.sandbox, &options.needs()) {
         Ok(confined) => confined,
@@ -68,12 +78,12 @@ fn main() -> ExitCode {
     if !options.probe {
         confined.report();
     }
-    let exit = live(options);
+    let exit = live(options, monitoring);
     log.flush();
     exit
 }
 
-fn live(options: Options) -> ExitCode {
+fn live(options: Options, monitoring: Option<Monitoring>) -> ExitCode {
     warn_of_privilege();
     // One thread: the work is mostly waiting, and a call that stays on its thread is answered soonest.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -83,7 +93,7 @@ fn live(options: Options) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(options)) {
+    match runtime.block_on(run(options, monitoring)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{error}");
@@ -92,15 +102,20 @@ fn live(options: Options) -> ExitCode {
     }
 }
 
-async fn run(options: Options) -> Result<(), StartError> {
+async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), StartError> {
+    let helper = Helper::new(&options.helper_socket);
     if options.probe {
-        Helper::new(&options.helper_socket).welcome().await?;
+        helper.welcome().await?;
         return Ok(());
+    }
+    let readiness = Readiness::default();
+    if let Some(monitoring) = monitoring {
+        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone()));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let shutdown = Shutdown::default();
-    let serving = serve(options, shutdown.clone());
+    let serving = serve(options, helper, readiness, shutdown.clone());
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended,
@@ -118,8 +133,11 @@ async fn run(options: Options) -> Result<(), StartError> {
     }
 }
 
-async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
-    let helper = Helper::new(&options.helper_socket);
+async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown: Shutdown) -> Result<(), StartError> {
+    let access = options.access();
+    for part in access.iter().flat_map(|_| Part::OF_AGENT) {
+        readiness.not_ready(part, "it waits for the privileged helper");
+    }
     info!(socket = %options.helper_socket.display(), "connecting to the privileged helper");
     let welcome = tokio::select! {
         welcome = helper.wait() => welcome,
@@ -129,21 +147,31 @@ async fn serve(options: Options, shutdown: Shutdown) -> Result<(), StartError> {
         Some(endpoint) => endpoint.bind()?,
         None => csi_socket(&helper, &welcome).await?,
     };
+    readiness.ready(Part::Helper);
     let volumes = Volumes::new(helper.clone());
-    let view = if options.access().is_some() { View::of_agent() } else { View::without_agent() };
+    let view = if access.is_some() { View::of_agent() } else { View::without_agent() };
     let inspector = Inspector { helper: helper.clone(), volumes: volumes.clone(), agent: view.clone() };
-    let agent = options.access().map(|access| {
+    let watched = volumes.clone();
+    tokio::spawn(async move { watched.watch_health().await });
+    let registers = welcome.registers && options.csi_endpoint.is_none();
+    if registers {
+        readiness.not_ready(Part::Registration, "the kubelet has not registered the driver yet");
+    }
+    // Without the API server nobody says whether the kubelet has registered a driver whose socket it knows already.
+    let is_registered_by_serving = access.is_none();
+    let agent = access.map(|access| {
         let (driver, node) = (welcome.driver.clone(), options.node_id.clone());
-        let namespace = options.namespace.clone();
-        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone(), view };
+        let (namespace, readiness) = (options.namespace.clone(), readiness.clone());
+        let agent = Agent { access, namespace, driver, node, volumes: volumes.clone(), view, readiness };
         tokio::spawn(agent.run(shutdown.clone()))
     });
     let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);
     info!(driver = %welcome.driver, "serving CSI");
     // From here on the CSI socket is served, so the kubelet may learn of it.
-    if welcome.registers && options.csi_endpoint.is_none() {
-        let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone());
-        tokio::spawn(register(helper, registrar, shutdown.clone()));
+    readiness.ready(Part::Csi);
+    if registers {
+        let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone(), readiness.clone());
+        tokio::spawn(register(helper, registrar, readiness, is_registered_by_serving, shutdown.clone()));
     }
     server::serve(listener, plugin.routes().add_service(inspector.service()), &shutdown).await?;
     if let Some(agent) = agent
@@ -173,17 +201,29 @@ async fn csi_socket(helper: &Helper, welcome: &Welcome) -> Result<UnixListener, 
 }
 
 /// Serves the registration socket. A failure here must not interrupt service to volumes in use.
-async fn register(helper: Helper, registrar: Registrar, shutdown: Shutdown) {
+async fn register(
+    helper: Helper,
+    registrar: Registrar,
+    readiness: Readiness,
+    is_registered_by_serving: bool,
+    shutdown: Shutdown,
+) {
     let listener = loop {
         match registration::socket(&helper).await {
             Ok(listener) => break listener,
-            Err(error) => error!("cannot register with the kubelet yet: {error}; retrying"),
+            Err(error) => {
+                error!("cannot register with the kubelet yet: {error}; retrying");
+                readiness.not_ready(Part::Registration, error);
+            }
         }
         tokio::select! {
             () = sleep(RETRY) => {}
             () = shutdown.begun() => return,
         }
     };
+    if is_registered_by_serving {
+        readiness.ready(Part::Registration);
+    }
     if let Err(error) = server::serve(listener, registrar.routes(), &shutdown).await {
         error!("cannot serve the kubelet's plugin registration: {error}");
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bulkhead_frontend::csi::LONGEST_NODE_ID;
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::kubernetes::Access;
+use bulkhead_frontend::monitoring::MetricsAddress;
 use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
 use clap::Parser;
@@ -39,6 +40,11 @@ pub struct Options {
     /// Namespace for the agent's own objects. Defaults to that of the service account or of the kubeconfig's context.
     #[arg(long, value_name = "NAME", env = "BULKHEAD_NAMESPACE")]
     pub namespace: Option<String>,
+
+    /// Serve metrics and probes by HTTP at this address, without authentication: /metrics, /healthz and /readyz. An IP
+    /// address and a port, or :PORT for all addresses.
+    #[arg(long, value_name = "ADDRESS:PORT", env = "BULKHEAD_METRICS_ADDRESS")]
+    pub metrics_address: Option<MetricsAddress>,
 
     /// Only test whether the privileged helper answers, and exit with 0 if it does: for startup probes.
     #[arg(long)]

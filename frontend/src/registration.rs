@@ -13,6 +13,7 @@ use tracing::{error, info};
 use crate::helper::{CallError, Helper};
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
 use crate::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+use crate::readiness::{Part, Readiness};
 
 /// The kubelet's name for the type of a CSI driver.
 const PLUGIN_TYPE: &str = "CSIPlugin";
@@ -24,12 +25,13 @@ const SUPPORTED_VERSION: &str = "1.0.0";
 pub struct Registrar {
     driver: DriverName,
     endpoint: Text,
+    readiness: Readiness,
 }
 
 impl Registrar {
-    /// Registers `driver` with the CSI socket at `endpoint`.
-    pub fn new(driver: DriverName, endpoint: Text) -> Self {
-        Self { driver, endpoint }
+    /// Registers `driver` with the CSI socket at `endpoint`, and tells `readiness` what the kubelet decides.
+    pub fn new(driver: DriverName, endpoint: Text, readiness: Readiness) -> Self {
+        Self { driver, endpoint, readiness }
     }
 
     /// The service, for a socket of its own.
@@ -66,9 +68,12 @@ impl Registration for Registrar {
         let status = request.into_inner();
         if status.plugin_registered {
             info!(driver = %self.driver, "registered with the kubelet");
+            self.readiness.ready(Part::Registration);
         } else {
             // The kubelet retries by itself; exiting here would only cut it off from volumes in use.
             error!(driver = %self.driver, reason = status.error, "the kubelet rejected the plugin and will retry");
+            let reason = format!("the kubelet rejected the driver and will retry: {}", status.error);
+            self.readiness.not_ready(Part::Registration, reason);
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }

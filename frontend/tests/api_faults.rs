@@ -2,6 +2,7 @@
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
+#[allow(dead_code, reason = "each suite uses a part of it")]
 mod mock_api;
 
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use std::time::Duration;
 use axum::http::Method;
 use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::kubernetes::{Access, Agent, View};
+use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
-use bulkhead_protocol::{Listed, PoolStatus, QuotaMode, Reply, Request, Response, UpTo, VolumeId, Welcome};
+use bulkhead_protocol::{Listed, Reply, Request, Response, VolumeId, Welcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -33,23 +35,9 @@ fn helper_that_creates(answer: impl Fn(Response) -> Act + Send + Sync + 'static)
     FakeHelper::start(move |request| match request {
         Request::Create { spec, .. } => answer(Ok(Reply::Size(spec.size))),
         Request::List { .. } => fake::no_volumes(),
-        Request::PoolStatus { .. } => roomy(),
+        Request::PoolStatus { .. } => fake::roomy(),
         _ => fake::done(),
     })
-}
-
-/// The status of a pool with much room.
-fn roomy() -> Act {
-    Act::Answer(Ok(Reply::Pool(PoolStatus {
-        quota: QuotaMode::Enforced,
-        total: 1 << 40,
-        available: 1 << 40,
-        largest_volume: 1 << 40,
-        promised: 0,
-        volumes: 0,
-        emptying: 0,
-        conditions: UpTo::default(),
-    })))
 }
 
 fn class(binding: &str) -> Value {
@@ -79,6 +67,7 @@ fn agent(helper: &FakeHelper, api: &MockApi) {
         node: "node-1".to_owned(),
         volumes: Volumes::new(Helper::new(helper.path())),
         view: View::of_agent(),
+        readiness: Readiness::default(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
 }
@@ -236,7 +225,7 @@ async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
         }
         Request::List { .. } => fake::no_volumes(),
         Request::Create { spec, .. } => Act::Answer(Ok(Reply::Size(spec.size))),
-        Request::PoolStatus { .. } => roomy(),
+        Request::PoolStatus { .. } => fake::roomy(),
         _ => fake::done(),
     });
     // The first version that can delete orphans.

@@ -4,13 +4,14 @@
 mod fake;
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod mock_api;
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod program;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
@@ -18,86 +19,11 @@ use bulkhead_frontend::proto::csi::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
 use bulkhead_frontend::proto::registration::{InfoRequest, RegistrationStatus};
 use bulkhead_protocol::{Reply, Request, Socket};
-use hyper_util::rt::TokioIo;
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::net::UnixStream;
 use tokio::time::sleep;
-use tonic::transport::{Channel, Endpoint};
-use tower::service_fn;
 
 use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
 use mock_api::MockApi;
-
-struct Frontend {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Frontend {
-    fn start(fake: &FakeHelper, options: &[&str]) -> Self {
-        let log = fake.directory().join("log");
-        let child = Command::new(env!("CARGO_BIN_EXE_bulkhead-frontend"))
-            .arg("--helper-socket")
-            .arg(fake.path())
-            .args(["--node-id", "node-1"])
-            .args(options)
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        Self { child, log }
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Waits until its log contains `part`.
-    async fn says(&self, part: &str) {
-        let begun = Instant::now();
-        while !self.log().contains(part) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "the log does not contain {part:?}: {}", self.log());
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-
-    fn terminate(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-    }
-
-    /// Waits for its exit.
-    async fn ended(&mut self) -> ExitStatus {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(begun.elapsed() < Duration::from_secs(30), "it does not end: {}", self.log());
-            sleep(Duration::from_millis(10)).await;
-        }
-    }
-}
-
-impl Drop for Frontend {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Connects as soon as a process listens at `path`.
-async fn channel(path: &Path) -> Channel {
-    let path = path.to_owned();
-    let begun = Instant::now();
-    while UnixStream::connect(&path).await.is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "nobody listens at {}", path.display());
-        sleep(Duration::from_millis(10)).await;
-    }
-    let connect = service_fn(move |_| {
-        let path = path.clone();
-        async move { UnixStream::connect(path).await.map(TokioIo::new) }
-    });
-    Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
-}
+use program::{Frontend, channel};
 
 /// A fake that hands over these two sockets, the second only on the second time.
 fn fake_with_sockets(csi: UnixListener, registration: UnixListener) -> FakeHelper {
@@ -157,11 +83,12 @@ async fn restarts_of_either_side_lose_no_socket() {
     let mut identity = IdentityClient::new(channel(&csi).await);
     identity.probe(ProbeRequest {}).await.unwrap();
     RegistrationClient::new(channel(&registration).await).get_info(InfoRequest {}).await.unwrap();
-    let asked = fake.names().len();
+    let listened = |fake: &FakeHelper| fake.names().into_iter().filter(|name| name == "Listen").count();
+    let asked = listened(&fake);
     fake.kill().await;
     fake.run();
     assert_eq!(identity.probe(ProbeRequest {}).await.unwrap().into_inner().ready, Some(true));
-    assert_eq!(fake.names().len(), asked, "sockets are not requested again from a restarted helper");
+    assert_eq!(listened(&fake), asked, "sockets are not requested again from a restarted helper");
     // Until a killed frontend is back, calls wait in the socket that the helper keeps.
     drop(frontend);
     let waiting = tokio::spawn(async move {
@@ -183,7 +110,7 @@ async fn its_own_endpoint_is_made_and_removed() {
     let mut frontend = Frontend::start(&fake, &["--csi-endpoint", &endpoint]);
     let mut identity = IdentityClient::new(channel(&socket).await);
     identity.probe(ProbeRequest {}).await.unwrap();
-    assert!(fake.names().is_empty(), "no socket is requested, and nothing is registered");
+    assert!(!fake.names().contains(&"Listen".to_owned()), "no socket is requested, and nothing is registered");
     frontend.terminate();
     assert!(frontend.ended().await.success());
     assert!(!socket.exists());

@@ -13,6 +13,7 @@ pub mod helper;
 pub mod keeper;
 pub mod kubelet;
 pub mod leaks;
+pub mod monitoring;
 pub mod node;
 pub mod observe;
 pub mod pool;

@@ -7,6 +7,7 @@ use tonic::{Response, Status};
 use tracing::{debug, info, warn};
 
 use super::codes::{Operation, code, code_name, status};
+use crate::metrics::METRICS;
 use crate::volumes::Fault;
 
 /// The maximum length of a client-supplied id in the log. Volume ids are shorter.
@@ -57,14 +58,13 @@ impl Call {
 
     fn report<T>(&self, outcome: &Result<T, Fault>, begun: Instant, changes: bool) {
         let (rpc, volume) = (self.rpc, self.volume.as_str());
+        let name = outcome.as_ref().map_or_else(|fault| code_name(code(self.operation, fault.kind)), |_| "OK");
+        METRICS.csi_calls.with([rpc, name]).observe(begun.elapsed().as_secs_f64());
         let microseconds = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         match outcome {
-            Ok(_) if changes => info!(rpc, volume, code = "OK", microseconds),
-            Ok(_) => debug!(rpc, volume, code = "OK", microseconds),
-            Err(fault) => {
-                let code = code_name(code(self.operation, fault.kind));
-                warn!(rpc, volume, code, microseconds, "{fault}");
-            }
+            Ok(_) if changes => info!(rpc, volume, code = name, microseconds),
+            Ok(_) => debug!(rpc, volume, code = name, microseconds),
+            Err(fault) => warn!(rpc, volume, code = name, microseconds, "{fault}"),
         }
     }
 }

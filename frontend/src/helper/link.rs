@@ -12,6 +12,7 @@ use tracing::{error, info, warn};
 use super::Shared;
 use super::connection::Connection;
 use super::error::Unreachable;
+use crate::metrics::METRICS;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -81,6 +82,7 @@ pub(super) async fn keep(shared: Weak<Shared>) {
                     if driver.get_or_insert_with(|| welcome.driver.clone()) != &welcome.driver {
                         error!("the privileged helper's driver name has changed: restart this process to use it");
                     }
+                    METRICS.helper_connected.with([]).inc();
                     shared.idle().push(connection);
                     shared.link.send_modify(|link| link.come_up(generation, welcome));
                     break;

@@ -11,14 +11,16 @@ mod link;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Request, Response, Welcome};
+use bulkhead_protocol::{ErrorKind, Request, Response, Welcome};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::timeout;
 
 use connection::Connection;
 use link::Link;
+
+use crate::metrics::METRICS;
 
 pub use error::{CallError, Unreachable};
 
@@ -91,8 +93,27 @@ impl Helper {
         self.0.up().await.map(|(welcome, _)| welcome)
     }
 
+    /// Whether the helper is connected, at once.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn check(&self) -> Result<(), Unreachable> {
+        self.0.discard_if_hung_up();
+        let link = self.0.link.borrow();
+        link.up().map(drop).ok_or_else(|| link.reason())
+    }
+
     /// Sends `request`; returns the reply and the file descriptor that came with it.
     async fn exchange(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
+        let _in_progress = METRICS.helper_requests_in_progress.during([]);
+        let begun = Instant::now();
+        let answer = self.exchange_in_turn(request).await;
+        let seconds = begun.elapsed().as_secs_f64();
+        METRICS.helper_requests.with([request.name(), &outcome(&answer)]).observe(seconds);
+        answer
+    }
+
+    async fn exchange_in_turn(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
         let deletion = if is_deletion(request) { shared.deletions.acquire().await.ok() } else { None };
@@ -199,6 +220,21 @@ impl Shared {
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// How a request ended, as metrics call it: by the kind of its error.
+fn outcome(answer: &Result<(Response, Option<OwnedFd>), CallError>) -> String {
+    match answer {
+        Ok((Ok(_), _)) => "ok".to_owned(),
+        Ok((Err(error), _)) | Err(CallError::Answered(error)) => kind_name(error.kind),
+        Err(CallError::Away(_)) => "away".to_owned(),
+        Err(CallError::TooNew(_) | CallError::Mismatched(_)) => "incompatible".to_owned(),
+    }
+}
+
+/// The kind without the system's error number.
+fn kind_name(kind: ErrorKind) -> String {
+    format!("{kind:?}").split('(').next().unwrap_or_default().to_owned()
 }
 
 /// Whether a request waits for the disk.

@@ -16,9 +16,10 @@ use tracing::{error, info, warn};
 
 use super::api::access::{Access, AccessError};
 use super::api::backoff::{Interruptions, jitter};
-use super::api::events::Events;
+use super::api::events::{Events, Reason};
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
+use super::api::registered;
 use super::api::token;
 use super::api::watch::{config, follow};
 use super::capacity::publisher::CapacityPublisher;
@@ -27,6 +28,7 @@ use super::claims::controller::ClaimController;
 use super::claims::scope::Scope;
 use super::claims::watch::watch;
 use super::context::{Context, Stores};
+use super::health;
 use super::memory::Memory;
 use super::objects::claim;
 use super::policies;
@@ -34,6 +36,7 @@ use super::reconcile::{self, Changes};
 use super::view::View;
 use super::volumes::orphans;
 use super::volumes::reclaimer::Reclaimer;
+use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 use crate::volumes::{InFlight, Place, Volumes};
 
@@ -54,6 +57,8 @@ pub struct Agent {
     pub volumes: Volumes,
     /// Where others see what the agent knows.
     pub view: View,
+    /// Told what the agent waits for.
+    pub readiness: Readiness,
 }
 
 /// What an agent that has reached the API server runs on.
@@ -76,6 +81,9 @@ impl Agent {
     /// Works until `shutdown` begins, and then finishes the work in progress. An API server that is away is waited for.
     pub async fn run(self, shutdown: Shutdown) {
         let access = self.access.clone();
+        for part in Part::OF_AGENT {
+            self.readiness.not_ready(part, "the API server has not answered yet");
+        }
         let connected = tokio::select! {
             connected = self.connect() => connected,
             () = shutdown.begun() => return,
@@ -95,7 +103,10 @@ impl Agent {
         );
         let background = async {
             if context.stores.are_complete().await {
-                future::join3(schedule::run(&capacity), orphans::run(&context), token::watch_expiry(&access)).await;
+                let token = token::watch_expiry(&access, |note| {
+                    context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
+                });
+                future::join4(schedule::run(&capacity), orphans::run(&context), health::report(&context), token).await;
             }
         };
         tokio::select! {
@@ -112,11 +123,14 @@ impl Agent {
                 Err(why) => {
                     self.view.is_starting(why.to_string());
                     error!("not working for Kubernetes yet: {why}");
+                    self.readiness.not_ready(Part::Agent, why);
                 }
             }
             sleep(RETRY + jitter(RETRY)).await;
         };
         info!(node = %node.name, %namespace, "working for Kubernetes");
+        self.readiness.ready(Part::Agent);
+        tokio::spawn(registered::look(client.clone(), self.driver.clone(), node.name.clone(), self.readiness.clone()));
         let place = Place::new(&self.driver, &node.name);
         let scope = Scope { driver: self.driver.to_string(), node: node.name.clone(), place: place.clone() };
         let (classes, class_writer) = store();
@@ -127,9 +141,9 @@ impl Agent {
         let persistent_volume_events =
             watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&place.to_string()))
                 .backoff(Interruptions::default());
-        let class_changes = follow("storage classes", class_writer, class_events);
-        let claim_changes = follow("claims", claim_writer, watch(client.clone(), scope));
-        let persistent_volume_changes = follow("PersistentVolumes", persistent_volume_writer, persistent_volume_events);
+        let class_changes = follow(self.readiness.clone(), class_writer, class_events);
+        let claim_changes = follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope));
+        let persistent_volume_changes = follow(self.readiness, persistent_volume_writer, persistent_volume_events);
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
             client,
@@ -154,7 +168,7 @@ impl Agent {
     }
 
     async fn introduce(&self) -> Result<(Client, NodeIdentity, String), ConnectError> {
-        let (client, namespace) = self.access.client().await?;
+        let (client, namespace) = self.access.client(&self.readiness).await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
         policies::check(&client, &node.account).await?;
         if node.uid.is_none() {

@@ -17,6 +17,8 @@ pub struct Entry {
     failures: u32,
     /// The state in which this agent left the object.
     written: Option<Written>,
+    /// Of a claim: when it was first seen to need a volume of this node, until it has one.
+    pub wanted_since: Option<Instant>,
     /// Of a claim that any node may take: when this node bids for it.
     pub bid_at: Option<Instant>,
     /// Of a claim that any node may take: whether its owner was told that this node has no room for it.

@@ -11,6 +11,7 @@
 //! - `claims`: the controller of claims, and their watch
 //! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
 //! - `capacity`: the capacity published for the scheduler
+//! - `health`: events about pools and volumes that need attention
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
@@ -23,6 +24,7 @@ mod api;
 mod capacity;
 mod claims;
 mod context;
+mod health;
 mod memory;
 mod objects;
 mod policies;

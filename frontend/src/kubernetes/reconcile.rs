@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
@@ -19,6 +19,7 @@ use tracing::warn;
 use super::api::backoff::retry_delay;
 use super::api::failure::Failure;
 use super::memory::Memory;
+use crate::metrics::METRICS;
 
 /// How many objects of a kind are worked on at a time. More would only wait for the helper.
 const CONCURRENCY: u16 = 16;
@@ -47,7 +48,9 @@ pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, cha
     let error_policy = |object: Arc<C::Object>, failure: &Failure, controller: Arc<C>| {
         let failures = controller.memory().count_failure(&object.uid().unwrap_or_default());
         let delay = retry_delay(failures, failure);
-        log(&C::Object::kind(&()), &object.name_any(), failure, delay);
+        let kind = C::Object::kind(&());
+        METRICS.retries.with([&kind, failure.cause()]).inc();
+        log(&kind, &object.name_any(), failure, delay);
         Action::requeue(delay)
     };
     let changes = changes.map(Ok::<_, Infallible>);
@@ -67,9 +70,15 @@ async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>) -> Resu
     if controller.memory().is_outdated(&uid, object.meta().resource_version.as_deref()) {
         return Ok(Action::await_change());
     }
-    let action = controller.reconcile(object).await?;
-    controller.memory().clear_failures(&uid);
-    Ok(action)
+    let kind = C::Object::kind(&());
+    let _in_progress = METRICS.reconciliations_in_progress.during([&kind]);
+    let begun = Instant::now();
+    let outcome = controller.reconcile(object).await;
+    METRICS.reconciliations.with([&kind]).observe(begun.elapsed().as_secs_f64());
+    if outcome.is_ok() {
+        controller.memory().clear_failures(&uid);
+    }
+    outcome
 }
 
 /// Logs a failure that no event reports.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use crate::metrics::METRICS;
+
 /// The maximum number of lines that wait.
 const LONGEST: usize = 1024;
 
@@ -83,6 +85,7 @@ impl Write for Queue {
             self.0.changed.notify_all();
         } else {
             waiting.dropped += 1;
+            METRICS.log_lines_dropped.with([]).inc();
         }
         Ok(line.len())
     }

@@ -2,7 +2,7 @@
 
 use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus};
 
-use super::{Fault, Parameters, Volumes};
+use super::{Fault, Parameters, PoolCondition, Volumes};
 
 /// Space for new volumes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,14 +49,21 @@ impl Volumes {
         }
     }
 
-    /// The space and the condition of `pool`, which is logged when it has changed.
+    /// The space and the condition of `pool`, which is reported when it has changed.
     ///
     /// # Errors
     /// When the helper cannot say.
     pub(super) async fn pool_status(&self, pool: &PoolName) -> Result<PoolStatus, Fault> {
-        let status = self.helper.pool_status(pool).await?;
-        self.conditions.note(pool, status.conditions.as_slice());
-        Ok(status)
+        let answer = self.helper.pool_status(pool).await.map_err(Fault::from);
+        match &answer {
+            Ok(status) => self.conditions.note(pool, status.conditions.as_slice()),
+            Err(fault) => {
+                if let Some(condition) = PoolCondition::of_fault(fault) {
+                    self.conditions.note_failed(pool, condition);
+                }
+            }
+        }
+        answer
     }
 }
 

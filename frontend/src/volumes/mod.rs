@@ -9,11 +9,13 @@ mod conditions;
 mod discard;
 mod fault;
 mod grow;
+mod health;
 mod in_flight;
 mod inspect;
 mod list;
 mod name;
 mod parameters;
+mod pool_condition;
 mod provision;
 mod publish;
 mod reclaim;
@@ -26,15 +28,18 @@ use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
 
 use crate::helper::Helper;
 use conditions::Conditions;
+use health::Measurements;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use capacity::Capacity;
+pub use conditions::{Abnormal, Health};
 pub use fault::{Fault, FaultKind};
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};
 pub use list::Page;
 pub use name::identify;
 pub use parameters::Parameters;
+pub use pool_condition::{ConditionKind, PoolCondition, Severity};
 pub use provision::{NewVolume, Provisioned};
 pub use size::{MINIMUM_BYTES, SizeRange};
 pub use topology::Place;
@@ -46,12 +51,14 @@ pub struct Volumes {
     helper: Helper,
     in_flight: InFlight,
     conditions: Conditions,
+    measurements: Measurements,
 }
 
 impl Volumes {
     /// The volumes managed by `helper`.
     pub fn new(helper: Helper) -> Self {
-        Self { helper, in_flight: InFlight::default(), conditions: Conditions::default() }
+        let (conditions, measurements) = (Conditions::default(), Measurements::default());
+        Self { helper, in_flight: InFlight::default(), conditions, measurements }
     }
 
     /// Waits until no operation on a volume is in progress.

@@ -58,13 +58,19 @@ impl Volumes {
             target => target?,
         };
         let mode = self.mode_at(&volume, &target).await;
-        match self.unpublish_as(mode, &volume, &target).await {
+        let outcome = match self.unpublish_as(mode, &volume, &target).await {
             Err(fault) if fault.is(ErrorKind::WrongKind) => {
                 let other = if mode == Mode::Block { Mode::Directory } else { Mode::Block };
                 self.unpublish_as(other, &volume, &target).await
             }
             outcome => outcome,
+        };
+        if outcome.is_ok() {
+            // If it is in use elsewhere, the kubelet measures it again within a minute.
+            self.measurements.forget(&volume);
+            self.conditions.forget_volume(&volume);
         }
+        outcome
     }
 
     /// The mode in which `volume` is probably published at `target`. The call to unpublish does not say, and the volume

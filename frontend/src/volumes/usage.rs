@@ -3,7 +3,7 @@
 use bulkhead_protocol::{QuotaMode, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
-use super::{Fault, Volumes};
+use super::{Fault, PoolCondition, Volumes};
 use crate::quantity::for_people;
 
 /// The health of a volume.
@@ -34,12 +34,31 @@ impl Volumes {
             Some(path) => Some(self.published_at(path).await?),
             None => None,
         };
-        let usage = self.helper.usage(volume, target).await?;
+        let usage = match self.helper.usage(volume, target).await.map_err(Fault::from) {
+            Ok(usage) => usage,
+            Err(fault) => return self.unmeasurable(volume, fault),
+        };
         let welcome = self.helper.welcome().await?;
         let enforced =
             welcome.pools.as_slice().iter().any(|pool| pool.name == usage.pool && pool.quota == QuotaMode::Enforced);
         let condition = condition(&usage, enforced);
+        if path.is_some() {
+            self.measurements.note(volume, &usage);
+            self.conditions.note_volume(volume, &usage.pool, &condition);
+        }
         Ok(Measured { usage, condition })
+    }
+
+    /// What to say of a volume in use whose pool does not let it be measured: a kubelet would make nothing of an error.
+    fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<Measured, Fault> {
+        match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
+            (Some(failure), Some(usage)) => {
+                let condition = Condition { abnormal: true, message: failure.text };
+                self.conditions.note_volume(volume, &usage.pool, &condition);
+                Ok(Measured { usage, condition })
+            }
+            _ => Err(fault),
+        }
     }
 }
 

@@ -226,6 +226,20 @@ pub fn no_volumes() -> Act {
     Act::Answer(Ok(Reply::Volumes(UpTo::default())))
 }
 
+/// The status of a pool with much room.
+pub fn roomy() -> Act {
+    Act::Answer(Ok(Reply::Pool(PoolStatus {
+        quota: QuotaMode::Enforced,
+        total: 1 << 40,
+        available: 1 << 40,
+        largest_volume: 1 << 40,
+        promised: 0,
+        volumes: 0,
+        emptying: 0,
+        conditions: UpTo::default(),
+    })))
+}
+
 pub fn capability(block: bool) -> VolumeCapability {
     let access_type = if block { AccessType::Block(BlockVolume {}) } else { AccessType::Mount(MountVolume::default()) };
     let mode = Mode::SingleNodeMultiWriter.into();

@@ -51,6 +51,8 @@ struct Shared {
     classes: Vec<Value>,
     /// PersistentVolumes, which are listed and never reported.
     volumes: Mutex<Vec<Value>>,
+    /// Whether the kubelet has registered the driver.
+    registered: AtomicBool,
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
     rule: Mutex<Rule>,
@@ -69,6 +71,7 @@ impl MockApi {
             unlisted: AtomicBool::default(),
             classes,
             volumes: Mutex::default(),
+            registered: AtomicBool::default(),
             events: broadcast::Sender::new(64),
             rule: Mutex::new(Box::new(rule)),
             seen: Mutex::default(),
@@ -120,7 +123,12 @@ impl MockApi {
         self.shared.unlisted.store(true, Ordering::Relaxed);
     }
 
-    /// Ends all watches with an error.
+    /// From now on, the kubelet has registered the driver.
+    pub fn register(&self) {
+        self.shared.registered.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends all watches of claims with an error.
     pub fn expire(&self) {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410,
                              "reason": "Expired", "message": "too old resource version" });
@@ -187,6 +195,11 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body:
             answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap()))
         }
         Method::GET if path.contains("/persistentvolumes/") => found(&shared.volumes.lock().unwrap(), name),
+        Method::GET if path.contains("/csinodes/") => {
+            let driver = json!({ "name": "bulkhead.csi.local", "nodeID": "node-1" });
+            let drivers = if shared.registered.load(Ordering::Relaxed) { vec![driver] } else { Vec::new() };
+            answer(200, &json!({ "metadata": { "name": name }, "spec": { "drivers": drivers } }))
+        }
         Method::GET => answer(200, &list("v1", "Unknown", &[])),
         Method::POST if name == "selfsubjectreviews" => {
             let extra = json!({ "authentication.kubernetes.io/node-name": ["node-1"],

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 
 use super::access::Access;
 use super::{manifests, node};
+use crate::monitoring;
 use crate::setting::Setting;
 use crate::stand::Stand;
 
@@ -37,6 +38,7 @@ impl Agent {
         node::write_kubeconfig(access, &directory, &node::token(access, name, &uid, TOKEN_LIFETIME)?)?;
         stand.frontend_flags = vec!["--kubeconfig".into(), directory.join("kubeconfig").into()];
         stand.frontend_flags.extend(["--namespace", manifests::NAMESPACE].map(Into::into));
+        stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
         Ok(Self { node: name.to_owned(), uid, stand })
     }
 

@@ -8,8 +8,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
+use super::observed::ObserveLayer;
 use super::transport::transport;
 use super::{limits, retry_after};
+use crate::readiness::Readiness;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,11 +47,12 @@ impl Access {
         config.auth_info.token_file.map(PathBuf::from)
     }
 
-    /// Creates a client, and returns it with its default namespace. Nothing is sent yet.
+    /// Creates a client, and returns it with its default namespace. Nothing is sent yet. `readiness` learns of the watches
+    /// that the client begins.
     ///
     /// # Errors
     /// See [`AccessError`].
-    pub(in crate::kubernetes) async fn client(&self) -> Result<(Client, String), AccessError> {
+    pub(in crate::kubernetes) async fn client(&self, readiness: &Readiness) -> Result<(Client, String), AccessError> {
         let mut config = match self {
             Self::InCluster => Config::incluster()?,
             Self::Kubeconfig(path) => {
@@ -62,7 +65,8 @@ impl Access {
         let namespace = config.default_namespace.clone();
         let builder = ClientBuilder::new(transport(&config)?, namespace.clone())
             .with_layer(&MapFutureLayer::new(limits::in_time))
-            .with_layer(&MapResponseLayer::new(retry_after::copy_to_body));
+            .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
+            .with_layer(&ObserveLayer::new(readiness.clone()));
         Ok((builder.build(), namespace))
     }
 }

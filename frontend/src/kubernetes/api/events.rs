@@ -1,4 +1,4 @@
-//! Events about claims and PersistentVolumes, with the reasons that operators alert on.
+//! Events about claims, PersistentVolumes and the node, with the reasons that operators alert on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
 use super::request::request;
+use crate::metrics::METRICS;
 
 /// How many events may wait to be written. One more is lost: no work ever waits for an event.
 const QUEUE: usize = 1024;
@@ -44,15 +45,36 @@ pub enum Reason {
     VolumeResizeFailed,
     /// A released volume could not be deleted.
     VolumeFailedDelete,
+    /// A pool needs attention.
+    PoolConditionAbnormal,
+    /// A pool has a condition that is meant to be.
+    PoolConditionNotice,
+    /// A condition of a pool is over.
+    PoolConditionNormal,
+    /// A volume needs attention.
+    VolumeConditionAbnormal,
+    /// A volume is healthy again.
+    VolumeConditionNormal,
+    /// The token for the API server expires soon.
+    TokenExpiring,
 }
 
 impl Reason {
     fn event_type(self) -> EventType {
         match self {
-            Self::ProvisioningFailed | Self::VolumeResizeFailed | Self::VolumeFailedDelete => EventType::Warning,
-            Self::ProvisioningSucceeded | Self::Provisioning | Self::Resizing | Self::VolumeResizeSuccessful => {
-                EventType::Normal
-            }
+            Self::ProvisioningFailed
+            | Self::VolumeResizeFailed
+            | Self::VolumeFailedDelete
+            | Self::PoolConditionAbnormal
+            | Self::VolumeConditionAbnormal
+            | Self::TokenExpiring => EventType::Warning,
+            Self::ProvisioningSucceeded
+            | Self::Provisioning
+            | Self::Resizing
+            | Self::VolumeResizeSuccessful
+            | Self::PoolConditionNotice
+            | Self::PoolConditionNormal
+            | Self::VolumeConditionNormal => EventType::Normal,
         }
     }
 
@@ -61,6 +83,12 @@ impl Reason {
             Self::ProvisioningSucceeded | Self::ProvisioningFailed | Self::Provisioning => "Provision",
             Self::Resizing | Self::VolumeResizeSuccessful | Self::VolumeResizeFailed => "Resize",
             Self::VolumeFailedDelete => "Delete",
+            Self::PoolConditionAbnormal
+            | Self::PoolConditionNotice
+            | Self::PoolConditionNormal
+            | Self::VolumeConditionAbnormal
+            | Self::VolumeConditionNormal => "Inspect",
+            Self::TokenExpiring => "Authenticate",
         }
     }
 }
@@ -91,12 +119,18 @@ impl Events {
 
     /// Publishes an event about `object`.
     pub fn publish<K: Resource<DynamicType = ()>>(&self, object: &K, reason: Reason, note: impl Into<String>) {
-        let about = object.object_ref(&());
+        self.publish_about(object.object_ref(&()), reason, note);
+    }
+
+    /// The same about an object of which only this is known.
+    pub fn publish_about(&self, about: ObjectReference, reason: Reason, note: impl Into<String>) {
         let mut note = note.into();
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
         if self.pending.try_send(PendingEvent { reason, note, about }).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            METRICS.events_dropped.with([]).inc();
         }
+        METRICS.events_waiting.with([]).set((QUEUE - self.pending.capacity()) as f64);
     }
 }
 
@@ -112,6 +146,7 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
             },
             Some(()) = writing.next() => continue,
         };
+        METRICS.events_waiting.with([]).set(pending.len() as f64);
         match lost.swap(0, Ordering::Relaxed) {
             0 => {}
             lost => warn!(lost, "events were lost: too many were waiting to be written"),

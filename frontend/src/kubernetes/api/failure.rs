@@ -83,6 +83,18 @@ impl Failure {
         }
     }
 
+    /// What failed, as metrics call it.
+    pub fn cause(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused",
+            Self::Volume(fault) if fault.kind == FaultKind::Away => "helper_away",
+            Self::Volume(_) => "volume",
+            Self::Api { .. } if self.is_conflict() => "conflict",
+            Self::Api { .. } => "api",
+            Self::NoAnswer { .. } => "api_no_answer",
+        }
+    }
+
     /// How long the API server asks not to be contacted.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;

@@ -1,7 +1,8 @@
 //! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
-//! [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`watch`], [`pages`], [`backoff`], [`request`], [`failure`].
+//! [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
+//! [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
@@ -9,8 +10,10 @@ pub mod events;
 pub mod failure;
 mod limits;
 pub mod node_identity;
+pub mod observed;
 pub mod pages;
 mod reach;
+pub mod registered;
 pub mod request;
 mod retry_after;
 pub mod token;

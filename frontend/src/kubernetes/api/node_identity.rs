@@ -1,6 +1,7 @@
 //! Which node the agent works for, as the API server sees it.
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
@@ -25,6 +26,18 @@ pub struct NodeIdentity {
 }
 
 impl NodeIdentity {
+    /// The Node object, for events about it.
+    pub fn reference(&self) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(self.name.clone()),
+            // As kubelets write it where the uid is unknown.
+            uid: Some(self.uid.clone().unwrap_or_else(|| self.name.clone())),
+            ..ObjectReference::default()
+        }
+    }
+
     /// Asks the API server which node the token is bound to; it must be the one called `node`.
     ///
     /// # Errors

@@ -4,34 +4,71 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use super::access::Access;
+use crate::metrics::METRICS;
 
 /// How long before its end a token is warned of.
 const NOTICE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// How often the token is looked at.
-const PERIOD: Duration = Duration::from_secs(12 * 3600);
+/// How often the token is looked at: it may be replaced.
+const PERIOD: Duration = Duration::from_secs(60);
 
-/// Logs when the token expires: each new one once, and one that expires soon again and again.
-pub async fn watch_expiry(access: &Access) {
-    let mut known = None;
+/// How often a token that expires soon is warned of.
+const REPEATED: Duration = Duration::from_secs(12 * 3600);
+
+/// Logs when the token expires: each new one once, and one that expires soon again and again; then `warn_of` is told, too.
+pub async fn watch_expiry(access: &Access, warn_of: impl Fn(String)) {
+    let Some(file) = access.token_file().await else { return };
+    let mut watch = Expiry::default();
     loop {
-        let end = match access.token_file().await {
-            Some(file) => tokio::fs::read_to_string(file).await.ok().and_then(|token| expiry(&token)),
-            None => return,
-        };
+        let end = tokio::fs::read_to_string(&file).await.ok().and_then(|token| expiry(&token));
         if let Some(end) = end {
-            if end.duration_since(Timestamp::now()) < NOTICE {
-                warn!(%end, "the token for the API server expires soon: replace its file, or the agent will stop working");
-            } else if known != Some(end) {
-                info!(%end, "the token for the API server has an end: replace its file before");
+            METRICS.token_expiry.with([]).set(end.as_second() as f64);
+            match watch.look(end, Timestamp::now(), Instant::now()) {
+                News::None => {}
+                News::Known => info!(%end, "the token for the API server has an end: replace its file before"),
+                News::Soon => {
+                    warn!(%end, "the token for the API server expires soon: replace its file, or the agent will stop working");
+                    warn_of(format!(
+                        "the agent's token for the API server expires at {end}: replace its file, or the agent will stop working"
+                    ));
+                }
             }
-            known = Some(end);
         }
         sleep(PERIOD).await;
+    }
+}
+
+/// What was said of a token.
+#[derive(Default)]
+struct Expiry {
+    known: Option<Timestamp>,
+    warned: Option<Instant>,
+}
+
+/// What is to be said of it now.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    None,
+    Known,
+    Soon,
+}
+
+impl Expiry {
+    fn look(&mut self, end: Timestamp, now: Timestamp, clock: Instant) -> News {
+        let is_new = self.known.replace(end) != Some(end);
+        if end.duration_since(now) >= NOTICE {
+            return if is_new { News::Known } else { News::None };
+        }
+        let is_due = self.warned.is_none_or(|at| clock.duration_since(at) >= REPEATED);
+        if !is_new && !is_due {
+            return News::None;
+        }
+        self.warned = Some(clock);
+        News::Soon
     }
 }
 
@@ -67,6 +104,18 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_is_warned_of_from_seven_days_before_its_end_and_not_all_the_time() {
+        let (mut watch, clock, now) = (Expiry::default(), Instant::now(), Timestamp::UNIX_EPOCH);
+        let days = |days: i64| now + SignedDuration::from_hours(24 * days);
+        assert_eq!(watch.look(days(8), now, clock), News::Known);
+        assert_eq!(watch.look(days(8), now, clock), News::None);
+        assert_eq!(watch.look(days(6), now, clock), News::Soon);
+        assert_eq!(watch.look(days(6), now, clock + PERIOD), News::None);
+        assert_eq!(watch.look(days(6), now, clock + REPEATED), News::Soon);
+        assert_eq!(watch.look(days(30), now, clock + REPEATED), News::Known, "it was replaced");
+    }
 
     #[test]
     fn decoding() {

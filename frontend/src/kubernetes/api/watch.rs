@@ -12,6 +12,8 @@ use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
 use super::failure::error_text;
+use super::observed;
+use crate::readiness::Readiness;
 
 /// How long the API server keeps a watch open, in seconds. It may stay silent all that time, so a dead connection is
 /// noticed only at the end of it.
@@ -28,7 +30,7 @@ pub fn config() -> Config {
 /// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
 /// complete, so what it adds and what it lacks is reported only then: earlier, a reader would find the old store.
 pub fn follow<K>(
-    what: &'static str,
+    readiness: Readiness,
     mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
 ) -> impl Stream<Item = ObjectRef<K>> + Send
@@ -36,6 +38,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let known = writer.as_reader();
+    let resource = K::plural(&());
     let mut listed = HashSet::new();
     events.flat_map(move |event| {
         let mut changed = Vec::new();
@@ -58,7 +61,11 @@ where
                 }
                 writer.apply_watcher_event(&event);
             }
-            Err(error) => warn!("watching {what} is interrupted: {}", interruption(&error)),
+            Err(error) => {
+                let reason = interruption(&error);
+                warn!("watching {resource} is interrupted: {reason}");
+                observed::interrupted(&readiness, &resource, &reason);
+            }
         }
         stream::iter(changed)
     })
@@ -88,7 +95,7 @@ mod tests {
 
     async fn reported_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
         let (known, writer) = store();
-        let changed = follow("maps", writer, stream::iter(events.into_iter().map(Ok)));
+        let changed = follow(Readiness::default(), writer, stream::iter(events.into_iter().map(Ok)));
         // Each object is looked up in the store as soon as it is reported.
         let mut reported: Vec<_> =
             changed.map(|object| (object.name.clone(), known.get(&object).is_some())).collect().await;

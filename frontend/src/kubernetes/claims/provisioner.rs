@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use kube::api::PostParams;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::decision::{Decision, decide};
@@ -21,6 +22,7 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, persistent_volume};
+use crate::metrics::METRICS;
 use crate::quantity::Quantity;
 use crate::volumes::{Provisioned, identify};
 
@@ -95,12 +97,15 @@ impl Provisioner {
 
     async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let context = &*self.context;
+        let wanted_since =
+            context.memory.with(claim::uid(claim), |entry| *entry.wanted_since.get_or_insert_with(Instant::now));
         let wanted = requested_volume(claim, class)?;
         // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
         let Some(_making) = context.making.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));
         };
         let provisioned = context.volumes.provision(wanted).await?;
+        METRICS.provisioning.with(["made"]).observe(wanted_since.elapsed().as_secs_f64());
         let outcome = self.record(claim, class, provisioned).await;
         // A pod waits for the PersistentVolume, and nobody for the capacity.
         context.capacity_changed.notify_one();
@@ -130,6 +135,9 @@ impl Provisioner {
             }
         }
         self.create(&object).await?;
+        if let Some(since) = context.memory.with(claim::uid(claim), |entry| entry.wanted_since.take()) {
+            METRICS.provisioning.with(["acknowledged"]).observe(since.elapsed().as_secs_f64());
+        }
         let Provisioned { volume, size } = provisioned;
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
         let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
@@ -196,6 +204,7 @@ impl Provisioner {
     /// Reports a failure to the claim's owner if it is about the volume; failures of the API server are for the
     /// operator alone.
     fn report(&self, claim: &PersistentVolumeClaim, failure: Failure) -> Failure {
+        METRICS.provisioning_failures.with([failure.cause()]).inc();
         if failure.is_for_owner() {
             warn!(claim = %claim.name_any(), namespace = claim.namespace(), "not provisioned: {failure}");
             self.context.events.publish(claim, Reason::ProvisioningFailed, failure.to_string());

@@ -7,6 +7,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::audit::{self, Request};
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on};
 use bulkhead_tests::cluster::{Cluster, PATIENCE, START};
+use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::Api;
 use serde_json::json;
@@ -145,18 +146,28 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
     cluster.bound("data")?;
+    wait_for_ready(cluster, 200, "[+]kubelet-registration ok")?;
     let logged = cluster.agents[0].log()?.len();
     let server = cluster.access.component("kube-apiserver");
     server.hold()?;
     wait_for_log(cluster, "the agent to notice that the API server is away", logged)?;
+    wait_for_ready(cluster, 503, "[-]watch-persistentvolumeclaims not ready: ")?;
     // The kubelet's requests are still answered, even by an agent that starts without the API server.
     let logged = cluster.agents[0].log()?.len();
     cluster.agent().stand.restart_frontend()?;
     wait_for_log(cluster, "the new agent to notice that the API server is away", logged)?;
+    wait_for_ready(cluster, 503, "[-]agent not ready: ")?;
     server.release();
     cluster.access.wait_until_ready(START)?;
+    wait_for_ready(cluster, 200, "[+]watch-persistentvolumeclaims ok")?;
     cluster.delete_claim("data")?;
     holds(cluster, 0)
+}
+
+/// Waits until the first agent's /readyz answers so.
+fn wait_for_ready(cluster: &Cluster, status: u16, part: &str) -> Result<()> {
+    let what = format!("/readyz to answer {status}");
+    cluster.access.wait(PATIENCE, &what, || monitoring::check_ready(&cluster.agents[0].stand, status, part))
 }
 
 /// Waits until the agent has logged more than these bytes.

@@ -18,7 +18,7 @@ const ROOM_LABEL: &str = "an agent may write only capacities that carry its own 
 pub const EVENTS: &str = "bulkhead-agent-events";
 // The messages of its expressions.
 pub const REPORTER: &str = "an agent may report only in its own node's name";
-const SUBJECT: &str = "an agent may report only on PersistentVolumes and PersistentVolumeClaims";
+const SUBJECT: &str = "an agent may report only on PersistentVolumes, PersistentVolumeClaims and its own Node";
 
 cases! {
     on Cluster;
@@ -128,6 +128,10 @@ fn an_agent_reports_events_in_its_own_name(cluster: &mut Cluster) -> Result<()> 
         rights.agent.create(&events, &rights.event(&rights.there)).refused_by(EVENTS, REPORTER)?;
         rights.agent.create(&events, &of_kubelet(rights)).refused_by(EVENTS, REPORTER)?;
         rights.agent.create(&events, &on_pod(rights)).refused_by(EVENTS, SUBJECT)?;
+        // Events about nodes are in this namespace.
+        let events_of_nodes = "/apis/events.k8s.io/v1/namespaces/default/events";
+        rights.agent.create(events_of_nodes, &on_node(rights, &rights.here)).granted()?;
+        rights.agent.create(events_of_nodes, &on_node(rights, &rights.there)).refused_by(EVENTS, SUBJECT)?;
         rights.agent.create(&older_events(rights), &json!({ "metadata": { "name": "data" } })).refused_by_role()?;
         rights.agent.replace(&path, &made).refused_by_role()?;
         rights.agent.delete(&path).refused_by_role()?;
@@ -166,6 +170,13 @@ fn of_kubelet(rights: &Rights<'_>) -> Value {
 fn on_pod(rights: &Rights<'_>) -> Value {
     let mut event = rights.event(&rights.here);
     event["regarding"]["kind"] = json!("Pod");
+    event
+}
+
+fn on_node(rights: &Rights<'_>, node: &str) -> Value {
+    let mut event = rights.event(&rights.here);
+    event["metadata"] = json!({ "name": format!("{node}-{}", rights.cluster.namespace), "namespace": "default" });
+    event["regarding"] = json!({ "apiVersion": "v1", "kind": "Node", "name": node });
     event
 }
 

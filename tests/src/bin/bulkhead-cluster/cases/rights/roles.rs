@@ -29,6 +29,7 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             VOLUMES,
             "/api/v1/persistentvolumeclaims",
             "/apis/storage.k8s.io/v1/storageclasses",
+            &format!("/apis/storage.k8s.io/v1/csinodes/{}", rights.here),
             CAPACITIES,
             &format!("{BINDINGS}/bulkhead-claims"),
             &format!("{POLICIES}/bulkhead-agent-volumes"),

@@ -8,9 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{ErrorKind, MountFlags, PoolName, PoolStatus, Reply, Request, Usage};
 use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests;
+use bulkhead_tests::csi::v1::GetCapacityRequest;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::leaks;
+use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::setting::{PoolFilesystem, Setting};
@@ -19,6 +22,7 @@ use bulkhead_tests::wait;
 
 cases! {
     a_pool_that_has_shut_down_is_unpublished_and_mended: Bare + Kernel,
+    a_volume_of_a_pool_that_has_shut_down_is_abnormal: Bare,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -36,6 +40,38 @@ fn a_pool_that_has_shut_down_is_unpublished_and_mended(stand: &mut Stand) -> Res
         // What is left in the pool was looked for; the directory is none any more.
         stand.pools.clear();
     }
+    Ok(())
+}
+
+fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(stand: &mut Stand) -> Result<()> {
+    stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+    stand.start()?;
+    let csi = stand.csi()?;
+    let id = stand.create(&csi, "vol-a", requests::MIB, requests::mount())?;
+    let normal = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
+    let metrics = |stand: &Stand| -> Result<String> { Ok(monitoring::get(stand, "/metrics")?.1) };
+    let patience = stand.patience(Duration::from_secs(60));
+    wait::until(patience, || {
+        let metrics = metrics(stand)?;
+        ensure!(metrics.contains(normal) && !metrics.contains("condition=\"shut_down\""), "{metrics}");
+        Ok(())
+    })?;
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&stand.pool().directory))?;
+    // A scheduler's question brings it out at once; without one, it comes out within half a minute.
+    csi.get_capacity(GetCapacityRequest::default())?;
+    wait::until(patience, || {
+        let metrics = metrics(stand)?;
+        ensure!(metrics.contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1"), "{metrics}");
+        ensure!(metrics.contains("bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"} 1"), "{metrics}");
+        let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
+        ensure!(log.contains("the volume is abnormal: the pool's filesystem has shut down"), "{log}");
+        ensure!(log.contains(&id), "{log}");
+        Ok(())
+    })?;
+    let directory = stand.pool().directory.clone();
+    stand.abandon();
+    wait::until(patience, || mounts::unmount_all(&directory))?;
+    stand.pools.clear();
     Ok(())
 }
 

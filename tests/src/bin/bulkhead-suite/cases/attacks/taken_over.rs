@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::ProbeRequest;
+use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::takeover::Argument::{Bytes, Number};
@@ -78,6 +79,9 @@ fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stan
 }
 
 fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stand) -> Result<()> {
+    // What it listens on was opened before it was confined.
+    stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+    stand.restart_frontend()?;
     let pid = i32::try_from(stand.running_frontend()?.pid())?;
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let status = fs::read_to_string(thread?.path().join("status"))?;
@@ -147,7 +151,7 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
     ensure!(closed == Outcome::Done(0), "{closed:?}");
     drop(frontend);
     ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
-    Ok(())
+    monitoring::check_ready(stand, 200, "[+]helper ok")
 }
 
 fn number(value: i32) -> Argument<'static> {

@@ -1,0 +1,152 @@
+//! What is measured, for Prometheus. A call site is one line: `METRICS.events_dropped.with([]).inc()`.
+
+pub mod page;
+pub mod process;
+mod table;
+mod text;
+
+use std::sync::LazyLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+pub use table::{Counter, Gauge, Labelled, Raised, Row};
+use table::{Kind, table};
+pub use text::CONTENT_TYPE as TEXT;
+
+/// The metrics of this process.
+pub static METRICS: LazyLock<Metrics> = LazyLock::new(Metrics::new);
+
+table! {
+    build_info: Gauge "bulkhead_build_info" [version]
+        "Always 1; the label says which release this is.";
+    ready: Gauge "bulkhead_ready" [part]
+        "Whether this part of the frontend is ready; /readyz says why one is not.";
+
+    csi_calls: Histogram "bulkhead_csi_call_duration_seconds" [method, code]
+        "How long CSI calls took, by their gRPC code.";
+    helper_requests: Histogram "bulkhead_helper_request_duration_seconds" [request, outcome]
+        "How long requests to the privileged helper took, the wait for a free connection included; the outcome is ok, away, or the kind of the error.";
+    helper_requests_in_progress: Gauge "bulkhead_helper_requests_in_progress" []
+        "Requests to the privileged helper that have no answer yet, those that wait for a free connection included.";
+    helper_connected: Counter "bulkhead_helper_connections_total" []
+        "How often the privileged helper was connected to: more than once means that it was away.";
+
+    pool_size: Gauge "bulkhead_pool_size_bytes" [pool]
+        "Size of the pool's filesystem.";
+    pool_available: Gauge "bulkhead_pool_available_bytes" [pool]
+        "How much may still be promised to new volumes, in total.";
+    pool_largest_volume: Gauge "bulkhead_pool_largest_volume_bytes" [pool]
+        "Size of the largest volume that can be created.";
+    pool_promised: Gauge "bulkhead_pool_promised_bytes" [pool]
+        "How much has been promised to existing volumes.";
+    pool_used: Gauge "bulkhead_pool_used_bytes" [pool]
+        "How much the volumes in use have used, as they were last measured for the kubelet.";
+    pool_volumes: Gauge "bulkhead_pool_volumes" [pool]
+        "Volumes that exist in the pool.";
+    pool_emptying: Gauge "bulkhead_pool_emptying_volumes" [pool]
+        "Deleted volumes that are still being emptied.";
+    pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
+        "Volumes that need attention, by themselves or with their whole pool.";
+    pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
+        "Whether the pool has this condition: shut_down, not_answering, not_served and errors concern all of its volumes; quota_evasion, not_released, volume_limit and other need attention; not_enforced is a notice.";
+    inspections: Histogram "bulkhead_inspection_duration_seconds" []
+        "How long it took to look at all pools, which happens every 30 seconds.";
+
+    provisioning: Histogram "bulkhead_provisioning_duration_seconds" [stage]
+        "Time since a claim was first seen to need a volume of this node, until the volume is made, and until the API server has acknowledged its PersistentVolume.";
+    provisioning_failures: Counter "bulkhead_provisioning_failures_total" [cause]
+        "Attempts to make a volume for a claim that failed.";
+    reconciliations: Histogram "bulkhead_reconciliation_duration_seconds" [kind]
+        "How long it took to look at an object and do what it needs.";
+    reconciliations_in_progress: Gauge "bulkhead_reconciliations_in_progress" [kind]
+        "Objects that are being looked at; 16 of a kind at most.";
+    retries: Counter "bulkhead_reconciliation_retries_total" [kind, cause]
+        "Objects that are looked at again later because the attempt failed.";
+
+    api_requests: Histogram "bulkhead_api_request_duration_seconds" [verb, resource, code]
+        "How long the API server took to answer, by its HTTP status; code 0 is no answer. For a watch it is the time until the watch began.";
+    watch_up: Gauge "bulkhead_watch_up" [resource]
+        "Whether the watch of these objects is established.";
+    watch_contact: Gauge "bulkhead_watch_last_contact_timestamp_seconds" [resource]
+        "When the API server was last heard of on this watch. It ends a watch after two minutes, so that more than three are too many.";
+    watch_interruptions: Counter "bulkhead_watch_interruptions_total" [resource]
+        "How often the watch of these objects failed.";
+    events_waiting: Gauge "bulkhead_events_waiting" []
+        "Kubernetes events that wait to be written.";
+    events_dropped: Counter "bulkhead_events_dropped_total" []
+        "Kubernetes events that were dropped because too many waited.";
+    log_lines_dropped: Counter "bulkhead_log_lines_dropped_total" []
+        "Lines of the log that were dropped because nobody read them.";
+    token_expiry: Gauge "bulkhead_token_expiry_timestamp_seconds" []
+        "When the token for the API server expires, if it comes from a file that the operator replaces.";
+
+    process_cpu: Counter "process_cpu_seconds_total" []
+        "Time of the processor that the frontend has used.";
+    process_memory: Gauge "process_resident_memory_bytes" []
+        "Memory of the frontend that is resident.";
+    process_virtual_memory: Gauge "process_virtual_memory_bytes" []
+        "Size of the frontend's address space.";
+    process_descriptors: Gauge "process_open_fds" []
+        "Open file descriptors of the frontend.";
+    process_most_descriptors: Gauge "process_max_fds" []
+        "How many file descriptors the frontend may have open.";
+    process_start: Gauge "process_start_time_seconds" []
+        "When the frontend started.";
+}
+
+impl Metrics {
+    /// All metrics in Prometheus' text format.
+    pub fn text(&self) -> String {
+        text::encode(&self.registry)
+    }
+}
+
+/// This moment as metrics express it, in seconds since 1970.
+pub fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        for Row { name, kind, labels, help } in ROWS {
+            assert!(name.starts_with("bulkhead_") || name.starts_with("process_"), "{name}");
+            assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
+            assert!(*kind != "histogram" || name.ends_with("_seconds"), "{name}");
+            assert!(help.ends_with('.') && help.len() > 20, "{name}");
+            // None per volume, claim or object: their number has no bound.
+            let bounded = [
+                "version", "part", "method", "code", "request", "outcome", "stage", "cause", "kind", "verb",
+                "resource", "pool", "condition",
+            ];
+            assert!(labels.iter().all(|label| bounded.contains(label)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_counter_without_labels_is_there_from_the_start_and_an_unknown_value_is_not() {
+        let metrics = Metrics::new();
+        let text = metrics.text();
+        assert!(
+            text.contains("\nbulkhead_events_dropped_total 0\n")
+                || text.contains("\nbulkhead_events_dropped_total 0.0\n"),
+            "{text}"
+        );
+        assert!(!text.contains("\nbulkhead_token_expiry_timestamp_seconds "), "{text}");
+        metrics.retries.with(["PersistentVolumeClaim", "api"]).inc();
+        let raised = metrics.helper_requests_in_progress.during([]);
+        let text = metrics.text();
+        assert!(
+            text.contains("bulkhead_reconciliation_retries_total{kind=\"PersistentVolumeClaim\",cause=\"api\"} 1"),
+            "{text}"
+        );
+        assert!(text.contains("bulkhead_helper_requests_in_progress 1"), "{text}");
+        drop(raised);
+        assert!(metrics.text().contains("bulkhead_helper_requests_in_progress 0"));
+    }
+}

@@ -1,0 +1,220 @@
+//! Metrics and probes by HTTP, for whoever can reach the address: nothing here changes anything, and nothing is secret.
+//!
+//! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime turns.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::helper::Helper;
+use crate::metrics::process::Process;
+use crate::metrics::{METRICS, TEXT};
+use crate::readiness::{Part, Readiness};
+
+/// How long a client may take, from its connection to the end of the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many clients are served at a time. One more takes the place of the one that has been there longest: clients that
+/// say nothing keep no probe out.
+const CLIENTS: usize = 32;
+
+/// How long the helper may take to answer before it counts as not ready.
+const HELPER_ANSWERS: Duration = Duration::from_secs(2);
+
+/// Where metrics and probes are served: an address and a port, or a port of all addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsAddress {
+    /// Of all, if it is not given.
+    address: Option<std::net::IpAddr>,
+    port: u16,
+}
+
+/// The address cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitoringError {
+    /// It is none.
+    #[error(
+        "invalid address {0:?}: give an IP address and a port, such as 127.0.0.1:9808 or [::1]:9808, or :9808 for all addresses"
+    )]
+    Address(String),
+    /// Nobody can listen there.
+    #[error("cannot listen on {address} for metrics and probes: {error}; is another program using the port?")]
+    Listen {
+        /// The address.
+        address: MetricsAddress,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The files of this process in /proc cannot be opened.
+    #[error("cannot open this process's files in /proc: {0}; without --metrics-address it does without them")]
+    Process(io::Error),
+}
+
+impl std::fmt::Display for MetricsAddress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.address {
+            Some(address) => SocketAddr::new(address, self.port).fmt(formatter),
+            None => write!(formatter, ":{}", self.port),
+        }
+    }
+}
+
+impl FromStr for MetricsAddress {
+    type Err = MonitoringError;
+
+    fn from_str(text: &str) -> Result<Self, MonitoringError> {
+        let parsed = match text.strip_prefix(':') {
+            Some(port) => port.parse().ok().map(|port| Self { address: None, port }),
+            None => text.parse::<SocketAddr>().ok().map(|at| Self { address: Some(at.ip()), port: at.port() }),
+        };
+        parsed.ok_or_else(|| MonitoringError::Address(text.to_owned()))
+    }
+}
+
+/// What is opened before the sandbox, which lets this process open nothing and listen nowhere.
+#[derive(Debug)]
+pub struct Monitoring {
+    listener: TcpListener,
+    process: Process,
+}
+
+impl Monitoring {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// See [`MonitoringError`].
+    pub fn open(at: MetricsAddress) -> Result<Self, MonitoringError> {
+        let listener = match at.address {
+            Some(address) => TcpListener::bind((address, at.port)),
+            // That of IPv6 takes connections by IPv4 as well, unless the machine has no IPv6.
+            None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, at.port))
+                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, at.port))),
+        };
+        let listener = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        let listener = listener.map_err(|error| MonitoringError::Listen { address: at, error })?;
+        let process = Process::open().map_err(MonitoringError::Process)?;
+        Ok(Self { listener, process })
+    }
+
+    /// Serves for as long as it is polled.
+    pub async fn serve(self, helper: Helper, readiness: Readiness) {
+        let listener = match tokio::net::TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => return warn!("metrics and probes are not served: {error}"),
+        };
+        if let Ok(address) = listener.local_addr() {
+            info!(%address, "serving metrics and probes");
+        }
+        let shared = std::sync::Arc::new(Shared { helper, readiness, process: self.process });
+        let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                // The client has gone already, or no descriptor is left.
+                Err(_) => {
+                    sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            clients.retain(|client| !client.is_finished());
+            if clients.len() >= CLIENTS
+                && let Some(oldest) = clients.pop_front()
+            {
+                oldest.abort();
+            }
+            clients.push_back(tokio::spawn(serve_one(stream, std::sync::Arc::clone(&shared))).abort_handle());
+        }
+    }
+}
+
+struct Shared {
+    helper: Helper,
+    readiness: Readiness,
+    process: Process,
+}
+
+async fn serve_one(stream: TcpStream, shared: std::sync::Arc<Shared>) {
+    let service = service_fn(|request| {
+        let shared = std::sync::Arc::clone(&shared);
+        async move { Ok::<_, Infallible>(answer(&request, &shared).await) }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(8192);
+    // A client that does not speak HTTP, or leaves early, is no news.
+    let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+}
+
+async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered\n");
+        refusal.headers_mut().insert(ALLOW, http::HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    match request.uri().path() {
+        "/metrics" => {
+            shared.process.refresh();
+            let mut metrics = text(StatusCode::OK, METRICS.text());
+            metrics.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(TEXT));
+            metrics
+        }
+        "/healthz" => text(StatusCode::OK, "ok\n"),
+        "/readyz" => {
+            look_at_helper(shared).await;
+            let (is_ready, report) = shared.readiness.report();
+            text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report)
+        }
+        _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are served here\n"),
+    }
+}
+
+async fn look_at_helper(shared: &Shared) {
+    let Shared { helper, readiness, .. } = shared;
+    if let Err(away) = helper.check() {
+        return readiness.not_ready(Part::Helper, away);
+    }
+    match timeout(HELPER_ANSWERS, helper.probe()).await {
+        Ok(Ok(())) => readiness.ready(Part::Helper),
+        Ok(Err(error)) => readiness.not_ready(Part::Helper, error),
+        Err(_) => {
+            let seconds = HELPER_ANSWERS.as_secs();
+            readiness.not_ready(Part::Helper, format!("the privileged helper did not answer within {seconds} seconds"));
+        }
+    }
+}
+
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for text in ["127.0.0.1:9808", "[::1]:9808", "0.0.0.0:1", ":9808"] {
+            assert_eq!(text.parse::<MetricsAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "9808", "localhost:9808", "::1:9808:", ":", ":x", "127.0.0.1", "/run/metrics.sock"] {
+            assert!(text.parse::<MetricsAddress>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What has to work before this process is ready, and why it does not yet.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::{info, warn};
+
+use crate::metrics::METRICS;
+
+/// A part that has to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The privileged helper answers.
+    Helper,
+    /// The CSI socket is served.
+    Csi,
+    /// The kubelet has registered the driver.
+    Registration,
+    /// The storage agent has found the API server, itself and its policies.
+    Agent,
+    /// The claims are watched.
+    Claims,
+    /// The storage classes are watched.
+    Classes,
+    /// The PersistentVolumes are watched.
+    PersistentVolumes,
+}
+
+impl Part {
+    /// All that the storage agent adds.
+    pub const OF_AGENT: [Self; 4] = [Self::Agent, Self::Claims, Self::Classes, Self::PersistentVolumes];
+
+    /// The watch of the objects that the API calls `resource`.
+    pub fn watch(resource: &str) -> Option<Self> {
+        match resource {
+            "persistentvolumeclaims" => Some(Self::Claims),
+            "storageclasses" => Some(Self::Classes),
+            "persistentvolumes" => Some(Self::PersistentVolumes),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Helper => "helper",
+            Self::Csi => "csi-socket",
+            Self::Registration => "kubelet-registration",
+            Self::Agent => "agent",
+            Self::Claims => "watch-persistentvolumeclaims",
+            Self::Classes => "watch-storageclasses",
+            Self::PersistentVolumes => "watch-persistentvolumes",
+        }
+    }
+}
+
+/// Which parts are ready. Clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Each part, with the reason why it is not ready.
+    parts: BTreeMap<Part, Option<String>>,
+    was_ready: bool,
+}
+
+impl Readiness {
+    /// `part` works.
+    pub fn ready(&self, part: Part) {
+        self.set(part, None);
+    }
+
+    /// `part` does not work, for this reason. It is also how a part is first mentioned.
+    pub fn not_ready(&self, part: Part, reason: impl Display) {
+        self.set(part, Some(reason.to_string()));
+    }
+
+    /// Whether `part` is needed and does not work.
+    pub fn is_waiting(&self, part: Part) -> bool {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.parts.get(&part).is_some_and(Option::is_some)
+    }
+
+    fn set(&self, part: Part, reason: Option<String>) {
+        METRICS.ready.with([part.name()]).set(if reason.is_none() { 1.0 } else { 0.0 });
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.parts.get(&part) == Some(&reason) {
+            return;
+        }
+        let lost = reason.clone().filter(|_| state.was_ready);
+        state.parts.insert(part, reason);
+        let is_ready = state.parts.values().all(Option::is_none) && state.parts.contains_key(&Part::Csi);
+        match (is_ready, lost) {
+            (true, _) if !state.was_ready => info!("ready"),
+            (false, Some(reason)) => warn!(part = part.name(), "not ready: {reason}"),
+            _ => {}
+        }
+        state.was_ready = is_ready;
+    }
+
+    /// Whether all parts are ready, and a line about each, as the API server's own /readyz writes them.
+    pub fn report(&self) -> (bool, String) {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        for (part, reason) in &state.parts {
+            match reason {
+                None => text += &format!("[+]{} ok\n", part.name()),
+                Some(reason) => text += &format!("[-]{} not ready: {reason}\n", part.name()),
+            }
+        }
+        text += if state.was_ready { "ready\n" } else { "not ready\n" };
+        (state.was_ready, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_ready_when_all_parts_are_and_says_which_one_is_not() {
+        let readiness = Readiness::default();
+        assert!(!readiness.report().0, "nothing works before it has begun");
+        readiness.ready(Part::Helper);
+        readiness.not_ready(Part::Registration, "the kubelet has not called");
+        readiness.ready(Part::Csi);
+        let (is_ready, text) = readiness.report();
+        assert_eq!(
+            (is_ready, text.as_str()),
+            (
+                false,
+                "[+]helper ok\n[+]csi-socket ok\n[-]kubelet-registration not ready: the kubelet has not called\nnot ready\n"
+            )
+        );
+        readiness.ready(Part::Registration);
+        assert!(readiness.report().0 && readiness.report().1.ends_with("ok\nready\n"));
+        readiness.not_ready(Part::Helper, "it is away");
+        assert!(!readiness.report().0 && readiness.report().1.contains("[-]helper not ready: it is away\n"));
+    }
+}

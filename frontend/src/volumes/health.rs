@@ -1,0 +1,145 @@
+//! A look at all pools from time to time: what nobody asks about must not stay unknown for long.
+//!
+//! The helper's audit log has a line for each request, so volumes are not looked at one by one: a kubelet measures those in
+//! use every minute, and what it is told is remembered here.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bulkhead_protocol::{PoolName, PoolStatus, Usage, VolumeId};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::debug;
+
+use super::conditions::Health;
+use super::pool_condition::PoolCondition;
+use super::{Fault, Volumes};
+use crate::metrics::METRICS;
+
+/// The longest pause between two looks. What is noticed meanwhile is looked into at once.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// The shortest pause.
+const SHORTEST: Duration = Duration::from_millis(200);
+
+/// How long what was measured is remembered.
+const REMEMBERED: Duration = Duration::from_secs(600);
+
+/// What was last measured of each volume in use. Clones are the same.
+#[derive(Clone, Default)]
+pub struct Measurements(Arc<Mutex<HashMap<VolumeId, (Instant, Usage)>>>);
+
+impl Measurements {
+    /// Remembers what was measured.
+    pub fn note(&self, volume: &VolumeId, usage: &Usage) {
+        self.with(|known| known.insert(volume.clone(), (Instant::now(), usage.clone())));
+    }
+
+    /// What was last measured of `volume`.
+    pub fn last(&self, volume: &VolumeId) -> Option<Usage> {
+        self.with(|known| known.get(volume).map(|(_, usage)| usage.clone()))
+    }
+
+    /// The volume is no longer in use.
+    pub fn forget(&self, volume: &VolumeId) {
+        self.with(|known| known.remove(volume));
+    }
+
+    /// The bytes that the volumes of each pool use.
+    fn used(&self) -> BTreeMap<PoolName, u64> {
+        self.with(|known| {
+            known.retain(|_, (at, _)| at.elapsed() < REMEMBERED);
+            let mut used = BTreeMap::new();
+            for (_, usage) in known.values() {
+                *used.entry(usage.pool.clone()).or_insert(0) += usage.used_bytes.unwrap_or(0);
+            }
+            used
+        })
+    }
+
+    fn with<T>(&self, access: impl FnOnce(&mut HashMap<VolumeId, (Instant, Usage)>) -> T) -> T {
+        access(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Volumes {
+    /// What is wrong now, and what will be.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.conditions.subscribe()
+    }
+
+    /// Looks at all pools for as long as it is polled.
+    pub async fn watch_health(&self) {
+        let mut health = self.health();
+        loop {
+            let begun = Instant::now();
+            match self.look_at_pools().await {
+                Ok(()) => METRICS.inspections.with([]).observe(begun.elapsed().as_secs_f64()),
+                // What was known stays as it was.
+                Err(fault) => debug!("the pools cannot be looked at: {fault}"),
+            }
+            health.mark_unchanged();
+            sleep(SHORTEST).await;
+            // Whether something has changed or it is time, another look.
+            let _ = timeout(PERIOD, health.changed()).await;
+        }
+    }
+
+    async fn look_at_pools(&self) -> Result<(), Fault> {
+        let welcome = self.helper.welcome().await?;
+        let mut pools = BTreeMap::new();
+        for pool in welcome.pools.as_slice() {
+            let status = match self.pool_status(&pool.name).await {
+                Ok(status) => Some(status),
+                Err(fault) if PoolCondition::of_fault(&fault).is_some() => None,
+                Err(fault) => return Err(fault),
+            };
+            pools.insert(pool.name.clone(), status);
+        }
+        self.conditions.forget_recovered();
+        for pool in pools.keys() {
+            self.fail_volumes_of(pool).await?;
+        }
+        self.publish_figures(&pools);
+        Ok(())
+    }
+
+    /// If `pool` has failed, its volumes have failed as well. No others are made in it meanwhile.
+    async fn fail_volumes_of(&self, pool: &PoolName) -> Result<(), Fault> {
+        let health = self.health().borrow().clone();
+        let Some(failure) = health.failure_of(pool) else { return Ok(()) };
+        if health.volumes.values().any(|abnormal| abnormal.is_of_failed(pool)) {
+            return Ok(());
+        }
+        let volumes = self.list_all().await?.into_iter().filter(|listed| listed.pool == *pool);
+        let volumes = volumes.map(|listed| listed.volume).collect();
+        self.conditions.fail_volumes(pool, &failure.text, volumes);
+        Ok(())
+    }
+
+    fn publish_figures(&self, pools: &BTreeMap<PoolName, Option<PoolStatus>>) {
+        for gauge in [
+            &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
+            &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying, &METRICS.pool_abnormal,
+        ] {
+            // A pool that is no longer there has no figures.
+            gauge.clear();
+        }
+        let (health, used) = (self.health().borrow().clone(), self.measurements.used());
+        for (pool, status) in pools {
+            let name = [pool.as_str()];
+            let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool == *pool).count();
+            METRICS.pool_abnormal.with(name).set(abnormal as f64);
+            METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
+            if let Some(status) = status {
+                METRICS.pool_size.with(name).set(status.total as f64);
+                METRICS.pool_available.with(name).set(status.available as f64);
+                METRICS.pool_largest_volume.with(name).set(status.largest_volume as f64);
+                METRICS.pool_promised.with(name).set(status.promised as f64);
+                METRICS.pool_volumes.with(name).set(status.volumes.into());
+                METRICS.pool_emptying.with(name).set(status.emptying.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Pools and volumes that fail: what the kubelet, the operator and the owner of a claim learn of it, once, and that it is
+//! over.
+
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod fake;
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod mock_api;
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::http::Method;
+use bulkhead_frontend::csi::Plugin;
+use bulkhead_frontend::helper::Helper;
+use bulkhead_frontend::kubernetes::{Access, Agent, View};
+use bulkhead_frontend::metrics::METRICS;
+use bulkhead_frontend::proto::csi::node_server::Node;
+use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse};
+use bulkhead_frontend::readiness::Readiness;
+use bulkhead_frontend::server::Shutdown;
+use bulkhead_frontend::volumes::Volumes;
+use bulkhead_protocol::{
+    Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request, Text, UpTo,
+    Usage, VolumeKind, VolumeSpec,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tonic::{Code, Request as Call};
+
+use fake::{Act, FakeHelper, done, failure};
+use mock_api::MockApi;
+
+const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
+const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111/mount";
+const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written";
+
+/// What the helper says now.
+#[derive(Default)]
+struct Said {
+    conditions: Vec<&'static str>,
+    usage: Option<ErrorKind>,
+}
+
+fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
+    let said = Arc::clone(said);
+    let size = Bytes::try_from(1 << 30).unwrap();
+    FakeHelper::start(move |request| match request {
+        Request::PoolStatus { .. } => {
+            let conditions: Vec<Text> = said.lock().unwrap().conditions.iter().map(|text| Text::new(*text)).collect();
+            Act::Answer(Ok(Reply::Pool(PoolStatus {
+                quota: QuotaMode::Enforced,
+                total: 1 << 40,
+                available: 1 << 39,
+                largest_volume: 1 << 38,
+                promised: 1 << 30,
+                volumes: 1,
+                emptying: 0,
+                conditions: conditions.try_into().unwrap(),
+            })))
+        }
+        Request::List { after, .. } => {
+            let volume = VOLUME.parse().unwrap();
+            let listed = Listed { volume, pool: "default".parse().unwrap(), size, block: false, targets: 1 };
+            let page = if after.is_none() { vec![listed] } else { Vec::new() };
+            Act::Answer(Ok(Reply::Volumes(UpTo::try_from(page).unwrap())))
+        }
+        Request::Usage { .. } => match said.lock().unwrap().usage {
+            Some(kind) => failure(kind),
+            None => {
+                let kind = VolumeKind::Directory {
+                    inodes: Inodes::try_from(1024).unwrap(),
+                    mode: DirectoryMode::try_from(0o755).unwrap(),
+                };
+                Act::Answer(Ok(Reply::Usage(Usage {
+                    pool: "default".parse().unwrap(),
+                    spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) },
+                    used_bytes: Some(4096),
+                    available_bytes: Some(8192),
+                    used_inodes: Some(1),
+                    targets: 1,
+                    condition: Text::default(),
+                })))
+            }
+        },
+        _ => done(),
+    })
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what} did not happen");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn persistent_volume() -> Value {
+    let here = json!({ "key": "bulkhead.csi.local/node", "operator": "In", "values": ["node-1"] });
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": { "name": VOLUME, "uid": "pv-uid", "resourceVersion": "20",
+                      "labels": { "bulkhead.csi.local/node": "node-1" },
+                      "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"] },
+        "spec": { "persistentVolumeReclaimPolicy": "Delete",
+                  "claimRef": { "namespace": "shop", "name": "data", "uid": "claim-uid" },
+                  "csi": { "driver": "bulkhead.csi.local", "volumeHandle": VOLUME },
+                  "nodeAffinity": { "required": { "nodeSelectorTerms": [{ "matchExpressions": [here] }] } } },
+        "status": { "phase": "Bound" },
+    })
+}
+
+/// The events with this reason, by the kind of what they are about.
+fn events(api: &MockApi, reason: &str) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let seen = api.seen(&Method::POST, "/events");
+    let of_reason = seen.iter().filter(|seen| seen.body["reason"] == reason);
+    of_reason.map(|seen| (text(&seen.body["regarding"]["kind"]), text(&seen.body["note"]))).collect()
+}
+
+#[tokio::test]
+async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let helper = helper(&said);
+    let api = MockApi::start(helper.directory(), Vec::new(), |_, _| None).await;
+    api.put_volume(&persistent_volume());
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let agent = Agent {
+        access: Access::Kubeconfig(api.kubeconfig()),
+        namespace: Some("bulkhead-system".to_owned()),
+        driver: "bulkhead.csi.local".parse().unwrap(),
+        node: "node-1".to_owned(),
+        volumes: volumes.clone(),
+        view: View::of_agent(),
+        readiness: Readiness::default(),
+    };
+    tokio::spawn(agent.run(Shutdown::default()));
+    let watched = volumes.clone();
+    tokio::spawn(async move { watched.watch_health().await });
+    until("a look", || METRICS.text().contains("bulkhead_pool_volumes{pool=\"default\"} 1")).await;
+
+    said.lock().unwrap().conditions = vec![SHUT_DOWN];
+    // Whoever asks first notices it; otherwise the next look does.
+    volumes.room(&"default".parse().unwrap()).await.unwrap();
+    until("an event on the claim", || !events(&api, "VolumeConditionAbnormal").is_empty()).await;
+    until("an event on the node", || !events(&api, "PoolConditionAbnormal").is_empty()).await;
+    until("the metric", || METRICS.text().contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1")).await;
+    let condition = "bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"}";
+    assert!(METRICS.text().contains(&format!("{condition} 1")));
+    for _ in 0..3 {
+        volumes.room(&"default".parse().unwrap()).await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(events(&api, "VolumeConditionAbnormal"), [("PersistentVolumeClaim".to_owned(), SHUT_DOWN.to_owned())]);
+    let on_node = events(&api, "PoolConditionAbnormal");
+    assert_eq!(on_node, [("Node".to_owned(), format!("pool default: {SHUT_DOWN}"))], "once");
+
+    said.lock().unwrap().conditions.clear();
+    volumes.room(&"default".parse().unwrap()).await.unwrap();
+    until("the volume's recovery", || events(&api, "VolumeConditionNormal").len() == 1).await;
+    until("the pool's recovery", || events(&api, "PoolConditionNormal").len() == 1).await;
+    until("the metric", || METRICS.text().contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 0")).await;
+    assert!(METRICS.text().contains(&format!("{condition} 0")));
+}
+
+async fn stats(plugin: &Plugin) -> Result<NodeGetVolumeStatsResponse, Code> {
+    let (volume_id, volume_path) = (VOLUME.to_owned(), MOUNT.to_owned());
+    let request = NodeGetVolumeStatsRequest { volume_id, volume_path, ..NodeGetVolumeStatsRequest::default() };
+    let answer = plugin.node_get_volume_stats(Call::new(request)).await;
+    answer.map(tonic::Response::into_inner).map_err(|status| status.code())
+}
+
+#[tokio::test]
+async fn a_volume_that_cannot_be_measured_any_more_is_abnormal_and_no_error() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let helper = helper(&said);
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let plugin = Plugin::new("bulkhead.csi.local".parse().unwrap(), "node-1".to_owned(), volumes.clone());
+    let before = stats(&plugin).await.unwrap();
+    assert!(!before.volume_condition.unwrap().abnormal);
+    for kind in [ErrorKind::Io(5), ErrorKind::Io(30), ErrorKind::PoolBroken] {
+        said.lock().unwrap().usage = Some(kind);
+        let answer = stats(&plugin).await.unwrap();
+        let condition = answer.volume_condition.unwrap();
+        assert!(condition.abnormal && !condition.message.is_empty(), "{kind:?}");
+        // A kubelet makes nothing of an answer without any usage.
+        assert_eq!(answer.usage, before.usage);
+        assert_eq!(volumes.health().borrow().volumes.len(), 1);
+        said.lock().unwrap().usage = None;
+        assert!(!stats(&plugin).await.unwrap().volume_condition.unwrap().abnormal);
+        assert!(volumes.health().borrow().volumes.is_empty());
+    }
+    // What is wrong with the request is no condition of the volume.
+    said.lock().unwrap().usage = Some(ErrorKind::NotFound);
+    assert_eq!(stats(&plugin).await.unwrap_err(), Code::NotFound);
+    said.lock().unwrap().usage = Some(ErrorKind::Busy);
+    assert_eq!(stats(&plugin).await.unwrap_err(), Code::Aborted);
+}

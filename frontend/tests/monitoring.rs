@@ -1,0 +1,186 @@
+//! Metrics and probes of the program itself, as a kubelet and Prometheus see them.
+
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod fake;
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod mock_api;
+#[allow(dead_code, reason = "each suite uses a part of it")]
+mod program;
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
+use bulkhead_frontend::proto::registration::RegistrationStatus;
+use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
+use bulkhead_protocol::{Reply, Request, Socket};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use fake::{Act, FakeHelper, creation, done, no_volumes, size};
+use mock_api::{Fault, MockApi};
+use program::{Frontend, channel};
+
+/// A helper, not started, that hands over two sockets, and where these are.
+fn helper() -> (FakeHelper, PathBuf, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let (csi, registration) = (directory.path().join("csi.sock"), directory.path().join("reg.sock"));
+    let sockets = [UnixListener::bind(&csi).unwrap(), UnixListener::bind(&registration).unwrap()];
+    let fake = FakeHelper::stopped(move |request| match request {
+        Request::Listen { socket } => {
+            // It lives as long as the helper does.
+            let _ = &directory;
+            let socket = &sockets[usize::from(*socket == Socket::Registration)];
+            Act::Attach(Ok(Reply::Listening), vec![socket.try_clone().unwrap().into()])
+        }
+        Request::List { .. } => no_volumes(),
+        Request::Create { .. } => size(1 << 30),
+        Request::PoolStatus { .. } => fake::roomy(),
+        _ => done(),
+    });
+    (fake, csi, registration)
+}
+
+/// What a path answers: its status and its body.
+async fn get(address: &str, path: &str) -> (u16, String) {
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
+}
+
+async fn ask(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Where the frontend serves them, as it logs.
+async fn address(frontend: &Frontend) -> String {
+    frontend.says("serving metrics and probes address=").await;
+    let log = frontend.log();
+    log.split("serving metrics and probes address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned()
+}
+
+/// Waits until /readyz answers with this status, and until its report has this part.
+async fn readyz(address: &str, status: u16, part: &str) {
+    let begun = Instant::now();
+    loop {
+        let found = get(address, "/readyz").await;
+        if found.0 == status && found.1.contains(part) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(40), "not {status} with {part:?}: {found:?}");
+        assert_eq!(get(address, "/healthz").await, (200, "ok\n".to_owned()), "it lives all the time");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn it_is_ready_only_while_helper_kubelet_and_api_server_are_there_and_says_what_is_missing() {
+    let (mut fake, _, registration) = helper();
+    let is_away = Arc::new(AtomicBool::new(true));
+    let refusing = Arc::clone(&is_away);
+    let api = MockApi::start(fake.directory(), Vec::new(), move |_, _| {
+        let status = json!({ "kind": "Status", "status": "Failure", "code": 503, "message": "starting up" });
+        refusing.load(Ordering::Relaxed).then_some(Fault::Refuse(503, status))
+    })
+    .await;
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let options = ["--kubeconfig", &kubeconfig, "--namespace", "storage", "--metrics-address", "127.0.0.1:0"];
+    let frontend = Frontend::start(&fake, &options);
+    let address = address(&frontend).await;
+    // It waits for its helper, and neither ends nor hides why.
+    readyz(&address, 503, "[-]helper not ready: cannot connect to the privileged helper").await;
+    fake.run();
+    readyz(&address, 503, "[+]helper ok\n[+]csi-socket ok\n").await;
+    readyz(&address, 503, "[-]agent not ready: reviewing the agent's own token failed at the API server: starting up")
+        .await;
+    is_away.store(false, Ordering::Relaxed);
+    readyz(&address, 503, "[+]watch-persistentvolumeclaims ok\n").await;
+    readyz(&address, 503, "[-]kubelet-registration not ready: the kubelet has not registered the driver yet").await;
+    let mut kubelet = RegistrationClient::new(channel(&registration).await);
+    let approval = RegistrationStatus { plugin_registered: true, error: String::new() };
+    kubelet.notify_registration_status(approval).await.unwrap();
+    readyz(&address, 200, "[+]kubelet-registration ok\n").await;
+    frontend.says(" ready").await;
+
+    fake.kill().await;
+    readyz(&address, 503, "[-]helper not ready: ").await;
+    fake.run();
+    readyz(&address, 200, "\nready\n").await;
+    is_away.store(true, Ordering::Relaxed);
+    api.expire();
+    readyz(&address, 503, "[-]watch-persistentvolumeclaims not ready: ").await;
+    is_away.store(false, Ordering::Relaxed);
+    readyz(&address, 200, "\nready\n").await;
+    let refusal = RegistrationStatus { plugin_registered: false, error: "not today".to_owned() };
+    kubelet.notify_registration_status(refusal).await.unwrap();
+    readyz(
+        &address,
+        503,
+        "[-]kubelet-registration not ready: the kubelet rejected the driver and will retry: not today",
+    )
+    .await;
+}
+
+/// The helper keeps the registration socket, so that the kubelet does not notice that a frontend is replaced.
+#[tokio::test]
+async fn a_frontend_that_takes_the_place_of_another_learns_that_it_is_registered() {
+    let (mut fake, ..) = helper();
+    fake.run();
+    let api = MockApi::start(fake.directory(), Vec::new(), |_, _| None).await;
+    api.register();
+    let kubeconfig = api.kubeconfig().display().to_string();
+    let options = ["--kubeconfig", &kubeconfig, "--namespace", "storage", "--metrics-address", "127.0.0.1:0"];
+    let frontend = Frontend::start(&fake, &options);
+    readyz(&address(&frontend).await, 200, "[+]kubelet-registration ok\n").await;
+}
+
+#[tokio::test]
+async fn metrics_are_served_and_nothing_else() {
+    let (mut fake, csi, _) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    // Nobody but the API server could say whether the kubelet knows the driver already.
+    readyz(&address, 200, "[+]kubelet-registration ok\n").await;
+    let mut controller = ControllerClient::new(channel(&csi).await);
+    controller.create_volume(creation("pvc-1")).await.unwrap();
+    let (status, metrics) = get(&address, "/metrics").await;
+    assert_eq!(status, 200);
+    for expected in [
+        "\nbulkhead_csi_call_duration_seconds_count{method=\"CreateVolume\",code=\"OK\"} 1\n",
+        "\nbulkhead_helper_request_duration_seconds_count{request=\"create\",outcome=\"ok\"} 1\n",
+        "\nbulkhead_build_info{version=\"",
+        "\nbulkhead_ready{part=\"helper\"} 1",
+        "\n# TYPE process_cpu_seconds_total counter\n",
+        "\nprocess_open_fds ",
+    ] {
+        assert!(metrics.contains(expected), "{expected:?}: {metrics}");
+    }
+    assert!(!metrics.contains("pvc-1"), "{metrics}");
+    assert_eq!(get(&address, "/").await.0, 404);
+    assert_eq!(ask(&address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.0, 405);
+    // Clients that say nothing keep no probe out.
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    assert_eq!(get(&address, "/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_said_at_once() {
+    let (fake, ..) = helper();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let mut frontend = Frontend::start(&fake, &["--metrics-address", &at]);
+    assert_eq!(frontend.ended().await.code(), Some(1));
+    assert!(frontend.log().contains(&format!("cannot listen on {at} for metrics and probes")), "{}", frontend.log());
+}

@@ -1,0 +1,87 @@
+//! The program itself, in front of a scripted helper.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::TokioIo;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use crate::fake::FakeHelper;
+
+/// The running program.
+pub struct Frontend {
+    pub child: Child,
+    log: PathBuf,
+}
+
+impl Frontend {
+    pub fn start(fake: &FakeHelper, options: &[&str]) -> Self {
+        let log = fake.directory().join("log");
+        let child = Command::new(env!("CARGO_BIN_EXE_bulkhead-frontend"))
+            .arg("--helper-socket")
+            .arg(fake.path())
+            .args(["--node-id", "node-1"])
+            .args(options)
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until its log contains `part`.
+    pub async fn says(&self, part: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(part) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "the log does not contain {part:?}: {}", self.log());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// Waits for its exit.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(30), "it does not end: {}", self.log());
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Frontend {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Connects as soon as a process listens at `path`.
+pub async fn channel(path: &Path) -> Channel {
+    let path = path.to_owned();
+    let begun = Instant::now();
+    while UnixStream::connect(&path).await.is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "nobody listens at {}", path.display());
+        sleep(Duration::from_millis(10)).await;
+    }
+    let connect = service_fn(move |_| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
+}

@@ -1,0 +1,43 @@
+//! What a frontend answers by HTTP: its metrics and its probes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::stand::Stand;
+
+/// The flags that let a frontend serve them at a port of its choice.
+pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
+
+/// How a frontend logs where it serves them.
+const SERVING: &str = "serving metrics and probes address=";
+
+/// What the latest frontend of `stand` answers to a request for `path`: the status and the body.
+///
+/// # Errors
+/// When it does not answer.
+pub fn get(stand: &Stand, path: &str) -> Result<(u16, String)> {
+    let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
+    let (_, rest) = log.rsplit_once(SERVING).context("the frontend does not say where it serves metrics")?;
+    let address = rest.split_whitespace().next().context("an address")?;
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("an answer by HTTP: {answer}"))?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    Ok((status.with_context(|| format!("a status: {head}"))?, body.to_owned()))
+}
+
+/// Checks that /readyz answers with this status, and that its report has this part.
+///
+/// # Errors
+/// When it does not.
+pub fn check_ready(stand: &Stand, status: u16, part: &str) -> Result<()> {
+    let (found, report) = get(stand, "/readyz")?;
+    ensure!(found == status && report.contains(part), "status {found}, not {status} with {part:?}: {report}");
+    Ok(())
+}
