@@ -1,4 +1,4 @@
-//! helm, which checks the chart: built once from its Go module, into a cache of the user's.
+//! Programs that check what is deployed: each built once from its Go module, into a cache of the user's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,31 +12,78 @@ use crate::process::run;
 use crate::progress::timed;
 use crate::workspace::Workspace;
 
-/// Names the program to the suite that checks the chart.
-pub const PROGRAM: &str = "BULKHEAD_HELM";
+/// A program and where it comes from.
+pub struct GoTool {
+    /// Its name.
+    name: &'static str,
+    /// The variable that names the program to a suite.
+    pub variable: &'static str,
+    /// Our module that pins its version.
+    pinned_in: &'static str,
+    /// The module that has it.
+    module: &'static str,
+    /// The package in that module.
+    package: &'static str,
+}
 
-/// The module's line with helm's version.
-const MODULE: &str = "helm.sh/helm/v3 ";
+/// helm, which checks the chart.
+pub const HELM: GoTool = GoTool {
+    name: "helm",
+    variable: "BULKHEAD_HELM",
+    pinned_in: "tests/helm",
+    module: "helm.sh/helm/v3",
+    package: "helm.sh/helm/v3/cmd/helm",
+};
 
-/// Builds the program unless it is in the cache, and returns where it is.
-pub fn provide(workspace: &Workspace) -> Result<PathBuf> {
-    let source = workspace.root.join("tests/helm");
-    let module = fs::read_to_string(source.join("go.mod")).context("read helm's Go module")?;
-    let mut versions = module.lines().filter_map(|line| line.trim().strip_prefix(MODULE));
-    let version = versions.next().and_then(|rest| rest.split(' ').next()).context("the module requires no helm")?;
-    let cache = cache::directory("helm")?;
-    fs::create_dir_all(&cache)?;
-    let program = cache.join(format!("helm-{version}"));
-    let _lock = lock(&cache, version)?;
-    if program.exists() {
-        return Ok(program);
+/// promtool, which checks metrics and alerts.
+pub const PROMTOOL: GoTool = GoTool {
+    name: "promtool",
+    variable: "BULKHEAD_PROMTOOL",
+    pinned_in: "tests/promtool",
+    module: "github.com/prometheus/prometheus",
+    package: "github.com/prometheus/prometheus/cmd/promtool",
+};
+
+impl GoTool {
+    /// Builds the program unless it is in the cache, and returns where it is.
+    pub fn provide(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let Self { name, module, .. } = self;
+        let source = workspace.root.join(self.pinned_in);
+        let text =
+            fs::read_to_string(source.join("go.mod")).with_context(|| format!("read the Go module of {name}"))?;
+        let version = version(&text, module).with_context(|| format!("{} does not pin {module}", self.pinned_in))?;
+        let cache = cache::directory(name)?;
+        fs::create_dir_all(&cache)?;
+        let program = cache.join(format!("{name}-{version}"));
+        let _lock = lock(&cache, version)?;
+        if program.exists() {
+            return Ok(program);
+        }
+        // Only a complete program gets its final name.
+        let unfinished = program.with_extension("unfinished");
+        let mut build = go(&cache)?;
+        build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]).arg(&unfinished);
+        build.arg(self.package).current_dir(&source);
+        timed(format_args!("building {name} {version} once: some minutes"), || run(&mut build))?;
+        fs::rename(&unfinished, &program).with_context(|| format!("install {}", program.display()))?;
+        Ok(program)
     }
-    // Only a complete program gets its final name.
-    let unfinished = program.with_extension("unfinished");
-    let mut build = go(&cache)?;
-    build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]).arg(&unfinished);
-    build.arg("helm.sh/helm/v3/cmd/helm").current_dir(&source);
-    timed(format_args!("building helm {version} once: a few minutes"), || run(&mut build))?;
-    fs::rename(&unfinished, &program).with_context(|| format!("install {}", program.display()))?;
-    Ok(program)
+}
+
+/// The version of `module` that a Go module requires.
+fn version<'a>(text: &'a str, module: &str) -> Option<&'a str> {
+    let mut required = text.lines().filter_map(|line| line.trim().strip_prefix(module)?.strip_prefix(' '));
+    required.next()?.split(' ').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::version;
+
+    #[test]
+    fn a_module_says_which_version_it_requires() {
+        let text = "require (\n\texample.org/a/b v1.0.0\n\texample.org/a v2.0.0 // indirect\n)\n";
+        assert_eq!(version(text, "example.org/a"), Some("v2.0.0"));
+        assert_eq!(version(text, "example.org"), None);
+    }
 }

@@ -6,7 +6,7 @@ mod cargo_tool;
 mod commands;
 mod directory;
 mod go;
-mod helm;
+mod go_tool;
 mod image;
 mod kubernetes;
 mod node;

@@ -31,9 +31,38 @@ pub fn page() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
 
     use super::*;
+
+    fn deployed(file: &str) -> String {
+        fs::read_to_string(format!("{}/../deploy/monitoring/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+    }
+
+    #[test]
+    fn alerts_and_panels_are_about_metrics_that_exist_and_labels_that_these_have() {
+        for file in ["rules.yaml", "dashboard.json"] {
+            let text = deployed(file);
+            let words: BTreeSet<_> =
+                text.split(|character: char| !character.is_ascii_alphanumeric() && character != '_').collect();
+            let named: Vec<_> = words.iter().filter(|word| word.starts_with("bulkhead_")).collect();
+            assert!(named.len() > 5, "{file}");
+            for name in named {
+                let plain =
+                    ["_bucket", "_count", "_sum"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
+                assert!(ROWS.iter().any(|row| row.name == plain), "{file}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_operators_rules_are_those_of_the_rule_file() {
+        let operators = deployed("prometheusrule.yaml");
+        let (_, rules) = operators.split_once("\nspec:\n").unwrap();
+        let plain: Vec<_> = rules.lines().map(|line| line.strip_prefix("  ").unwrap()).collect();
+        assert_eq!(plain, deployed("rules.yaml").lines().collect::<Vec<_>>());
+    }
 
     #[test]
     fn the_page_in_the_documentation_is_this_one() {

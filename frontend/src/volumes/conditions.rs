@@ -196,7 +196,7 @@ mod tests {
         let mut abnormal = || health.borrow_and_update().volumes.keys().cloned().collect::<Vec<_>>();
         let measured = |abnormal| Condition { abnormal, message: "text".to_owned() };
         conditions.note_volume(&one, &pool, &measured(true));
-        assert_eq!(abnormal(), [one.clone()]);
+        assert_eq!(abnormal(), std::slice::from_ref(&one));
         conditions.note_volume(&one, &pool, &measured(true));
         assert!(!conditions.subscribe().has_changed().unwrap());
         conditions.note_volume(&one, &pool, &measured(false));

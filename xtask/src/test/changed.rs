@@ -49,6 +49,7 @@ const RULES: &[Rule] = &[
     rule("deploy/images/", XTASK, &[Unit, Node]),
     // `--all` checks the chart.
     rule("deploy/helm/", XTASK, &[Unit, Kubernetes]),
+    rule("deploy/monitoring/", FRONTEND, &[Unit, Kubernetes]),
     rule("deploy/kubernetes/", ALL, &[Kubernetes, Node]),
     rule("deploy/seccomp/", ALL, &[Systemd]),
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
@@ -72,6 +73,7 @@ const RULES: &[Rule] = &[
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
     rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
+    rule("tests/promtool/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use super::count::Count;
 use super::step::Step;
 use super::transcript::Transcript;
-use crate::helm;
+use crate::go_tool::{HELM, PROMTOOL};
 use crate::kubernetes;
 use crate::node;
 use crate::packages;
@@ -49,7 +49,9 @@ impl Suites<'_> {
                 let mut suite = command("sh");
                 suite.env(kubernetes::ASSETS, assets);
                 if self.long {
-                    suite.env(helm::PROGRAM, helm::provide(self.workspace)?);
+                    for tool in [HELM, PROMTOOL] {
+                        suite.env(tool.variable, tool.provide(self.workspace)?);
+                    }
                 }
                 self.on_host(CLUSTER, &mut suite, transcript)
             }

@@ -9,6 +9,7 @@ mod fallback;
 mod immediate;
 mod interrupted;
 mod manifests;
+mod monitoring;
 mod no_room;
 mod nodes;
 mod operator;
@@ -34,6 +35,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         operator::cases(),
         plugin::cases(),
         requests::cases(),
+        monitoring::cases(),
         capacity::cases(),
         resize::cases(),
         no_room::cases(),

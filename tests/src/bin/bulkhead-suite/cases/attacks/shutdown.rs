@@ -63,7 +63,7 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(stand: &mut Stand) -> Resul
         let metrics = metrics(stand)?;
         ensure!(metrics.contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1"), "{metrics}");
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"} 1"), "{metrics}");
-        let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
+        let log = fs::read_to_string(stand.logs().join("frontend.log"))?;
         ensure!(log.contains("the volume is abnormal: the pool's filesystem has shut down"), "{log}");
         ensure!(log.contains(&id), "{log}");
         Ok(())

@@ -1,0 +1,64 @@
+//! Metrics of a running agent, and what deploy/monitoring makes of them, as Prometheus' own tool reads them.
+
+use std::fs::{self, File};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::commands::Printed;
+use bulkhead_tests::monitoring;
+
+cases! {
+    on Cluster;
+    an_agents_work_is_in_its_metrics,
+    promtool_finds_no_fault_with_metrics_and_alerts: Long,
+}
+
+/// Metrics that a volume's way from a claim leaves.
+const LEFT: [&str; 5] = [
+    "bulkhead_provisioning_duration_seconds_count{stage=\"made\"}",
+    "bulkhead_provisioning_duration_seconds_count{stage=\"acknowledged\"}",
+    "bulkhead_api_request_duration_seconds_count{verb=\"create\",resource=\"persistentvolumes\",code=\"201\"}",
+    "bulkhead_watch_up{resource=\"persistentvolumeclaims\"}",
+    "bulkhead_pool_size_bytes{pool=\"default\"}",
+];
+
+fn metrics(cluster: &Cluster) -> Result<String> {
+    let (status, text) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+    ensure!(status == 200, "status {status}");
+    Ok(text)
+}
+
+fn an_agents_work_is_in_its_metrics(cluster: &mut Cluster) -> Result<()> {
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.bound("data")?;
+    cluster.access.wait(cluster.patience(), "the metrics of a volume", || {
+        let text = metrics(cluster)?;
+        for name in LEFT {
+            let value =
+                text.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("{name}: {text}"))?;
+            ensure!(value.trim().parse::<f64>()? >= 1.0, "{name} is {value}");
+        }
+        ensure!(text.contains("bulkhead_token_expiry_timestamp_seconds 1"), "the token's end: {text}");
+        Ok(())
+    })
+}
+
+fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Result<()> {
+    let program =
+        std::env::var_os("BULKHEAD_PROMTOOL").context("$BULKHEAD_PROMTOOL does not name promtool's program")?;
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.bound("data")?;
+    let scratch = tempfile::NamedTempFile::new()?;
+    fs::write(scratch.path(), metrics(cluster)?)?;
+    // `Printed` gives no input.
+    let checked = Command::new(&program).args(["check", "metrics"]).stdin(File::open(scratch.path())?).output()?;
+    let faults = String::from_utf8_lossy(&checked.stdout) + String::from_utf8_lossy(&checked.stderr);
+    ensure!(checked.status.success() && faults.is_empty(), "{faults}");
+    let rules = format!("{}/../deploy/monitoring/rules.yaml", env!("CARGO_MANIFEST_DIR"));
+    let checked = Printed::by(Command::new(&program).args(["check", "rules", "--lint-fatal", &rules]))?.succeeded()?;
+    ensure!(checked.contains("SUCCESS: 11 rules found"), "{checked}");
+    Ok(())
+}
