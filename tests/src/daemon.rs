@@ -66,6 +66,15 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
 
+    /// Waits until what it has written passes `check`: a line is written by a thread of its own, a moment after
+    /// the call it is about was answered.
+    ///
+    /// # Errors
+    /// The last error of `check`.
+    pub fn check_log(&self, mut check: impl FnMut(&str) -> Result<()>) -> Result<()> {
+        crate::wait::until(Duration::from_secs(10), || check(&self.log()?))
+    }
+
     /// Refuses to go on if it has ended.
     ///
     /// # Errors

@@ -78,10 +78,9 @@ fn the_kubelet_sees_nothing_of_restarts(stand: &mut Stand) -> Result<()> {
 
 fn a_refusal_is_logged_and_asked_again(stand: &mut Stand) -> Result<()> {
     notify(stand, false, "a plugin of that name is registered already")?;
-    let limit = stand.patience(Duration::from_secs(5));
     let frontend = stand.running_frontend()?;
-    wait::until(limit, || {
-        ensure!(frontend.log()?.contains("a plugin of that name is registered already"), "the log is silent");
+    frontend.check_log(|log| {
+        ensure!(log.contains("a plugin of that name is registered already"), "the log is silent");
         Ok(())
     })?;
     frontend.check_alive()?;

@@ -191,6 +191,8 @@ fn a_filter_that_only_logs_is_a_condition_of_every_pool(stand: &mut Stand) -> Re
     };
     let conditions = status.conditions.as_slice();
     ensure!(conditions.iter().any(|text| text.as_str().contains("--seccomp=log")), "{conditions:?}");
-    ensure!(stand.running_helper()?.log()?.contains("the helper is not confined"));
-    Ok(())
+    stand.running_helper()?.check_log(|log| {
+        ensure!(log.contains("the helper is not confined"), "the log is silent: {log}");
+        Ok(())
+    })
 }

@@ -203,8 +203,10 @@ fn a_start_unmounts_no_node_where_somebody_else_could_exchange_it(stand: &mut St
     chown(&directory, Some(4711), None)?;
     stand.start_helper()?;
     ensure!(mounts::at(&directory.join("a"))?.len() == 1, "what somebody else could have exchanged is unmounted");
-    let log = stand.running_helper()?.log()?;
-    ensure!(log.contains("cannot unmount the node of a loop device"), "{log}");
+    stand.running_helper()?.check_log(|log| {
+        ensure!(log.contains("cannot unmount the node of a loop device"), "{log}");
+        Ok(())
+    })?;
     check_no_volume_comes_into_sight(stand, &node)?;
     chown(&directory, Some(0), None)?;
     stand.restart_helper()?;

@@ -99,10 +99,13 @@ fn the_publish_directory_is_taken_out_of_the_configuration(stand: &mut Stand) ->
     stand.helper_flags.clear();
     stand.start_helper()?;
     check_kept(stand, &other.display().to_string())?;
-    let log = stand.running_helper()?.log()?;
-    for id in ["vol-d", "vol-b"] {
-        ensure!(log.contains(&format!("volume={id} path=\"{}/", other.display())), "the log does not say where: {log}");
-    }
+    stand.running_helper()?.check_log(|log| {
+        for id in ["vol-d", "vol-b"] {
+            let place = format!("volume={id} path=\"{}/", other.display());
+            ensure!(log.contains(&place), "the log does not say where: {log}");
+        }
+        Ok(())
+    })?;
     let exclusive = Request::BindMount {
         volume: volume("vol-d"),
         target: target("d"),

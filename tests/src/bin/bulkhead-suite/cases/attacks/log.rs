@@ -127,10 +127,11 @@ fn a_request_with_the_longest_hostile_path_makes_a_bounded_line(stand: &mut Stan
         let _ = helper.request(&request)?;
     }
     helper.ask(&delete("vol-a"))?;
-    let log = stand.running_helper()?.log()?;
-    let longest = log.lines().map(str::len).max().unwrap_or_default();
-    ensure!((2000..4096).contains(&longest), "a line has {longest} bytes");
-    let cut: Vec<&str> = log.lines().filter(|line| line.contains("\"... ")).collect();
-    ensure!(cut.len() == 4 && cut.iter().all(|line| line.contains(" microseconds=")), "{cut:?}");
-    Ok(())
+    stand.running_helper()?.check_log(|log| {
+        let longest = log.lines().map(str::len).max().unwrap_or_default();
+        ensure!((2000..4096).contains(&longest), "a line has {longest} bytes");
+        let cut: Vec<&str> = log.lines().filter(|line| line.contains("\"... ")).collect();
+        ensure!(cut.len() == 4 && cut.iter().all(|line| line.contains(" microseconds=")), "{cut:?}");
+        Ok(())
+    })
 }
