@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ALLOW, CONTENT_TYPE};
@@ -17,8 +18,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::helper::Helper;
@@ -35,6 +37,10 @@ const CLIENTS: usize = 32;
 
 /// How long the helper may take to answer before it counts as not ready.
 const HELPER_ANSWERS: Duration = Duration::from_secs(2);
+
+/// How long its answer is good for. Anybody who reaches the port may ask, and each request to the helper is a line in its
+/// audit log.
+const HELPER_BELIEVED: Duration = Duration::from_secs(1);
 
 /// Where metrics and probes are served: an address and a port, or a port of all addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +126,7 @@ impl Monitoring {
         if let Ok(address) = listener.local_addr() {
             info!(%address, "serving metrics and probes");
         }
-        let shared = std::sync::Arc::new(Shared { helper, readiness, process: self.process });
+        let shared = Arc::new(Shared { helper, readiness, process: self.process, helper_answered: Mutex::default() });
         let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
         loop {
             let stream = match listener.accept().await {
@@ -137,7 +143,7 @@ impl Monitoring {
             {
                 oldest.abort();
             }
-            clients.push_back(tokio::spawn(serve_one(stream, std::sync::Arc::clone(&shared))).abort_handle());
+            clients.push_back(tokio::spawn(serve_one(stream, Arc::clone(&shared))).abort_handle());
         }
     }
 }
@@ -146,11 +152,13 @@ struct Shared {
     helper: Helper,
     readiness: Readiness,
     process: Process,
+    /// When the helper answered last, or failed to. Held while it is asked, so that many askers share one answer.
+    helper_answered: Mutex<Option<Instant>>,
 }
 
-async fn serve_one(stream: TcpStream, shared: std::sync::Arc<Shared>) {
+async fn serve_one(stream: TcpStream, shared: Arc<Shared>) {
     let service = service_fn(|request| {
-        let shared = std::sync::Arc::clone(&shared);
+        let shared = Arc::clone(&shared);
         async move { Ok::<_, Infallible>(answer(&request, &shared).await) }
     });
     let mut http = http1::Builder::new();
@@ -183,9 +191,14 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
 }
 
 async fn look_at_helper(shared: &Shared) {
-    let Shared { helper, readiness, .. } = shared;
+    let Shared { helper, readiness, helper_answered, .. } = shared;
+    let mut answered = helper_answered.lock().await;
     if let Err(away) = helper.check() {
+        *answered = None;
         return readiness.not_ready(Part::Helper, away);
+    }
+    if answered.is_some_and(|at| at.elapsed() < HELPER_BELIEVED) {
+        return;
     }
     match timeout(HELPER_ANSWERS, helper.probe()).await {
         Ok(Ok(())) => readiness.ready(Part::Helper),
@@ -195,6 +208,7 @@ async fn look_at_helper(shared: &Shared) {
             readiness.not_ready(Part::Helper, format!("the privileged helper did not answer within {seconds} seconds"));
         }
     }
+    *answered = Some(Instant::now());
 }
 
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {

@@ -184,3 +184,20 @@ async fn an_address_that_is_taken_is_said_at_once() {
     assert_eq!(frontend.ended().await.code(), Some(1));
     assert!(frontend.log().contains(&format!("cannot listen on {at} for metrics and probes")), "{}", frontend.log());
 }
+
+#[tokio::test]
+async fn whoever_asks_all_the_time_does_not_fill_the_helpers_log() {
+    let (mut fake, ..) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    readyz(&address, 200, "[+]helper ok\n").await;
+    let asked = || fake.names().into_iter().filter(|name| name == "List").count();
+    let (before, begun) = (asked(), Instant::now());
+    for _ in 0..100 {
+        assert_eq!(get(&address, "/readyz").await.0, 200);
+    }
+    let (requests, seconds) = (asked() - before, begun.elapsed().as_secs());
+    // One a second; the frontend itself looks at its pools from time to time.
+    assert!(requests as u64 <= seconds + 3, "{requests} requests to the helper in {seconds} s");
+}
