@@ -1,7 +1,7 @@
 //! What is wrong with pools and volumes: in the log, as metrics, and for whoever subscribes; each once when it appears and
 //! once when it is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,15 +104,18 @@ impl Conditions {
 
     /// Notes that `volume` was measured, and what that showed.
     pub fn note_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
+        match self.0.borrow().volumes.get(volume) {
+            // Its pool decides.
+            Some(Abnormal { measured: None, .. }) => return,
+            None if !condition.abnormal => return,
+            _ => {}
+        }
         self.change_volumes(|volumes| {
-            match volumes.get(volume) {
-                // Its pool decides.
-                Some(Abnormal { measured: None, .. }) => {}
-                _ if condition.abnormal => {
-                    let (pool, message) = (pool.clone(), condition.message.clone());
-                    volumes.insert(volume.clone(), Abnormal { pool, message, measured: Some(Instant::now()) });
-                }
-                _ => drop(volumes.remove(volume)),
+            if condition.abnormal {
+                let (pool, message) = (pool.clone(), condition.message.clone());
+                volumes.insert(volume.clone(), Abnormal { pool, message, measured: Some(Instant::now()) });
+            } else {
+                volumes.remove(volume);
             }
         });
     }
@@ -140,26 +143,25 @@ impl Conditions {
 
     /// Forgets `volume`, which is no longer in use.
     pub fn forget_volume(&self, volume: &VolumeId) {
-        self.change_volumes(|volumes| {
-            if volumes.get(volume).is_some_and(|abnormal| abnormal.measured.is_some()) {
-                volumes.remove(volume);
-            }
-        });
+        if self.0.borrow().volumes.get(volume).is_some_and(|abnormal| abnormal.measured.is_some()) {
+            self.change_volumes(|volumes| drop(volumes.remove(volume)));
+        }
     }
 
     fn change_volumes(&self, change: impl FnOnce(&mut BTreeMap<VolumeId, Abnormal>)) {
         self.0.send_if_modified(|health| {
-            let before: BTreeSet<_> = health.volumes.keys().cloned().collect();
+            let before = health.volumes.clone();
             change(&mut health.volumes);
-            for (volume, Abnormal { message, .. }) in
-                health.volumes.iter().filter(|(volume, _)| !before.contains(*volume))
-            {
+            // What concerns a whole pool is in the log already, and its volumes may be thousands.
+            let own = |(_, abnormal): &(&VolumeId, &Abnormal)| abnormal.measured.is_some();
+            let appeared = health.volumes.iter().filter(own).filter(|(volume, _)| !before.contains_key(*volume));
+            for (volume, Abnormal { message, .. }) in appeared {
                 warn!(%volume, "the volume is abnormal: {message}");
             }
-            for volume in before.iter().filter(|volume| !health.volumes.contains_key(*volume)) {
+            for (volume, _) in before.iter().filter(own).filter(|(volume, _)| !health.volumes.contains_key(*volume)) {
                 info!(%volume, "the volume is no longer abnormal");
             }
-            !before.iter().eq(health.volumes.keys())
+            !before.keys().eq(health.volumes.keys())
         });
     }
 }
