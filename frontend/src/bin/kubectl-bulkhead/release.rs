@@ -14,10 +14,7 @@ use crate::cluster::{Cluster, Failure, Volume, failed};
 use crate::lost::{Lost, full_name};
 
 pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Failure> {
-    // An agent that comes back while its volumes are given up would be a second owner.
-    if cluster.nodes().await?.contains(node) {
-        return Err(Failure::Exists(node.to_owned()));
-    }
+    check_gone(cluster, node).await?;
     let lost = Lost::find(cluster).await?.of(node);
     if lost.is_empty() {
         let text = format!("nothing refers to node {node}");
@@ -31,6 +28,8 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
         lost.claims.len()
     );
     confirm(&question, yes)?;
+    // It may have come back while the question was on the screen.
+    check_gone(cluster, node).await?;
     for (_, claim) in &lost.claims {
         give_back(cluster, claim).await?;
     }
@@ -48,6 +47,11 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
             &format!("\nthese pods wait for a claim that is gone, and nothing makes them anew: {}", by_hand.join(", "));
     }
     Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), Table::line(text)))
+}
+
+/// An agent that comes back while its volumes are given up would be a second owner.
+async fn check_gone(cluster: &Cluster, node: &str) -> Result<(), Failure> {
+    if cluster.nodes().await?.contains(node) { Err(Failure::Exists(node.to_owned())) } else { Ok(()) }
 }
 
 async fn give_back(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
