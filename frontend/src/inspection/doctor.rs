@@ -1,13 +1,13 @@
 //! Checks everything that the node's volumes depend on, and says what to do about what does not work.
 
-use bulkhead_protocol::{QuotaMode, Welcome};
+use bulkhead_protocol::Welcome;
 
 use super::Inspector;
 use crate::kubernetes::Connection;
 use crate::proto::inspection::Check;
 use crate::proto::inspection::check::Outcome;
 use crate::quantity::Quantity;
-use crate::volumes::PoolState;
+use crate::volumes::{PoolCondition, PoolState, Severity};
 
 /// All checks, in the order in which one depends on another.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
@@ -48,17 +48,15 @@ fn pool(state: &PoolState) -> Check {
         Quantity::from(status.total),
         status.volumes
     );
-    let conditions = state.conditions();
-    match (conditions.is_empty(), state.quota) {
-        (true, QuotaMode::Enforced) => ok(&name, room),
-        (true, QuotaMode::None) => note(&name, format!("{room}; sizes are not enforced")),
-        // The only condition that is there on purpose.
-        (false, QuotaMode::None)
-            if conditions.iter().all(|condition| condition.starts_with("sizes are not enforced")) =>
-        {
-            note(&name, format!("{room}; {}", conditions.join("; ")))
-        }
-        (false, _) => failed(&name, format!("{room}; {}", conditions.join("; "))),
+    let conditions: Vec<_> =
+        status.conditions.as_slice().iter().map(|text| PoolCondition::reported(text.as_str())).collect();
+    let is_notice = |condition: &PoolCondition| condition.severity() == Severity::Notice;
+    let told = conditions.iter().map(|condition| condition.text.as_str());
+    let message = std::iter::once(room.as_str()).chain(told).collect::<Vec<_>>().join("; ");
+    match conditions.iter().all(is_notice) {
+        true if conditions.is_empty() => ok(&name, message),
+        true => note(&name, message),
+        false => failed(&name, message),
     }
 }
 

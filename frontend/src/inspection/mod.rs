@@ -4,12 +4,12 @@ mod doctor;
 
 use std::collections::BTreeMap;
 
-use bulkhead_protocol::{ErrorKind, QuotaMode, VolumeKind};
+use bulkhead_protocol::{ErrorKind, QuotaMode, VolumeId, VolumeKind};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::{Operation, code};
 use crate::helper::Helper;
-use crate::kubernetes::View;
+use crate::kubernetes::{Owner, View};
 use crate::proto::inspection::inspection_server::{Inspection, InspectionServer};
 use crate::proto::inspection::{
     DiagnoseRequest, DiagnoseResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
@@ -33,43 +33,15 @@ impl Inspector {
     pub fn service(self) -> InspectionServer<Self> {
         InspectionServer::new(self)
     }
-
-    fn described(&self, Inspected { listed, measured }: Inspected) -> Volume {
-        let kind = if listed.block { "block" } else { "directory" };
-        let owner = self.agent.owner(&listed.volume).unwrap_or_default();
-        let volume = Volume {
-            id: listed.volume.to_string(),
-            pool: listed.pool.to_string(),
-            kind: kind.to_owned(),
-            size_bytes: listed.size.get(),
-            targets: listed.targets,
-            persistent_volume: owner.persistent_volume,
-            claim: owner.claim.map(|(namespace, name)| format!("{namespace}/{name}")).unwrap_or_default(),
-            ..Volume::default()
-        };
-        match measured {
-            Ok(measured) => Volume {
-                size_bytes: measured.usage.spec.size.get(),
-                used_bytes: measured.usage.used_bytes,
-                available_bytes: measured.usage.available_bytes,
-                used_inodes: measured.usage.used_inodes,
-                inodes: measured.inodes(),
-                targets: measured.usage.targets,
-                abnormal: measured.condition.abnormal,
-                condition: measured.condition.message,
-                settings: settings(&measured.usage.spec.kind),
-                ..volume
-            },
-            Err(fault) => Volume { abnormal: true, condition: fault.to_string(), ..volume },
-        }
-    }
 }
 
 #[async_trait]
 impl Inspection for Inspector {
     async fn list_pools(&self, _request: Request<ListPoolsRequest>) -> Result<Response<ListPoolsResponse>, Status> {
-        let pools = self.volumes.pools().await.map_err(status)?;
-        Ok(Response::new(ListPoolsResponse { pools: pools.into_iter().map(pool).collect() }))
+        let mut used = self.volumes.used().await.map_err(status)?;
+        let pools = self.volumes.pools().await.map_err(status)?.into_iter();
+        let pools = pools.map(|state| Pool { used_bytes: used.remove(&state.name).unwrap_or_default(), ..pool(state) });
+        Ok(Response::new(ListPoolsResponse { pools: pools.collect() }))
     }
 
     async fn list_volumes(
@@ -77,24 +49,25 @@ impl Inspection for Inspector {
         request: Request<ListVolumesRequest>,
     ) -> Result<Response<ListVolumesResponse>, Status> {
         let (page, next) = self.volumes.inspect_page(&request.into_inner().starting_token).await.map_err(status)?;
-        let volumes = page.into_iter().map(|inspected| self.described(inspected)).collect();
+        let mut owners = self.agent.owners();
+        let volumes = page.into_iter().map(|inspected| described(inspected, &mut owners)).collect();
         Ok(Response::new(ListVolumesResponse { volumes, next_token: next.unwrap_or_default() }))
     }
 
     async fn get_volume(&self, request: Request<GetVolumeRequest>) -> Result<Response<GetVolumeResponse>, Status> {
         let volume = existing(&request.into_inner().id).map_err(status)?;
         let inspected = self.volumes.inspect(volume).await.map_err(status)?;
-        Ok(Response::new(GetVolumeResponse { volume: Some(self.described(inspected)) }))
+        Ok(Response::new(GetVolumeResponse { volume: Some(described(inspected, &mut self.agent.owners())) }))
     }
 
     async fn list_orphans(
         &self,
         _request: Request<ListOrphansRequest>,
     ) -> Result<Response<ListOrphansResponse>, Status> {
-        let mut volumes = Vec::new();
+        let (mut volumes, mut owners) = (Vec::new(), self.agent.owners());
         for orphan in self.agent.orphans().await.map_err(status)? {
             match self.volumes.inspect(orphan).await {
-                Ok(inspected) => volumes.push(self.described(inspected)),
+                Ok(inspected) => volumes.push(described(inspected, &mut owners)),
                 // It has been deleted meanwhile.
                 Err(fault) if fault.is(ErrorKind::NotFound) => {}
                 Err(fault) => return Err(status(fault)),
@@ -109,6 +82,37 @@ impl Inspection for Inspector {
     }
 }
 
+/// A volume, with the objects that it belongs to according to `owners`.
+fn described(Inspected { listed, measured }: Inspected, owners: &mut BTreeMap<VolumeId, Owner>) -> Volume {
+    let kind = if listed.block { "block" } else { "directory" };
+    let owner = owners.remove(&listed.volume).unwrap_or_default();
+    let volume = Volume {
+        id: listed.volume.to_string(),
+        pool: listed.pool.to_string(),
+        kind: kind.to_owned(),
+        size_bytes: listed.size.get(),
+        targets: listed.targets,
+        persistent_volume: owner.persistent_volume,
+        claim: owner.claim.map(|(namespace, name)| format!("{namespace}/{name}")).unwrap_or_default(),
+        ..Volume::default()
+    };
+    match measured {
+        Ok(measured) => Volume {
+            size_bytes: measured.usage.spec.size.get(),
+            used_bytes: measured.usage.used_bytes,
+            available_bytes: measured.usage.available_bytes,
+            used_inodes: measured.usage.used_inodes,
+            inodes: measured.inodes(),
+            targets: measured.usage.targets,
+            abnormal: measured.condition.abnormal,
+            condition: measured.condition.message,
+            settings: settings(&measured.usage.spec.kind),
+            ..volume
+        },
+        Err(fault) => Volume { abnormal: true, condition: fault.to_string(), ..volume },
+    }
+}
+
 fn status(fault: Fault) -> Status {
     Status::new(code(Operation::Inspect, fault.kind), fault.to_string())
 }
@@ -117,7 +121,6 @@ fn pool(state: PoolState) -> Pool {
     let pool = Pool {
         name: state.name.to_string(),
         enforced: state.quota == QuotaMode::Enforced,
-        used_bytes: state.used,
         conditions: state.conditions(),
         ..Pool::default()
     };

@@ -1,9 +1,12 @@
 //! What others may ask of the agent while it works: they see nothing else of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_protocol::VolumeId;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -133,15 +136,16 @@ impl View {
         })
     }
 
-    /// The objects that `volume` belongs to, as far as the agent knows them.
-    pub fn owner(&self, volume: &VolumeId) -> Option<Owner> {
-        let context = self.context().ok()?;
-        let own = |object: &_| {
-            persistent_volume::own_volume(object, &context.driver, &context.place).is_some_and(|own| own == *volume)
+    /// The objects that each volume belongs to, as far as the agent knows them.
+    pub fn owners(&self) -> BTreeMap<VolumeId, Owner> {
+        let Ok(context) = self.context() else { return BTreeMap::new() };
+        let objects = context.stores.persistent_volumes.state();
+        let owner = |object: &PersistentVolume| {
+            let volume = persistent_volume::own_volume(object, &context.driver, &context.place)?;
+            let claim = persistent_volume::claim_reference(object)
+                .map(|claim| (claim.namespace.unwrap_or_default(), claim.name));
+            Some((volume, Owner { persistent_volume: object.name_any(), claim }))
         };
-        let object = context.stores.persistent_volumes.find(own)?;
-        let claim =
-            persistent_volume::claim_reference(&object).map(|claim| (claim.namespace.unwrap_or_default(), claim.name));
-        Some(Owner { persistent_volume: object.metadata.name.clone().unwrap_or_default(), claim })
+        objects.iter().filter_map(|object| owner(object)).collect()
     }
 }

@@ -19,8 +19,6 @@ pub struct PoolState {
     pub quota: QuotaMode,
     /// As the helper reports it; a failure if the pool is not served.
     pub status: Result<PoolStatus, Fault>,
-    /// What its volumes use, as far as something counts it.
-    pub used: u64,
 }
 
 /// The state of a volume.
@@ -43,11 +41,11 @@ impl PoolState {
 }
 
 impl Volumes {
-    /// The state of all pools.
+    /// What the volumes of each pool use, as far as something counts it. Each volume is measured.
     ///
     /// # Errors
     /// When the helper cannot be reached.
-    pub async fn pools(&self) -> Result<Vec<PoolState>, Fault> {
+    pub async fn used(&self) -> Result<BTreeMap<PoolName, u64>, Fault> {
         let mut used = BTreeMap::<PoolName, u64>::new();
         let mut token = String::new();
         loop {
@@ -58,15 +56,21 @@ impl Volumes {
             }
             match next {
                 Some(next) => token = next,
-                None => break,
+                None => return Ok(used),
             }
         }
+    }
+
+    /// The state of all pools.
+    ///
+    /// # Errors
+    /// When the helper cannot be reached.
+    pub async fn pools(&self) -> Result<Vec<PoolState>, Fault> {
         let welcome = self.helper.welcome().await?;
         let mut states = Vec::new();
         for pool in welcome.pools.as_slice() {
             let status = self.pool_status(&pool.name).await;
-            let used = used.get(&pool.name).copied().unwrap_or_default();
-            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, used });
+            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status });
         }
         Ok(states)
     }

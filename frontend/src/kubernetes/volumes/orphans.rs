@@ -34,9 +34,6 @@ const AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// How long work in progress may take before a comparison that was asked for.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// How many volumes the helper is asked for at a time.
-const VOLUMES: usize = 500;
-
 /// Looks for orphaned volumes for as long as it is polled.
 pub async fn run(context: &Context) {
     // Volumes that are kept, and were reported to the operator. Looking for their owners again would be of no use.
@@ -141,17 +138,8 @@ async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
         watched.extend(persistent_volume::volume_handle(&object).map(str::to_owned));
     }
     watched.extend(context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)));
-    let mut unwatched = Vec::new();
-    let mut token = String::new();
-    loop {
-        let page = context.volumes.list(VOLUMES, &token).await?;
-        let volumes = page.volumes.into_iter().map(|listed| listed.volume);
-        unwatched.extend(volumes.filter(|volume| claim_uid(volume).is_some() && !watched.contains(volume.as_str())));
-        match page.next {
-            Some(next) => token = next,
-            None => return Ok(unwatched),
-        }
-    }
+    let volumes = context.volumes.list_all().await?.into_iter().map(|listed| listed.volume);
+    Ok(volumes.filter(|volume| claim_uid(volume).is_some() && !watched.contains(volume.as_str())).collect())
 }
 
 /// The volumes that no PersistentVolume names, and none is about to. Unlike the search above, this one judges nothing:
