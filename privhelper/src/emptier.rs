@@ -4,10 +4,9 @@
 //! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and pods may
 //! still write to it. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is first
 //! moved to the top: that bounds descriptors and memory, however deep and wide the tree is. A full pool, or a full quota,
-//! may have no room for one more name at the top: then the deep directory is the top for a while, and what is above it is
-//! closed. What cannot be removed does not keep the rest, and a job that takes long is
-//! interrupted, so that it keeps no other waiting, and goes on where it was. It rests more than it works: the filesystem
-//! is not its own.
+//! may have no room for one more name at the top: then the deep directory is the top for a while. What cannot be removed does
+//! not keep the rest, and a job that takes long is interrupted, so that it keeps no other waiting, and goes on where it
+//! was. It rests more than it works: the filesystem is not its own.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
