@@ -148,26 +148,41 @@ impl Image {
 }
 
 /// A tar archive whose bytes depend on names and contents only: everything belongs to root and is as old as the epoch.
-struct Archive {
+pub struct Archive {
     builder: tar::Builder<Vec<u8>>,
 }
 
 impl Archive {
-    fn new() -> Self {
+    /// An empty archive.
+    pub fn new() -> Self {
         Archive { builder: tar::Builder::new(Vec::new()) }
     }
 
-    fn directory(&mut self, path: &str) -> io::Result<()> {
+    /// Adds a directory.
+    pub fn directory(&mut self, path: &str) -> io::Result<()> {
         self.add(EntryType::Directory, path, 0o755, b"")
     }
 
-    fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    /// Adds a file.
+    pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.add(EntryType::Regular, path, mode, content)
+    }
+
+    /// Adds a symbolic link.
+    pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(EntryType::Symlink);
+        header.set_link_name(target)?;
+        self.append(header, path, 0o777, b"")
     }
 
     fn add(&mut self, kind: EntryType, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         let mut header = Header::new_ustar();
         header.set_entry_type(kind);
+        self.append(header, path, mode, content)
+    }
+
+    fn append(&mut self, mut header: Header, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         header.set_path(path)?;
         header.set_mode(mode);
         header.set_size(content.len() as u64);
@@ -178,7 +193,8 @@ impl Archive {
         self.builder.append(&header, content)
     }
 
-    fn finish(self) -> io::Result<Vec<u8>> {
+    /// Its bytes.
+    pub fn finish(self) -> io::Result<Vec<u8>> {
         self.builder.into_inner()
     }
 }

@@ -16,6 +16,7 @@ mod process;
 mod programs;
 mod progress;
 mod sanity;
+mod storage_suite;
 mod test;
 mod vm;
 mod workspace;

@@ -4,6 +4,7 @@
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::thread;
 
@@ -20,21 +21,40 @@ use crate::workspace::{Architecture, Workspace};
 /// The program.
 pub const PROGRAM: &str = "bulkhead-node";
 
-const MEMORY: u32 = 2048;
+/// What a node has.
+pub struct Equipment {
+    /// The directory with the programs of Kubernetes.
+    pub assets: PathBuf,
+    /// Archives of container images besides those of Bulkhead and the shell.
+    pub images: Vec<PathBuf>,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Size of the pool's disk in MiB; it is sparse.
+    pub disk: u64,
+}
+
+impl Equipment {
+    /// The usual one.
+    pub fn usual(workspace: &Workspace) -> Result<Self> {
+        Ok(Equipment { assets: kubernetes::cluster(workspace)?, images: Vec::new(), memory: 2048, disk: 2048 })
+    }
+}
 
 /// Boots the node and has the program run with these arguments. The node ends with it.
 pub fn run(
     workspace: &Workspace,
     programs: &Programs,
+    equipment: Equipment,
     arguments: &[String],
     run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
 ) -> Result<ExitStatus> {
-    let assets = kubernetes::cluster(workspace)?;
+    let Equipment { assets, images: more_images, memory, disk } = equipment;
     let archives = RunDirectory::new(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.push(image::write_shell(Architecture::host(), archives.path())?);
+    images.extend(more_images);
     let node = Node { kubelet: assets.join("kubelet"), images, port: free_port()? };
-    let options = Options { userland: Userland::Node(node), memory: MEMORY, ..Options::new(programs.all()?) };
+    let options = Options { userland: Userland::Node(node), memory, disk, ..Options::new(programs.all()?) };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(&programs.path(PROGRAM).to_string_lossy());
     program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy")).args(arguments);

@@ -2,6 +2,7 @@
 
 mod kubectl;
 mod machine;
+mod specs;
 
 use std::env;
 use std::fs;
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 
 pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
+pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 
 /// The node's name. It is also the address at which the API server finds the kubelet: its port is forwarded from here.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use super::exit_code;
-use crate::node;
+use crate::node::{self, Equipment};
 use crate::programs::Programs;
 use crate::progress::timed;
 use crate::vm::{AGENT, require_packages};
@@ -37,7 +37,8 @@ pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode
         true => "exec sh -i </dev/tty >/dev/tty 2>&1".to_owned(),
         false => arguments.command.join(" "),
     };
-    Ok(exit_code(node::run(workspace, &programs, &["shell".to_owned(), command], |program| {
+    let arguments = ["shell".to_owned(), command];
+    Ok(exit_code(node::run(workspace, &programs, Equipment::usual(workspace)?, &arguments, |program| {
         program.status().context("start the program beside the node")
     })?))
 }

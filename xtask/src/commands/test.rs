@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test of the project, on this host and in the machine.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -54,7 +55,8 @@ impl TestArguments {
         }
         let here = step.needs_machine() || !self.vm_only || !step.needs_root();
         let there = !step.needs_machine() || !self.host_only;
-        here && there && (self.filter.is_none() || step.takes_filter())
+        let long = self.all || !step.is_long();
+        here && there && long && (self.filter.is_none() || step.takes_filter())
     }
 }
 
@@ -100,11 +102,15 @@ fn run(
     if steps.iter().any(|step| step.needs_machine()) {
         report.preparation("install packages for the machine", || require_packages(Architecture::host()));
     }
-    if steps.contains(&Step::Kubernetes) || steps.contains(&Step::Node) {
-        report.preparation("provide the programs of Kubernetes", || match steps.contains(&Step::Node) {
-            true => kubernetes::cluster(workspace),
-            false => kubernetes::control_plane(workspace),
-        });
+    // Each has what the next ones have.
+    let provide: Option<fn(&Workspace) -> Result<PathBuf>> = match steps {
+        _ if steps.contains(&Step::StorageE2e) => Some(kubernetes::cluster_with_tests),
+        _ if steps.contains(&Step::Node) => Some(kubernetes::cluster),
+        _ if steps.contains(&Step::Kubernetes) => Some(kubernetes::control_plane),
+        _ => None,
+    };
+    if let Some(provide) = provide {
+        report.preparation("provide the programs of Kubernetes", || provide(workspace));
     }
     let sanity = match steps.contains(&Step::Sanity) {
         true => report.preparation("build csi-sanity", || sanity::build(workspace)),

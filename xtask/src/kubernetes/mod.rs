@@ -14,35 +14,51 @@ use crate::workspace::Workspace;
 /// Names a directory with programs that are used instead of building any.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// What a cluster consists of, and the package that each is built from.
-const PROGRAMS: [(&str, &str); 6] = [
+/// A program, and the package that it is built from.
+type Program = (&'static str, &'static str);
+
+/// What a cluster without nodes consists of.
+const CONTROL_PLANE: [Program; 5] = [
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-    ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+];
+
+/// What a node has besides.
+const NODE: [Program; 1] = [("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
+
+/// The tests of the release, what runs them side by side, and what their pods run.
+const TESTS: [Program; 3] = [
+    ("e2e.test", "k8s.io/kubernetes/test/e2e"),
+    ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+    ("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
 ];
 
 /// Finds the programs of a control plane, or builds them, and returns their directory.
 pub fn control_plane(workspace: &Workspace) -> Result<PathBuf> {
-    provide(workspace, |name| name != "kubelet")
+    provide(workspace, &CONTROL_PLANE)
 }
 
 /// The same with the kubelet.
 pub fn cluster(workspace: &Workspace) -> Result<PathBuf> {
-    provide(workspace, |_| true)
+    provide(workspace, &[CONTROL_PLANE.as_slice(), &NODE].concat())
 }
 
-fn provide(workspace: &Workspace, wanted: impl Fn(&str) -> bool) -> Result<PathBuf> {
-    let programs: Vec<_> = PROGRAMS.into_iter().filter(|(name, _)| wanted(name)).collect();
+/// The same with the release's own tests.
+pub fn cluster_with_tests(workspace: &Workspace) -> Result<PathBuf> {
+    provide(workspace, &[CONTROL_PLANE.as_slice(), &NODE, &TESTS].concat())
+}
+
+fn provide(workspace: &Workspace, programs: &[Program]) -> Result<PathBuf> {
     if let Some(given) = env::var_os(ASSETS) {
-        return check_given(PathBuf::from(given), &programs);
+        return check_given(PathBuf::from(given), programs);
     }
-    build::provide(&Release::pinned(workspace)?, &programs)
+    build::provide(&Release::pinned(workspace)?, programs)
 }
 
-fn check_given(directory: PathBuf, programs: &[(&str, &str)]) -> Result<PathBuf> {
+fn check_given(directory: PathBuf, programs: &[Program]) -> Result<PathBuf> {
     let lacks = |name: &&str| !Path::new(&directory).join(name).exists();
     let missing: Vec<&str> = programs.iter().map(|(name, _)| *name).filter(lacks).collect();
     if !missing.is_empty() {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
-use super::step::Step::{self, Ext4, Host, Kubernetes, Node, Policy, PowerCut, Reboot, Sanity, Systemd, Unit, Xfs};
+use super::step::Step::{
+    self, Ext4, Host, Kubernetes, Node, Policy, PowerCut, Reboot, Sanity, StorageE2e, Systemd, Unit, Xfs,
+};
 use crate::process::{capture, command};
 use crate::workspace::Workspace;
 
@@ -29,7 +31,7 @@ const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
 /// For each file the rule with the longest prefix counts. What no other rule names touches everything.
 const RULES: &[Rule] = &[
-    rule("", ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node]),
+    rule("", ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node, StorageE2e]),
     // Read by people only; `cargo xtask lint` reads deny.toml.
     rule(".ci/", ALL, &[]),
     rule(".editorconfig", ALL, &[]),
@@ -55,8 +57,8 @@ const RULES: &[Rule] = &[
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
     rule("deploy/udev/", ALL, &[Systemd]),
     rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
-    rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity]),
-    rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes]),
+    rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity, StorageE2e]),
+    rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes, StorageE2e]),
     rule("frontend/src/main.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
     rule("frontend/src/options.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),
     rule("frontend/src/registration", FRONTEND, &[Unit, Host, Node]),
@@ -72,11 +74,12 @@ const RULES: &[Rule] = &[
     rule("protocol/", ALL, &[Policy, Unit, Host, Kubernetes]),
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
-    rule("tests/control-plane/", ALL, &[Kubernetes, Node]),
+    rule("tests/control-plane/", ALL, &[Kubernetes, Node, StorageE2e]),
     rule("tests/promtool/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
+    rule("tests/storage-e2e/", ALL, &[StorageE2e]),
     rule("tests/src/bench/", &["bulkhead-tests"], &[Unit]),
     rule("tests/src/bin/bulkhead-bench", ALL, &[]),
     rule("tests/src/bin/bulkhead-cluster/", ALL, &[Kubernetes]),
@@ -94,6 +97,7 @@ const RULES: &[Rule] = &[
     rule("xtask/src/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
     rule("xtask/src/node.rs", XTASK, &[Unit, Node]),
     rule("xtask/src/sanity.rs", XTASK, &[Unit, Sanity]),
+    rule("xtask/src/storage_suite/", XTASK, &[Unit, StorageE2e]),
     rule("xtask/src/test/", XTASK, &[Policy, Unit, Host, Xfs]),
     rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
 ];
@@ -160,7 +164,7 @@ mod tests {
         assert_eq!(touched.steps, BTreeSet::from([Policy, Unit, Host]));
         assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol"])));
         let touched = Touched::by(["privhelper/src/ops/publish.rs", "Cargo.lock"].into_iter());
-        assert_eq!(touched.steps.len(), 11);
+        assert_eq!(touched.steps.len(), 12);
         assert_eq!(touched.units, None);
         assert_eq!(Touched::by(["LICENSE"].into_iter()).steps, BTreeSet::new());
     }

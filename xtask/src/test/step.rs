@@ -27,6 +27,8 @@ pub enum Step {
     Systemd,
     /// Pods on a Kubernetes node in a machine, with its control plane on this host.
     Node,
+    /// Kubernetes' own tests of storage drivers on such a node; only with `--all` or by name.
+    StorageE2e,
 }
 
 impl Step {
@@ -44,6 +46,7 @@ impl Step {
             Step::PowerCut => "power-cut",
             Step::Systemd => "systemd",
             Step::Node => "node",
+            Step::StorageE2e => "storage-e2e",
         }
     }
 
@@ -61,12 +64,18 @@ impl Step {
             Step::PowerCut => "across a power cut of the machine",
             Step::Systemd => "services in a machine with systemd",
             Step::Node => "pods on a Kubernetes node",
+            Step::StorageE2e => "Kubernetes' own tests of storage drivers",
         }
     }
 
     /// Whether its tests can be selected by name.
     pub fn takes_filter(self) -> bool {
-        matches!(self, Step::Host | Step::Kubernetes | Step::Xfs | Step::Ext4 | Step::Systemd)
+        matches!(self, Step::Host | Step::Kubernetes | Step::Xfs | Step::Ext4 | Step::Systemd | Step::StorageE2e)
+    }
+
+    /// Whether it takes so long that only `--all` includes it, or its name on the command line.
+    pub fn is_long(self) -> bool {
+        self == Step::StorageE2e
     }
 
     /// Whether it boots a machine.

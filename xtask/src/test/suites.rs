@@ -11,10 +11,11 @@ use super::step::Step;
 use super::transcript::Transcript;
 use crate::go_tool::{HELM, PROMTOOL};
 use crate::kubernetes;
-use crate::node;
+use crate::node::{self, Equipment};
 use crate::packages;
 use crate::process::{command, run_with};
 use crate::programs::Programs;
+use crate::storage_suite;
 use crate::vm::{Machine, Options, Output, Userland};
 use crate::workspace::Workspace;
 
@@ -67,6 +68,14 @@ impl Suites<'_> {
             Step::PowerCut => self.interrupted(self.up(machine)?, Machine::power_cut, transcript),
             Step::Systemd => self.services(transcript),
             Step::Node => self.node(transcript),
+            Step::StorageE2e => {
+                let since = transcript.counts();
+                let filter = self.filter.as_deref();
+                let status = storage_suite::run(self.workspace, &self.programs, filter, |program| {
+                    run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
+                })?;
+                transcript.verdict(since, status)
+            }
             Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
         }
     }
@@ -128,9 +137,10 @@ impl Suites<'_> {
             arguments.push("--everything".to_owned());
         }
         let since = transcript.counts();
-        let status = node::run(self.workspace, &self.programs, &arguments, |program| {
-            run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
-        })?;
+        let status =
+            node::run(self.workspace, &self.programs, Equipment::usual(self.workspace)?, &arguments, |program| {
+                run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
+            })?;
         transcript.verdict(since, status)
     }
 

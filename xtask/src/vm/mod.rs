@@ -31,6 +31,7 @@ pub use self::parts::{AGENT, require_packages};
 use self::qemu::Accelerator;
 use self::session::Session;
 pub use self::session::{Output, Sink};
+pub use self::tools::files_of_host;
 use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 

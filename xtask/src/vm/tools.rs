@@ -28,6 +28,12 @@ pub fn packages() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().map(|(package, _)| *package)
 }
 
+/// Every file that these programs of this host need, libraries and loader included.
+pub fn files_of_host(names: &[&str]) -> Result<Vec<ToolFile>> {
+    let tools = Tools { tree: PathBuf::from("/"), architecture: Architecture::host() };
+    tools.files_of(names.iter().copied())
+}
+
 /// A tree that has the packages' files: the host's own, or one unpacked for another processor.
 pub struct Tools {
     tree: PathBuf,
@@ -57,7 +63,11 @@ impl Tools {
 
     /// Every file that the tools need, libraries and loader included.
     pub fn files(&self) -> Result<Vec<ToolFile>> {
-        let mut wanted: Vec<String> = TOOLS.iter().flat_map(|(_, names)| names.split(' ')).map(String::from).collect();
+        self.files_of(TOOLS.iter().flat_map(|(_, names)| names.split(' ')))
+    }
+
+    fn files_of<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Vec<ToolFile>> {
+        let mut wanted: Vec<String> = names.map(String::from).collect();
         let mut files = Vec::new();
         let mut next = 0;
         while let Some(name) = wanted.get(next).cloned() {

@@ -5,6 +5,7 @@ mod documented;
 mod operator;
 mod pods;
 mod restarts;
+mod storage_suite;
 mod story;
 mod traces;
 mod volumes;
@@ -38,6 +39,13 @@ enum Task {
         /// Run all of them in both deployments
         #[arg(long)]
         everything: bool,
+    },
+    /// Run Kubernetes' own tests of storage drivers
+    StorageSuite {
+        /// The directory with the driver's definition and the list of tests that are skipped
+        definition: PathBuf,
+        /// Only tests whose name matches this regular expression
+        filter: Option<String>,
     },
     /// Run a shell command that finds the cluster with kubectl
     Shell {
@@ -96,6 +104,10 @@ fn run(options: &Options) -> Result<ExitCode> {
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
         Task::Test { everything } => test(&node, &options.deploy, *everything),
+        Task::StorageSuite { definition, filter } => {
+            Deployment::Container.install(&node, &options.deploy)?;
+            storage_suite::run(&node, definition, filter.as_deref())
+        }
         Task::Shell { command } => {
             Deployment::Container.install(&node, &options.deploy)?;
             shell(&node, command)

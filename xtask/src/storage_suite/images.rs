@@ -1,0 +1,139 @@
+//! Stand-ins for the images that the suite's pods run, under the same names: no registry is needed.
+//!
+//! Each is made of the programs that the pods call: a shell with the usual tools from Debian's packages, and Kubernetes'
+//! agnhost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::image::Archive;
+use crate::process::{capture, command};
+use crate::vm::files_of_host;
+use crate::workspace::Architecture;
+
+/// An image of the suite.
+struct StandIn {
+    /// The last part of its name.
+    name: &'static str,
+    /// Programs of this host; what they do not do is left to busybox.
+    programs: &'static [&'static str],
+    /// The file that is the shell.
+    shell: &'static str,
+    /// Whether it has agnhost, and runs it when its pod names no command.
+    agnhost: bool,
+}
+
+const BUSYBOX: StandIn = StandIn { name: "busybox", programs: &["busybox"], shell: "busybox", agnhost: false };
+
+const STAND_INS: [StandIn; 4] = [
+    BUSYBOX,
+    // Only its shell is used.
+    StandIn { name: "nginx", ..BUSYBOX },
+    // Its dd must be GNU's; busybox' shell would take its own instead.
+    StandIn { name: "glibc-dns-testing", programs: &["busybox", "dash", "dd"], shell: "dash", ..BUSYBOX },
+    StandIn { name: "agnhost", agnhost: true, ..BUSYBOX },
+];
+
+/// Links of a root whose programs and libraries are below /usr.
+const LINKS: [(&str, &str); 5] =
+    [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("usr/sbin", "bin")];
+
+/// Writes an archive for each image into the directory, and returns where they are. The assets have the suite, which
+/// knows the names of its images.
+pub fn write(assets: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
+    let suite = assets.join("e2e.test");
+    let list = capture(command(&suite.to_string_lossy()).arg("--list-images"))?;
+    STAND_INS.iter().map(|image| image.write(&list, assets, directory)).collect()
+}
+
+impl StandIn {
+    fn write(&self, list: &str, assets: &Path, directory: &Path) -> Result<PathBuf> {
+        let names = names(list, self.name);
+        ensure!(!names.is_empty(), "the suite names no image {}", self.name);
+        let agnhost = match self.agnhost {
+            true => Some(fs::read(assets.join("agnhost")).context("read agnhost")?),
+            false => None,
+        };
+        let path = directory.join(format!("{}.tar", self.name));
+        let archive = self.archive(&names, agnhost).with_context(|| format!("make the image {}", self.name))?;
+        fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The archive, in the form that `docker save` writes: it gives one image several names.
+    fn archive(&self, names: &[&str], agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let layer = self.layer(agnhost)?;
+        let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
+        let config = json!({
+            "architecture": Architecture::host().debian(),
+            "os": "linux",
+            "config": self.command(),
+            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+        });
+        let manifest = json!([{ "Config": "config.json", "RepoTags": names, "Layers": ["layer.tar"] }]);
+        let mut archive = Archive::new();
+        archive.file("manifest.json", 0o644, manifest.to_string().as_bytes())?;
+        archive.file("config.json", 0o644, config.to_string().as_bytes())?;
+        archive.file("layer.tar", 0o644, &layer)?;
+        Ok(archive.finish()?)
+    }
+
+    fn command(&self) -> Value {
+        match self.agnhost {
+            true => json!({ "Entrypoint": ["/agnhost"], "Cmd": ["pause"] }),
+            false => json!({ "Cmd": ["sh"] }),
+        }
+    }
+
+    fn layer(&self, agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
+        let mut layer = Archive::new();
+        for directory in ["etc", "mnt", "opt", "root", "tmp", "usr", "usr/bin", "usr/lib", "usr/lib64", "var"] {
+            layer.directory(directory)?;
+        }
+        for (path, target) in LINKS {
+            layer.symlink(path, target)?;
+        }
+        for file in files_of_host(self.programs)? {
+            let content = fs::read(&file.source).with_context(|| format!("read {}", file.source.display()))?;
+            layer.file(&file.path, 0o755, &content)?;
+        }
+        layer.symlink("usr/bin/sh", self.shell)?;
+        for tool in capture(command("busybox").arg("--list"))?.lines() {
+            if tool != "sh" && !self.programs.contains(&tool) {
+                layer.symlink(&format!("usr/bin/{tool}"), "busybox")?;
+            }
+        }
+        if let Some(agnhost) = agnhost {
+            layer.file("agnhost", 0o755, &agnhost)?;
+        }
+        Ok(layer.finish()?)
+    }
+}
+
+/// The images of a list whose last part, without the version, is this.
+fn names<'a>(list: &'a str, last: &str) -> Vec<&'a str> {
+    let is_wanted = |line: &&str| {
+        let name = line.rsplit_once(':').map_or(*line, |(name, _)| name);
+        name.strip_suffix(last).is_some_and(|rest| rest.ends_with("/e2e-test-images/"))
+    };
+    list.lines().map(str::trim).filter(is_wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_found_in_the_suites_list() {
+        let list = "registry.k8s.io/e2e-test-images/agnhost:2.55\nregistry.k8s.io/e2e-test-images/agnhost:2.63.0\n\
+                    gcr.io/authenticated/agnhost:2.6\nregistry.k8s.io/e2e-test-images/nonagnhost:1\n";
+        let agnhosts =
+            ["registry.k8s.io/e2e-test-images/agnhost:2.55", "registry.k8s.io/e2e-test-images/agnhost:2.63.0"];
+        assert_eq!(names(list, "agnhost"), agnhosts);
+        assert!(names(list, "host").is_empty());
+    }
+}

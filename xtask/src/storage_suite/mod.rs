@@ -1,0 +1,35 @@
+//! Kubernetes' own tests of storage drivers, run against Bulkhead on the node of a machine.
+
+mod images;
+
+use std::process::{Command, ExitStatus};
+
+use anyhow::Result;
+
+use crate::directory::RunDirectory;
+use crate::kubernetes;
+use crate::node::{self, Equipment};
+use crate::programs::Programs;
+use crate::workspace::Workspace;
+
+/// The suites grow volumes of a gibibyte and run several tests at a time.
+const DISK: u64 = 32 << 10;
+
+const MEMORY: u32 = 3072;
+
+/// Boots the node and has the tests run whose name matches the filter, or all.
+pub fn run(
+    workspace: &Workspace,
+    programs: &Programs,
+    filter: Option<&str>,
+    run_program: impl FnOnce(&mut Command) -> Result<ExitStatus> + Send,
+) -> Result<ExitStatus> {
+    let assets = kubernetes::cluster_with_tests(workspace)?;
+    let archives = RunDirectory::new(&workspace.runs())?;
+    let images = images::write(&assets, archives.path())?;
+    let definition = workspace.root.join("tests/storage-e2e");
+    let mut arguments = vec!["storage-suite".to_owned(), definition.to_string_lossy().into_owned()];
+    arguments.extend(filter.map(str::to_owned));
+    let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK };
+    node::run(workspace, programs, equipment, &arguments, run_program)
+}
