@@ -23,6 +23,9 @@ pub const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
 /// Changes the code in small ways and looks which changes no test notices.
 pub const MUTANTS: CargoTool = CargoTool { name: "cargo-mutants", version: "27.1.0" };
 
+/// Lists the crates of a program for those who look for known faults in them.
+pub const CYCLONEDX: CargoTool = CargoTool { name: "cargo-cyclonedx", version: "0.5.9" };
+
 impl CargoTool {
     /// The tool, built unless that is done.
     pub fn command(&self) -> Result<Command> {

@@ -1,15 +1,18 @@
 //! Container images: static programs on nothing, as archives that `ctr images import`, `podman load` and
 //! `docker load` read. The same program makes the same bytes.
 
+mod layout;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tar::{EntryType, Header};
+use serde_json::{Map, Value, json};
 
+use self::layout::Manifest;
+pub use self::layout::read as read_released;
+use crate::archive::Archive;
 use crate::workspace::Architecture;
 
 /// What an image holds and how it is started.
@@ -53,6 +56,37 @@ pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, direct
     IMAGES.iter().map(|image| image.write(&built, architecture, directory)).collect()
 }
 
+/// What the images of a release say about it.
+pub struct Released<'a> {
+    /// Where they are pushed to; without it they are for import on nodes.
+    pub registry: Option<&'a str>,
+    /// The commit that they were built from.
+    pub revision: &'a str,
+    /// When that was made.
+    pub created: &'a str,
+}
+
+/// A released image.
+pub struct Pinned {
+    /// What it is called.
+    pub name: &'static str,
+    /// The repository that it is pulled from.
+    pub repository: String,
+    /// The digest of its index.
+    pub digest: String,
+}
+
+/// Writes an archive for each image with an index over all architectures, and returns what the archives hold. `built`
+/// says where a program is.
+pub fn write_released(
+    built: impl Fn(&str, Architecture) -> PathBuf,
+    architectures: &[Architecture],
+    released: &Released<'_>,
+    directory: &Path,
+) -> Result<Vec<Pinned>> {
+    IMAGES.iter().map(|image| image.write_released(&built, architectures, released, directory)).collect()
+}
+
 /// Writes the archive of a shell with busybox's tools into the directory, and returns where it is.
 pub fn write_shell(architecture: Architecture, directory: &Path) -> Result<PathBuf> {
     SHELL.write(&|_| PathBuf::from("/bin/busybox"), architecture, directory)
@@ -66,13 +100,12 @@ impl Image {
     }
 
     fn write(&self, built: &dyn Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
-        let mut programs = Vec::new();
-        for program in [self.program].iter().chain(self.beside) {
-            let path = built(program);
-            programs.push((*program, fs::read(&path).with_context(|| format!("read {}", path.display()))?));
-        }
+        let layer = self.layer(built)?;
         let name = format!("{}:{}", self.name, self.tag);
-        let archive = self.archive(&name, &programs, architecture).context("write an image's archive")?;
+        let config = self.config("1970-01-01T00:00:00Z", &[]);
+        let archive = Manifest::new(layer, false, config, architecture)
+            .and_then(|image| layout::single(&image, &reference(&name), &name))
+            .context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
         // A runtime that reads it meanwhile gets the old one or the new one, never a part.
         let unfinished = path.with_extension("unfinished");
@@ -81,152 +114,89 @@ impl Image {
         Ok(path)
     }
 
-    /// The archive: an OCI image layout, and the list by which `docker load` finds the same blobs.
-    fn archive(&self, name: &str, programs: &[(&str, Vec<u8>)], architecture: Architecture) -> io::Result<Vec<u8>> {
-        let mut layer = Archive::new();
+    fn write_released(
+        &self,
+        built: &dyn Fn(&str, Architecture) -> PathBuf,
+        architectures: &[Architecture],
+        released: &Released<'_>,
+        directory: &Path,
+    ) -> Result<Pinned> {
+        let config = self.config(released.created, &[("revision", released.revision), ("created", released.created)]);
+        let mut images = Vec::new();
+        for architecture in architectures {
+            let layer = self.layer(&|program| built(program, *architecture))?;
+            let image = Manifest::new(layer, true, config.clone(), *architecture);
+            images.push(image.with_context(|| format!("make the image {} for {}", self.name, architecture.name()))?);
+        }
+        let repository = match released.registry {
+            Some(registry) => format!("{registry}/{}", self.name),
+            None => self.name.to_owned(),
+        };
+        let index = layout::index(&images);
+        let archive = layout::multiple(&index, &images, &reference(&format!("{repository}:{}", self.tag)))
+            .context("write an image's archive")?;
+        let path = directory.join(format!("{}-{}.oci.tar", self.name, self.tag));
+        fs::write(&path, archive).with_context(|| format!("write {}", path.display()))?;
+        Ok(Pinned { name: self.name, repository, digest: index.digest })
+    }
+
+    /// The image's files.
+    fn layer(&self, built: &dyn Fn(&str) -> PathBuf) -> Result<Vec<u8>> {
+        let mut programs = Vec::new();
+        for program in [self.program].iter().chain(self.beside) {
+            let path = built(program);
+            programs.push((*program, fs::read(&path).with_context(|| format!("read {}", path.display()))?));
+        }
+        self.archive(&programs).context("write an image's layer")
+    }
+
+    fn archive(&self, programs: &[(&str, Vec<u8>)]) -> io::Result<Vec<u8>> {
+        let mut layer = Archive::new(0);
         if let Some((directory, _)) = self.program.rsplit_once('/') {
             layer.directory(directory)?;
         }
         for (path, content) in programs {
             layer.file(path, 0o755, content)?;
         }
-        let layer = Blob::new("application/vnd.oci.image.layer.v1.tar", layer.finish()?);
+        layer.finish()
+    }
+
+    /// How a container is started, and what the image says about itself.
+    fn config(&self, created: &str, more: &[(&str, &str)]) -> Value {
         let program = format!("/{}", self.program);
         let entrypoint: Vec<&str> = [program.as_str()].iter().chain(self.arguments).copied().collect();
-        let config = Blob::json(
-            "application/vnd.oci.image.config.v1+json",
-            &json!({
-                "architecture": architecture.debian(),
-                "os": "linux",
-                "created": "1970-01-01T00:00:00Z",
-                "config": {
-                    "User": self.user,
-                    "Entrypoint": entrypoint,
-                    "StopSignal": self.stop_signal,
-                    "Labels": {
-                        "org.opencontainers.image.title": self.name,
-                        "org.opencontainers.image.version": VERSION,
-                        "org.opencontainers.image.licenses": "Apache-2.0",
-                    },
-                },
-                "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
-            }),
-        );
-        let manifest = Blob::json(
-            "application/vnd.oci.image.manifest.v1+json",
-            &json!({
-                "schemaVersion": 2,
-                "mediaType": "application/vnd.oci.image.manifest.v1+json",
-                "config": config.descriptor(),
-                "layers": [layer.descriptor()],
-            }),
-        );
-        let mut entry = manifest.descriptor();
-        entry["platform"] = json!({ "architecture": architecture.debian(), "os": "linux" });
-        // What a container runtime makes of the bare name in a pod.
-        let reference = format!("docker.io/library/{name}");
-        entry["annotations"] =
-            json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
-        let index = json!({
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.index.v1+json",
-            "manifests": [entry],
-        });
-        let docker = json!([{ "Config": config.path(), "RepoTags": [name], "Layers": [layer.path()] }]);
-
-        let mut archive = Archive::new();
-        archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
-        archive.file("index.json", 0o644, index.to_string().as_bytes())?;
-        archive.file("manifest.json", 0o644, docker.to_string().as_bytes())?;
-        archive.directory("blobs")?;
-        archive.directory("blobs/sha256")?;
-        for blob in [&config, &manifest, &layer] {
-            archive.file(&blob.path(), 0o644, &blob.content)?;
-        }
-        archive.finish()
+        let labels = [("title", self.name), ("version", VERSION), ("licenses", "Apache-2.0")];
+        let labels: Map<String, Value> = labels
+            .iter()
+            .chain(more)
+            .map(|(key, value)| (format!("org.opencontainers.image.{key}"), (*value).into()))
+            .collect();
+        json!({
+            "created": created,
+            "config": {
+                "User": self.user,
+                "Entrypoint": entrypoint,
+                "StopSignal": self.stop_signal,
+                "Labels": labels,
+            },
+        })
     }
 }
 
-/// A tar archive whose bytes depend on names and contents only: everything belongs to root and is as old as the epoch.
-pub struct Archive {
-    builder: tar::Builder<Vec<u8>>,
-}
-
-impl Archive {
-    /// An empty archive.
-    pub fn new() -> Self {
-        Archive { builder: tar::Builder::new(Vec::new()) }
-    }
-
-    /// Adds a directory.
-    pub fn directory(&mut self, path: &str) -> io::Result<()> {
-        self.add(EntryType::Directory, path, 0o755, b"")
-    }
-
-    /// Adds a file.
-    pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        self.add(EntryType::Regular, path, mode, content)
-    }
-
-    /// Adds a symbolic link.
-    pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
-        let mut header = Header::new_ustar();
-        header.set_entry_type(EntryType::Symlink);
-        header.set_link_name(target)?;
-        self.append(header, path, 0o777, b"")
-    }
-
-    fn add(&mut self, kind: EntryType, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        let mut header = Header::new_ustar();
-        header.set_entry_type(kind);
-        self.append(header, path, mode, content)
-    }
-
-    fn append(&mut self, mut header: Header, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
-        header.set_path(path)?;
-        header.set_mode(mode);
-        header.set_size(content.len() as u64);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        header.set_cksum();
-        self.builder.append(&header, content)
-    }
-
-    /// Its bytes.
-    pub fn finish(self) -> io::Result<Vec<u8>> {
-        self.builder.into_inner()
-    }
-}
-
-/// A part of an image, called by its digest.
-struct Blob {
-    media_type: &'static str,
-    digest: String,
-    content: Vec<u8>,
-}
-
-impl Blob {
-    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
-        let hexadecimal: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-        Blob { media_type, digest: format!("sha256:{hexadecimal}"), content }
-    }
-
-    fn json(media_type: &'static str, value: &Value) -> Self {
-        Blob::new(media_type, value.to_string().into_bytes())
-    }
-
-    fn descriptor(&self) -> Value {
-        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.content.len() })
-    }
-
-    fn path(&self) -> String {
-        format!("blobs/{}", self.digest.replace(':', "/"))
+/// What a container runtime makes of a name in a pod: one without a registry is of Docker's.
+fn reference(name: &str) -> String {
+    match name.contains('/') {
+        true => name.to_owned(),
+        false => format!("docker.io/library/{name}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
+    use flate2::read::GzDecoder;
+
     use super::*;
 
     #[test]
@@ -242,5 +212,34 @@ mod tests {
         assert_eq!(first.len(), IMAGES.len());
         assert_ne!(first[0], first[1]);
         assert_eq!(first, archives("second"));
+    }
+
+    #[test]
+    fn a_released_image_is_an_index_over_all_architectures() {
+        let directory = tempfile::tempdir().unwrap();
+        let built = |program: &str, architecture: Architecture| {
+            let path = directory.path().join(format!("{program}-{}", architecture.debian()));
+            fs::write(&path, path.to_string_lossy().as_bytes()).unwrap();
+            path
+        };
+        let released = Released {
+            registry: Some("registry.example.com/storage"),
+            revision: "c0ffee",
+            created: "2026-01-02T03:04:05Z",
+        };
+        let both = [Architecture::Amd64, Architecture::Arm64];
+        let pinned = write_released(built, &both, &released, directory.path()).unwrap();
+        assert_eq!(pinned[0].repository, "registry.example.com/storage/bulkhead-frontend");
+        let archive = directory.path().join(format!("bulkhead-frontend-{VERSION}.oci.tar"));
+        for architecture in both {
+            let (layer, config) = read_released(&archive, architecture).unwrap();
+            assert_eq!(config["architecture"], architecture.debian());
+            assert_eq!(config["config"]["Labels"]["org.opencontainers.image.revision"], "c0ffee");
+            let mut layer = tar::Archive::new(GzDecoder::new(layer.as_slice()));
+            let mut program = layer.entries().unwrap().next().unwrap().unwrap();
+            let mut content = String::new();
+            program.read_to_string(&mut content).unwrap();
+            assert!(content.ends_with(architecture.debian()), "{content}");
+        }
     }
 }

@@ -1,8 +1,10 @@
 //! The project's own commands. `cargo xtask --help` lists them.
 
+mod archive;
 mod audit;
 mod cache;
 mod cargo_tool;
+mod checksum;
 mod commands;
 mod directory;
 mod go;
@@ -15,6 +17,7 @@ mod policy;
 mod process;
 mod programs;
 mod progress;
+mod release;
 mod sanity;
 mod storage_suite;
 mod test;
@@ -27,8 +30,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use self::commands::{
-    AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, TestArguments,
-    VmArguments,
+    AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, ReleaseArguments,
+    TestArguments, VmArguments,
 };
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Selection, Workspace};
@@ -54,6 +57,8 @@ enum Task {
     },
     /// Write the container images, for a container runtime to import.
     Image(ImageArguments),
+    /// Write a release: programs, images, chart, manifests, lists of the crates in them, checksums.
+    Release(ReleaseArguments),
     /// Check formatting, lints, licenses and sources of crates. The last line is `lint: ok`.
     Lint(LintArguments),
     /// Run the tests. The last line is `N passed, N failed`.
@@ -94,6 +99,7 @@ fn run(task: &Task) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Task::Image(arguments) => commands::image(&workspace, arguments),
+        Task::Release(arguments) => commands::release(&workspace, arguments),
         Task::Lint(arguments) => commands::lint(&workspace, arguments),
         Task::Test(arguments) => commands::test(&workspace, arguments),
         Task::Audit(arguments) => commands::audit(&workspace, arguments),

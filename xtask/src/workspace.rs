@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::cache;
@@ -24,6 +25,9 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// All of them.
+    pub const ALL: [Architecture; 2] = [Architecture::Amd64, Architecture::Arm64];
+
     /// The architecture of this very program.
     pub fn host() -> Self {
         if cfg!(target_arch = "aarch64") { Architecture::Arm64 } else { Architecture::Amd64 }
@@ -76,11 +80,17 @@ pub enum Profile {
 pub enum Selection {
     /// The shipped programs, with the features they are shipped with.
     Shipped,
+    /// Only these.
+    Only(&'static [&'static str]),
     /// The shipped programs, and these.
     ShippedWith(&'static [&'static str]),
     /// All programs but xtask.
     All,
 }
+
+/// What the workspace, and the directory that it is built into, are called in released programs.
+const BUILD: &str = "/bulkhead";
+const BUILD_TARGET: &str = "/bulkhead/target";
 
 /// The packages whose programs are shipped.
 const SHIPPED: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
@@ -107,7 +117,8 @@ pub struct BuiltTests {
     pub unit_tests: Vec<TestProgram>,
 }
 
-/// The workspace that this program belongs to.
+/// The workspace that this program belongs to, or a copy of it elsewhere.
+#[derive(Clone)]
 pub struct Workspace {
     /// Its top directory.
     pub root: PathBuf,
@@ -135,17 +146,36 @@ impl Workspace {
         Ok(Workspace { root: directory("workspace_root")?, target: directory("target_directory")?, programs })
     }
 
+    /// A copy of the workspace, with a target directory of its own.
+    pub fn copied_to(&self, root: &Path) -> Self {
+        Workspace { root: root.to_owned(), target: root.join("target"), programs: self.programs.clone() }
+    }
+
+    /// The same workspace, built into another directory.
+    pub fn with_target(&self, target: PathBuf) -> Self {
+        Workspace { target, ..self.clone() }
+    }
+
     /// Builds programs and returns where they are.
     pub fn build(&self, selection: Selection, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
-        let mut build = self.cargo_build(architecture, profile)?;
         let names = self.selected(selection)?;
-        for package in names.iter().filter_map(|name| self.programs.get(*name)).collect::<BTreeSet<_>>() {
-            build.args(["--package", package]);
+        let packages: BTreeSet<&String> = names.iter().filter_map(|name| self.programs.get(*name)).collect();
+        // Packages that are built together share their dependencies with all features that any of them asks for. What is
+        // shipped, above all the helper, has its own only.
+        let together: Vec<BTreeSet<&String>> = match profile {
+            Profile::Dev => vec![packages],
+            Profile::Release => packages.into_iter().map(|package| BTreeSet::from([package])).collect(),
+        };
+        for packages in together {
+            let mut build = self.cargo_build(architecture, profile)?;
+            for package in &packages {
+                build.args(["--package", package]);
+            }
+            for name in names.iter().filter(|name| self.programs.get(**name).is_some_and(|of| packages.contains(of))) {
+                build.args(["--bin", name]);
+            }
+            run(&mut build)?;
         }
-        for name in &names {
-            build.args(["--bin", name]);
-        }
-        run(&mut build)?;
         Ok(names.iter().map(|name| self.program(name, architecture, profile)).collect())
     }
 
@@ -183,23 +213,42 @@ impl Workspace {
         packages::require_target(architecture.triple())?;
         packages::require_compiler(architecture)?;
         let mut build = cargo();
-        build.args(["build", "--locked", "--target", architecture.triple()]);
+        build.current_dir(&self.root).args(["build", "--locked", "--target", architecture.triple()]);
+        build.arg("--target-dir").arg(&self.target);
         if profile == Profile::Release {
-            build.arg("--release");
+            build.arg("--release").env("CARGO_ENCODED_RUSTFLAGS", self.remapping()?);
         }
         Ok(build)
     }
 
+    /// The compiler's arguments by which a program does not depend on where it was built: the paths of source files are
+    /// in it, for the messages of panics. Of two that match a path the later one counts.
+    fn remapping(&self) -> Result<OsString> {
+        let mut arguments = OsString::new();
+        for (place, name) in
+            [(cargo_home()?, "/cargo"), (self.root.clone(), BUILD), (self.target.clone(), BUILD_TARGET)]
+        {
+            if !arguments.is_empty() {
+                arguments.push("\u{1f}");
+            }
+            arguments.push("--remap-path-prefix=");
+            arguments.push(place);
+            arguments.push(format!("={name}"));
+        }
+        Ok(arguments)
+    }
+
     fn selected(&self, selection: Selection) -> Result<Vec<&str>> {
-        let (all, more): (bool, &[&str]) = match selection {
-            Selection::Shipped => (false, &[]),
-            Selection::ShippedWith(names) => (false, names),
-            Selection::All => (true, &[]),
+        let (all, shipped, more): (bool, bool, &[&str]) = match selection {
+            Selection::Shipped => (false, true, &[]),
+            Selection::Only(names) => (false, false, names),
+            Selection::ShippedWith(names) => (false, true, names),
+            Selection::All => (true, true, &[]),
         };
         for name in more {
             ensure!(self.programs.contains_key(*name), "the workspace has no program {name}");
         }
-        let wanted = |name: &str, package: &str| all || SHIPPED.contains(&package) || more.contains(&name);
+        let wanted = |name: &str, package: &str| all || shipped && SHIPPED.contains(&package) || more.contains(&name);
         let programs = self.programs.iter().filter(|(name, package)| wanted(name, package));
         Ok(programs.map(|(name, _)| name.as_str()).collect())
     }
@@ -245,6 +294,17 @@ fn package_name(id: &str) -> &str {
     match fragment.split_once('@') {
         Some((name, _)) => name,
         None => path.rsplit('/').next().unwrap_or(path),
+    }
+}
+
+/// Where cargo keeps the source of crates.
+pub fn cargo_home() -> Result<PathBuf> {
+    match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
+        (Some(home), _) => Ok(PathBuf::from(home)),
+        (None, Some(home)) => Ok(PathBuf::from(home).join(".cargo")),
+        (None, None) => {
+            bail!("neither CARGO_HOME nor HOME says where cargo keeps the source of crates: set one of them")
+        }
     }
 }
 

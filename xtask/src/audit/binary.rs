@@ -3,13 +3,11 @@
 use std::fs;
 
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
 
 use super::Section;
 use crate::cargo_tool::DENY;
-use crate::packages;
-use crate::process::run;
-use crate::workspace::{Architecture, Workspace, cargo};
+use crate::checksum::sha256;
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const PACKAGE: &str = "bulkhead-privhelper";
 
@@ -68,20 +66,16 @@ pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
             "Not built: `cargo xtask audit --build` builds the helper twice and compares the hashes.".to_owned();
         return Ok(section);
     }
-    packages::require_target(host.triple())?;
     for number in ["1", "2"] {
         let target = workspace.target.join("audit").join(number);
         // What an earlier build left would not be built again.
         if target.exists() {
             fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))?;
         }
-        let mut command = cargo();
-        command.args(["build", "--locked", "--release", "--target", host.triple(), "--package", PACKAGE]);
-        run(command.arg("--target-dir").arg(&target))?;
-        let program = target.join(host.triple()).join("release").join(PACKAGE);
-        let content = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
-        let hash: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
-        section.rows.push(vec![number.to_owned(), hash]);
+        let built = workspace.with_target(target).build(Selection::Only(&[PACKAGE]), host, Profile::Release)?;
+        let program = built.first().with_context(|| format!("the build made no {PACKAGE}"))?;
+        let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+        section.rows.push(vec![number.to_owned(), sha256(&content)]);
     }
     ensure!(section.rows[0][1] == section.rows[1][1], "two builds of one source differ: {:?}", section.rows);
     section.note = format!("{PACKAGE} for {}, twice from nothing: one hash.", host.triple());

@@ -6,6 +6,7 @@ mod demo;
 mod image;
 mod lint;
 mod node;
+mod release;
 mod test;
 mod vm;
 
@@ -18,6 +19,7 @@ pub use self::demo::{DemoArguments, demo};
 pub use self::image::{ImageArguments, image};
 pub use self::lint::{LintArguments, lint};
 pub use self::node::{NodeArguments, node};
+pub use self::release::{ReleaseArguments, release};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
-use crate::image::Archive;
+use crate::archive::Archive;
+use crate::checksum::sha256;
 use crate::process::{capture, command};
 use crate::vm::files_of_host;
 use crate::workspace::Architecture;
@@ -67,15 +67,14 @@ impl StandIn {
     /// The archive, in the form that `docker save` writes: it gives one image several names.
     fn archive(&self, names: &[&str], agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
         let layer = self.layer(agnhost)?;
-        let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
         let config = json!({
             "architecture": Architecture::host().debian(),
             "os": "linux",
             "config": self.command(),
-            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
+            "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))] },
         });
         let manifest = json!([{ "Config": "config.json", "RepoTags": names, "Layers": ["layer.tar"] }]);
-        let mut archive = Archive::new();
+        let mut archive = Archive::new(0);
         archive.file("manifest.json", 0o644, manifest.to_string().as_bytes())?;
         archive.file("config.json", 0o644, config.to_string().as_bytes())?;
         archive.file("layer.tar", 0o644, &layer)?;
@@ -90,7 +89,7 @@ impl StandIn {
     }
 
     fn layer(&self, agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
-        let mut layer = Archive::new();
+        let mut layer = Archive::new(0);
         for directory in ["etc", "mnt", "opt", "root", "tmp", "usr", "usr/bin", "usr/lib", "usr/lib64", "var"] {
             layer.directory(directory)?;
         }

@@ -4,6 +4,7 @@ mod changed;
 mod count;
 mod mutants;
 mod progress;
+mod release;
 mod report;
 mod schedule;
 mod step;

@@ -25,7 +25,7 @@ use crate::workspace::TestProgram;
 /// that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
     &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Ext4, Step::PowerCut, Step::Kubernetes],
-    &[Step::Node, Step::Systemd, Step::StorageE2e],
+    &[Step::Node, Step::Systemd, Step::StorageE2e, Step::Release],
 ];
 
 /// The steps of a run and what they need.

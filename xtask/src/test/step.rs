@@ -29,6 +29,8 @@ pub enum Step {
     Node,
     /// Kubernetes' own tests of storage drivers on such a node; only with `--all` or by name.
     StorageE2e,
+    /// A release, built twice, and its images in a machine of the other architecture; only with `--all` or by name.
+    Release,
 }
 
 impl Step {
@@ -47,6 +49,7 @@ impl Step {
             Step::Systemd => "systemd",
             Step::Node => "node",
             Step::StorageE2e => "storage-e2e",
+            Step::Release => "release",
         }
     }
 
@@ -65,6 +68,7 @@ impl Step {
             Step::Systemd => "services in a machine with systemd",
             Step::Node => "pods on a Kubernetes node",
             Step::StorageE2e => "Kubernetes' own tests of storage drivers",
+            Step::Release => "release, built twice",
         }
     }
 
@@ -75,7 +79,7 @@ impl Step {
 
     /// Whether it takes so long that only `--all` includes it, or its name on the command line.
     pub fn is_long(self) -> bool {
-        self == Step::StorageE2e
+        matches!(self, Step::StorageE2e | Step::Release)
     }
 
     /// Whether it boots a machine.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::count::Count;
+use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
 use crate::go_tool::{HELM, PROMTOOL};
@@ -76,6 +77,7 @@ impl Suites<'_> {
                 })?;
                 transcript.verdict(since, status)
             }
+            Step::Release => release::run(self.workspace, transcript),
             Step::Policy | Step::Unit => anyhow::bail!("{} is not a suite", step.name()),
         }
     }

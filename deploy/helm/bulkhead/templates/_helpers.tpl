@@ -11,6 +11,7 @@ app.kubernetes.io/name: bulkhead
 {{/* An image: the values of one, and the chart. */}}
 {{- define "bulkhead.image" -}}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- if not .image.tag }}{{ with .image.digest }}@{{ . }}{{ end }}{{ end }}
 {{- end }}
 
 {{/*

@@ -173,6 +173,14 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     ensure!(pod["nodeSelector"]["disk"] == "yes" && pod["tolerations"].is_null(), "{pod}");
     ensure!(pod.to_string().contains("/var/lib/k0s/kubelet/pods"), "{pod}");
 
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let pinned = template(&[WITH_LABELS, "--set", &format!("frontend.image.digest={digest}")])?.succeeded()?;
+    let reference = format!("image: bulkhead-frontend:{}@{digest}\n", env!("CARGO_PKG_VERSION"));
+    ensure!(pinned.contains(&reference), "no {reference} in {pinned}");
+    let values = format!("frontend.image.digest={digest},frontend.image.tag=mine");
+    let own = template(&[WITH_LABELS, "--set", &values])?.succeeded()?;
+    ensure!(own.contains("image: bulkhead-frontend:mine\n"), "a tag that was given counts: {own}");
+
     let older = template(&[WITHOUT_LABELS])?.succeeded()?;
     ensure!(!older.contains("MutatingAdmissionPolicy"), "an older server does not know these");
     let forced = template(&[WITHOUT_LABELS, "--set", "labels=always"])?.succeeded()?;
@@ -194,6 +202,7 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
         ("storageClasses[0].name=a,storageClasses[0].parameters.poool=a", "poool"),
         ("storageClasses[0].name=a,storageClasses[0].mountOptions[0]=suid", "mountOptions"),
         ("labels=perhaps", "labels"),
+        ("frontend.image.digest=sha256:1", "digest"),
         ("frontend.logLevel=loud", "logLevel"),
     ] {
         let told = template(&[WITH_LABELS, "--set", value])?.failed().with_context(|| value)?;

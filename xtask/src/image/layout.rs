@@ -1,0 +1,158 @@
+//! The OCI image layout: blobs that are called by their digests, and what refers to them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use crate::archive::{Archive, gzip};
+use crate::checksum::sha256;
+use crate::workspace::Architecture;
+
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
+/// A part of an image.
+pub struct Blob {
+    media_type: &'static str,
+    /// What it is called by.
+    pub digest: String,
+    content: Vec<u8>,
+}
+
+impl Blob {
+    fn new(media_type: &'static str, content: Vec<u8>) -> Self {
+        Blob { media_type, digest: format!("sha256:{}", sha256(&content)), content }
+    }
+
+    fn json(media_type: &'static str, value: &Value) -> Self {
+        Blob::new(media_type, value.to_string().into_bytes())
+    }
+
+    fn descriptor(&self) -> Value {
+        json!({ "mediaType": self.media_type, "digest": self.digest, "size": self.content.len() })
+    }
+
+    fn path(&self) -> String {
+        format!("blobs/{}", self.digest.replace(':', "/"))
+    }
+}
+
+/// An image for one architecture.
+pub struct Manifest {
+    config: Blob,
+    layer: Blob,
+    manifest: Blob,
+    architecture: Architecture,
+}
+
+impl Manifest {
+    /// From its only layer, and what its configuration says besides the platform and the layer. A registry and its
+    /// clients compress what is not compressed, which changes the digests; a node that imports an archive has less to do
+    /// if nothing is.
+    pub fn new(layer: Vec<u8>, compressed: bool, mut config: Value, architecture: Architecture) -> io::Result<Self> {
+        let plain = Blob::new("application/vnd.oci.image.layer.v1.tar", layer);
+        config["architecture"] = architecture.debian().into();
+        config["os"] = "linux".into();
+        config["rootfs"] = json!({ "type": "layers", "diff_ids": [plain.digest] });
+        let layer = match compressed {
+            true => Blob::new("application/vnd.oci.image.layer.v1.tar+gzip", gzip(&plain.content)?),
+            false => plain,
+        };
+        let config = Blob::json("application/vnd.oci.image.config.v1+json", &config);
+        let manifest = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = Blob::json(
+            manifest,
+            &json!({
+                "schemaVersion": 2,
+                "mediaType": manifest,
+                "config": config.descriptor(),
+                "layers": [layer.descriptor()],
+            }),
+        );
+        Ok(Manifest { config, layer, manifest, architecture })
+    }
+
+    fn descriptor(&self) -> Value {
+        let mut descriptor = self.manifest.descriptor();
+        descriptor["platform"] = json!({ "architecture": self.architecture.debian(), "os": "linux" });
+        descriptor
+    }
+
+    fn blobs(&self) -> [&Blob; 3] {
+        [&self.config, &self.manifest, &self.layer]
+    }
+}
+
+/// An archive with the image of one architecture, and with the list by which `docker load` finds the same blobs.
+pub fn single(image: &Manifest, reference: &str, name: &str) -> io::Result<Vec<u8>> {
+    let docker =
+        json!([{ "Config": image.config.path(), "RepoTags": [name], "Layers": [image.layer.path()] }]).to_string();
+    archive(named(image.descriptor(), reference), &[("manifest.json", docker)], &image.blobs())
+}
+
+/// An index over the images of all architectures. Its digest is what a manifest of Kubernetes refers to.
+pub fn index(images: &[Manifest]) -> Blob {
+    let manifests: Vec<Value> = images.iter().map(Manifest::descriptor).collect();
+    Blob::json(INDEX, &json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests }))
+}
+
+/// An archive with the index and its images.
+pub fn multiple(index: &Blob, images: &[Manifest], reference: &str) -> io::Result<Vec<u8>> {
+    let mut blobs: Vec<&Blob> = images.iter().flat_map(Manifest::blobs).collect();
+    blobs.push(index);
+    archive(named(index.descriptor(), reference), &[], &blobs)
+}
+
+fn named(mut descriptor: Value, reference: &str) -> Value {
+    descriptor["annotations"] =
+        json!({ "io.containerd.image.name": reference, "org.opencontainers.image.ref.name": reference });
+    descriptor
+}
+
+fn archive(entry: Value, more: &[(&str, String)], blobs: &[&Blob]) -> io::Result<Vec<u8>> {
+    let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [entry] });
+    let mut archive = Archive::new(0);
+    archive.file("oci-layout", 0o644, json!({ "imageLayoutVersion": "1.0.0" }).to_string().as_bytes())?;
+    archive.file("index.json", 0o644, index.to_string().as_bytes())?;
+    for (path, content) in more {
+        archive.file(path, 0o644, content.as_bytes())?;
+    }
+    archive.directory("blobs")?;
+    archive.directory("blobs/sha256")?;
+    for blob in blobs {
+        archive.file(&blob.path(), 0o644, &blob.content)?;
+    }
+    archive.finish()
+}
+
+/// The layer, compressed, and the configuration of the image for an architecture in an archive with an index. Fails if a
+/// blob is not what its name says.
+pub fn read(archive: &Path, architecture: Architecture) -> Result<(Vec<u8>, Value)> {
+    let file = File::open(archive).with_context(|| format!("open {}", archive.display()))?;
+    let mut blobs = BTreeMap::new();
+    for entry in tar::Archive::new(file).entries()? {
+        let mut entry = entry?;
+        let path = entry.path()?.to_string_lossy().into_owned();
+        let mut content = Vec::new();
+        entry.read_to_end(&mut content)?;
+        blobs.insert(path, content);
+    }
+    let blob = |descriptor: &Value| {
+        let digest = descriptor["digest"].as_str().context("a descriptor has no digest")?;
+        let content = blobs.get(&format!("blobs/{}", digest.replace(':', "/")));
+        let content = content.with_context(|| format!("the archive lacks {digest}"))?;
+        ensure!(digest == format!("sha256:{}", sha256(content)), "a blob is not {digest}");
+        anyhow::Ok(content)
+    };
+    let parse = |content: &[u8]| serde_json::from_slice::<Value>(content).context("parse a part of the image");
+    let names = parse(blobs.get("index.json").context("the archive has no index.json")?)?;
+    let index = parse(blob(&names["manifests"][0])?)?;
+    let ours = |manifest: &&Value| manifest["platform"]["architecture"] == architecture.debian();
+    let descriptor = index["manifests"].as_array().into_iter().flatten().find(ours);
+    let descriptor = descriptor.with_context(|| format!("there is no image for {}", architecture.debian()))?;
+    let manifest = parse(blob(descriptor)?)?;
+    Ok((blob(&manifest["layers"][0])?.clone(), parse(blob(&manifest["config"])?)?))
+}

@@ -1,0 +1,167 @@
+//! A release: everything that users download, made from one commit. The same commit makes the same bytes.
+
+mod chart;
+mod check;
+mod files;
+mod origin;
+mod programs;
+mod sbom;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+pub use self::check::check;
+use self::origin::Copy;
+pub use self::origin::Origin;
+use crate::cargo_tool::CYCLONEDX;
+use crate::checksum::sha256;
+use crate::go_tool::HELM;
+use crate::image::{self, Released};
+use crate::progress::timed;
+use crate::workspace::{Architecture, Profile, Selection, Workspace, cargo_home};
+
+/// The version of the release.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The file with the checksums of all others.
+pub const CHECKSUMS: &str = "SHA256SUMS";
+
+/// What a release is made of.
+pub struct Contents<'a> {
+    /// The commit.
+    pub origin: &'a Origin,
+    /// The processors.
+    pub architectures: &'a [Architecture],
+    /// Where the images will be pushed to.
+    pub registry: Option<&'a str>,
+}
+
+/// Builds the programs and writes all files into a directory, in place of an earlier release's.
+pub fn write(workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
+    let copy = Copy::of(workspace)?;
+    write_from(&copy.root(), workspace, contents, directory)
+}
+
+/// The same, with what is not compiled from a directory that has the source and nothing else.
+fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
+    let Contents { origin, architectures, registry } = contents;
+    empty(directory)?;
+    let helm = HELM.provide(workspace)?;
+    CYCLONEDX.command()?;
+    // This host's own program writes the manual pages and the completions of all.
+    let host = Architecture::host();
+    for architecture in [host].iter().chain(architectures.iter().filter(|one| **one != host)) {
+        timed(format_args!("building for {}", architecture.name()), || {
+            let built = workspace.build(Selection::Shipped, *architecture, Profile::Release)?;
+            built.iter().try_for_each(|program| names_no_path(workspace, program))
+        })?;
+    }
+    let common = programs::common(workspace, source)?;
+    for architecture in *architectures {
+        programs::write(workspace, *architecture, &common, origin.seconds, directory)?;
+    }
+    let released = Released { registry: *registry, revision: &origin.revision, created: &origin.date };
+    let program = |name: &str, architecture| workspace.program(name, architecture, Profile::Release);
+    let images = image::write_released(program, architectures, &released, directory)?;
+    chart::write(source, &images, origin, &helm, directory)?;
+    sbom::write(source, architectures, origin, directory)?;
+    write_checksums(directory)
+}
+
+/// Removes what an earlier release left, and nothing else.
+fn empty(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
+    let names: Vec<_> = fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<Result<_>>()
+        .context("list the output")?;
+    let ours = |name: &str| name.starts_with("bulkhead-") || name == CHECKSUMS;
+    for name in &names {
+        ensure!(
+            ours(&name.to_string_lossy()),
+            "{} has files that are of no release, such as {}: choose an empty directory",
+            directory.display(),
+            name.display()
+        );
+    }
+    names.iter().try_for_each(|name| {
+        fs::remove_file(directory.join(name)).with_context(|| format!("remove {}", name.display()))
+    })
+}
+
+/// A program that names a directory of the machine that built it is another one on the next machine.
+fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
+    let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
+    for place in [&workspace.root, &workspace.target, &cargo_home()?] {
+        let path = place.to_string_lossy();
+        let named = content.windows(path.len()).any(|window| window == path.as_bytes());
+        ensure!(
+            !named,
+            "{} has the path {path} in it: another machine's build would not be the same",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
+/// The checksum of each file by its name.
+pub fn checksums(directory: &Path) -> Result<BTreeMap<String, String>> {
+    let files = files::files(directory)?;
+    Ok(files
+        .iter()
+        .filter(|(name, _)| *name != CHECKSUMS)
+        .map(|(name, content)| (name.clone(), sha256(content)))
+        .collect())
+}
+
+fn write_checksums(directory: &Path) -> Result<()> {
+    let lines: String = checksums(directory)?.iter().map(|(name, sum)| format!("{sum}  {name}\n")).collect();
+    fs::write(directory.join(CHECKSUMS), lines).context("write the checksums")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_is_deployed_has_this_version() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for (file, line) in [
+            ("deploy/helm/bulkhead/Chart.yaml", format!("version: {VERSION}")),
+            ("deploy/helm/bulkhead/Chart.yaml", format!("appVersion: {VERSION}")),
+            ("deploy/kubernetes/frontend/daemonset.yaml", format!("image: bulkhead-frontend:{VERSION}")),
+            ("deploy/kubernetes/overlays/container/privhelper.yaml", format!("image: bulkhead-privhelper:{VERSION}")),
+        ] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            assert!(text.lines().any(|found| found.trim() == line), "{file} does not say {line}");
+        }
+    }
+
+    #[test]
+    fn a_program_that_names_a_directory_of_this_machine_is_not_released() {
+        let workspace = Workspace::load().unwrap();
+        let program = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&program, "panicked at /bulkhead/frontend/src/main.rs").unwrap();
+        names_no_path(&workspace, program.path()).unwrap();
+        fs::write(&program, format!("panicked at {}/frontend/src/main.rs", workspace.root.display())).unwrap();
+        assert!(names_no_path(&workspace, program.path()).is_err());
+    }
+
+    #[test]
+    fn only_an_earlier_release_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("bulkhead-0.0.1.tgz"), "").unwrap();
+        fs::write(at(CHECKSUMS), "").unwrap();
+        empty(directory.path()).unwrap();
+        assert!(!at(CHECKSUMS).exists());
+        for name in ["bulkhead-0.0.1.tgz", "notes"] {
+            fs::write(at(name), "").unwrap();
+        }
+        assert!(empty(directory.path()).unwrap_err().to_string().contains("notes"));
+        assert!(at("bulkhead-0.0.1.tgz").exists());
+    }
+}

@@ -1,0 +1,119 @@
+//! The chart and the manifests of a release, whose images are pinned by their digests.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::VERSION;
+use super::files::files;
+use super::origin::Origin;
+use crate::archive::{Archive, gzip};
+use crate::image::Pinned;
+use crate::process::{capture, command};
+
+const CHART: &str = "deploy/helm/bulkhead";
+
+/// The deployments for which there is a manifest: values of the chart's `form`.
+const FORMS: [&str; 2] = ["container", "host-service"];
+
+/// The namespace in the manifests.
+const NAMESPACE: &str = "bulkhead-system";
+
+/// helm does not know which release of Kubernetes the manifests are for. They are the same for all.
+const KUBE_VERSION: &str = "1.36.0";
+
+/// Writes the chart, and what helm makes of it, as manifests for kubectl.
+pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, directory: &Path) -> Result<()> {
+    let chart = directory.join(format!("bulkhead-{VERSION}.tgz"));
+    fs::write(&chart, package(&source.join(CHART), images, origin)?)
+        .with_context(|| format!("write {}", chart.display()))?;
+    let read = |path: &str| {
+        let path = source.join(path);
+        fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+    };
+    let namespace = read("deploy/kubernetes/base/namespace.yaml")?;
+    for form in FORMS {
+        let mut template = command(&helm.to_string_lossy());
+        template.args(["template", "bulkhead"]).arg(&chart).args(["--namespace", NAMESPACE]);
+        let objects =
+            capture(template.args(["--kube-version", KUBE_VERSION, "--set", &format!("form={form},labels=never")]))?;
+        for image in images.iter().filter(|image| form == "container" || image.name == "bulkhead-frontend") {
+            let reference = format!("{}:{VERSION}@{}", image.repository, image.digest);
+            ensure!(objects.contains(&format!("image: {reference}\n")), "the chart does not name {reference}");
+        }
+        write_manifest(directory, form, &format!("{namespace}{objects}"))?;
+    }
+    write_manifest(directory, "labels", &read("deploy/kubernetes/labels/labels.yaml")?)
+}
+
+fn write_manifest(directory: &Path, name: &str, objects: &str) -> Result<()> {
+    let path = directory.join(format!("bulkhead-{VERSION}-{name}.yaml"));
+    fs::write(&path, objects).with_context(|| format!("write {}", path.display()))
+}
+
+/// As `helm package` packs it, but with the date of the commit instead of the present time.
+fn package(chart: &Path, images: &[Pinned], origin: &Origin) -> Result<Vec<u8>> {
+    let mut archive = Archive::new(origin.seconds);
+    for (path, mut content) in files(chart)? {
+        match path.as_str() {
+            ".helmignore" => continue,
+            "values.yaml" => content = pin(std::str::from_utf8(&content)?, images)?.into_bytes(),
+            _ => {}
+        }
+        archive.file(&format!("bulkhead/{path}"), 0o644, &content)?;
+    }
+    Ok(gzip(&archive.finish()?)?)
+}
+
+/// The values with the images' repositories and digests.
+fn pin(values: &str, images: &[Pinned]) -> Result<String> {
+    let mut pinned = String::new();
+    let mut current: Option<&Pinned> = None;
+    let mut found = 0;
+    for line in values.lines() {
+        let of =
+            line.trim().strip_prefix("repository: ").and_then(|name| images.iter().find(|image| image.name == name));
+        let indentation = &line[..line.len() - line.trim_start().len()];
+        match (of, current) {
+            (Some(image), _) => {
+                pinned += &format!("{indentation}repository: {}\n", image.repository);
+                current = of;
+            }
+            (None, Some(Pinned { digest, .. })) if line.trim() == r#"digest: """# => {
+                pinned += &format!("{indentation}digest: {digest}\n");
+                found += 1;
+                current = None;
+            }
+            _ => pinned += &format!("{line}\n"),
+        }
+    }
+    ensure!(found == images.len(), "values.yaml has {found} of {} images with an empty digest", images.len());
+    Ok(pinned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pinned(name: &'static str) -> Pinned {
+        Pinned { name, repository: format!("registry.example.com/{name}"), digest: format!("sha256:{name}") }
+    }
+
+    #[test]
+    fn values_name_the_digest_of_each_image() {
+        let values =
+            "a:\n  image:\n    repository: one\n    # Why.\n    digest: \"\"\nb:\n  repository: two\n  digest: \"\"\n";
+        let expected = "a:\n  image:\n    repository: registry.example.com/one\n    # Why.\n    digest: sha256:one\n\
+                        b:\n  repository: registry.example.com/two\n  digest: sha256:two\n";
+        assert_eq!(pin(values, &[pinned("one"), pinned("two")]).unwrap(), expected);
+        assert!(pin(values, &[pinned("one"), pinned("three")]).is_err());
+    }
+
+    #[test]
+    fn the_chart_has_an_image_for_each_of_ours() {
+        let values = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(CHART).join("values.yaml");
+        let values = fs::read_to_string(values).unwrap();
+        pin(&values, &[pinned("bulkhead-frontend"), pinned("bulkhead-privhelper")]).unwrap();
+    }
+}

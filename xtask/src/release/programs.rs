@@ -1,0 +1,85 @@
+//! The archive of programs for one architecture, with what is installed beside them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::files::files;
+use crate::archive::{Archive, gzip};
+use crate::directory::RunDirectory;
+use crate::process::{capture, command};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
+
+/// The directories whose files are in the archive as they are in the source, so that the commands of docs/install.md can
+/// be typed there as well.
+const DIRECTORIES: [&str; 5] = ["deploy/monitoring", "deploy/seccomp", "deploy/systemd", "deploy/udev", "docs"];
+
+/// The same for single files.
+const FILES: [&str; 4] = ["CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md"];
+
+/// Where a shell looks for a program's completions, below a prefix such as /usr/local.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/bulkheadctl"),
+    ("fish", "share/fish/vendor_completions.d/bulkheadctl.fish"),
+    ("zsh", "share/zsh/site-functions/_bulkheadctl"),
+];
+
+/// What is the same for all architectures: the content of each file by its path.
+pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
+    let mut content = BTreeMap::new();
+    for file in FILES {
+        let path = source.join(file);
+        content.insert(file.to_owned(), fs::read(&path).with_context(|| format!("read {}", path.display()))?);
+    }
+    for directory in DIRECTORIES {
+        for (path, bytes) in files(&source.join(directory))? {
+            content.insert(format!("{directory}/{path}"), bytes);
+        }
+    }
+    let client = workspace.program("bulkheadctl", Architecture::host(), Profile::Release);
+    let client = || command(&client.to_string_lossy());
+    for (shell, path) in COMPLETIONS {
+        content.insert(path.to_owned(), capture(client().args(["completion", shell]))?.into_bytes());
+    }
+    let pages = RunDirectory::new(&workspace.runs())?;
+    capture(client().arg("man").arg(pages.path()))?;
+    for (page, bytes) in files(pages.path())? {
+        content.insert(format!("share/man/man1/{page}"), bytes);
+    }
+    Ok(content)
+}
+
+/// Writes the archive for an architecture.
+pub fn write(
+    workspace: &Workspace,
+    architecture: Architecture,
+    common: &BTreeMap<String, Vec<u8>>,
+    seconds: u64,
+    directory: &Path,
+) -> Result<()> {
+    let name = format!("bulkhead-{}-linux-{}", super::VERSION, architecture.debian());
+    let mut all: BTreeMap<String, (u32, Vec<u8>)> = BTreeMap::new();
+    for path in workspace.built(Selection::Shipped, architecture, Profile::Release)? {
+        let program = path.file_name().context("a program without a name")?.to_string_lossy();
+        let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        all.insert(format!("bin/{program}"), (0o755, content));
+    }
+    all.extend(common.iter().map(|(path, content)| (path.clone(), (0o644, content.clone()))));
+    let mut archive = Archive::new(seconds);
+    let mut last = String::new();
+    for (path, (mode, content)) in &all {
+        // Each directory before the first file in it.
+        for (end, _) in path.match_indices('/') {
+            let parent = &path[..end];
+            if !format!("{last}/").starts_with(&format!("{parent}/")) {
+                archive.directory(&format!("{name}/{parent}"))?;
+            }
+        }
+        archive.file(&format!("{name}/{path}"), *mode, content)?;
+        last.clone_from(path);
+    }
+    let path = directory.join(format!("{name}.tar.gz"));
+    fs::write(&path, gzip(&archive.finish()?)?).with_context(|| format!("write {}", path.display()))
+}

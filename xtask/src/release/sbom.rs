@@ -1,0 +1,39 @@
+//! Which crates are in the programs, as CycloneDX writes it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+use super::VERSION;
+use super::origin::Origin;
+use crate::cargo_tool::CYCLONEDX;
+use crate::process::run_quietly;
+use crate::workspace::Architecture;
+
+/// The packages whose programs are shipped, each with the directory of its manifest.
+const PACKAGES: [(&str, &str); 2] = [("bulkhead-frontend", "frontend"), ("bulkhead-privhelper", "privhelper")];
+
+/// Writes a list for each package and architecture. The tool leaves its files in the source, which is a copy.
+pub fn write(source: &Path, architectures: &[Architecture], origin: &Origin, directory: &Path) -> Result<()> {
+    for architecture in architectures {
+        let mut cyclonedx = CYCLONEDX.command()?;
+        cyclonedx.arg("cyclonedx").current_dir(source).env("SOURCE_DATE_EPOCH", origin.seconds.to_string());
+        cyclonedx.args(["--format", "json", "--spec-version", "1.5", "--target", architecture.triple(), "--quiet"]);
+        run_quietly(&mut cyclonedx)?;
+        for (package, place) in PACKAGES {
+            let made = source.join(place).join(format!("{package}.cdx.json"));
+            let list = fs::read_to_string(&made).with_context(|| format!("read {}", made.display()))?;
+            let list = without_place(&list, source);
+            ensure!(!list.contains(&*source.to_string_lossy()), "the list of {package} names {}", source.display());
+            let path = directory.join(format!("{package}-{VERSION}-linux-{}.cdx.json", architecture.debian()));
+            fs::write(&path, list).with_context(|| format!("write {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Our own packages are called after the place of their source.
+fn without_place(list: &str, source: &Path) -> String {
+    list.replace(&format!("path+file://{}/", source.display()), "path+file:///")
+}
