@@ -13,7 +13,7 @@ use crate::workspace::{Architecture, Workspace};
 /// What `release` takes.
 #[derive(Args)]
 pub struct ReleaseArguments {
-    /// The processors to build for. The images of a release for all of them are for each.
+    /// The processors to build for. The programs for this host are built in any case: they write the manual pages.
     #[arg(long, value_enum, default_value_t = Processors::All)]
     arch: Processors,
     /// Where the files go (default: bulkhead-VERSION in cargo's target directory). An earlier release there is replaced.
