@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::node::{Node, Outcome, Outcomes, Skips, State};
 use bulkhead_tests::times::Times;
 
@@ -41,6 +41,7 @@ pub fn run(node: &Node, definition: &Path, filter: Option<&str>) -> Result<ExitC
     if verdict.failed > 0 {
         node.print_logs();
     }
+    ensure!(status.success() || verdict.failed > 0, "the suite ended with {status}, and reports no failed test");
     println!("{} passed, {} failed", verdict.passed, verdict.failed);
     Ok(if verdict.failed == 0 && verdict.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
