@@ -62,9 +62,10 @@ pub fn require_compiler(architecture: Architecture) -> Result<()> {
             [format!("gcc-{}-linux-gnu", name.replace('_', "-")), format!("libc6-dev-{}-cross", architecture.debian())];
         (format!("{name}-linux-gnu-gcc"), packages.to_vec())
     };
-    // Other systems than Debian may have it from elsewhere.
-    match command(&program).arg("--version").output() {
-        Ok(_) => Ok(()),
+    // Other systems than Debian may have it from elsewhere. On Debian the headers are a package of their own.
+    let headers = ["-E", "-include", "stdint.h", "-x", "c", "/dev/null"];
+    match run_quietly(command(&program).args(headers)) {
+        Ok(()) => Ok(()),
         Err(_) => require(&packages.iter().map(String::as_str).collect::<Vec<_>>()),
     }
 }
