@@ -56,6 +56,8 @@ pub struct Pool {
     pub name: PoolName,
     /// Whether sizes are enforced.
     pub quota: QuotaMode,
+    /// Its filesystem's type, `xfs` or `ext4`; empty if the pool is not served.
+    pub filesystem: Text,
 }
 
 impl Hello {

@@ -110,7 +110,7 @@ fn responses() -> Vec<(&'static str, Response)> {
 }
 
 fn welcome() -> Result<Welcome, Error> {
-    let pool = Pool { name: "fast".parse().expect("a name"), quota: QuotaMode::Enforced };
+    let pool = Pool { name: "fast".parse().expect("a name"), quota: QuotaMode::Enforced, filesystem: Text::new("xfs") };
     let publish = PublishDirectory { name: "t".parse().expect("a name"), host_path: Text::new("/t") };
     Ok(Welcome {
         version: 1,

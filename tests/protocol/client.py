@@ -120,7 +120,7 @@ class Reader:
             "version": self.u16(), "release": self.text(), "driver": self.text(63), "csi_socket": self.text(),
             "registers": self.boolean(),
             "publish_directories": self.sequence(16, lambda: (self.text(63), self.text())),
-            "pools": self.sequence(16, lambda: (self.text(63), self.quota_mode())),
+            "pools": self.sequence(16, lambda: (self.text(63), self.quota_mode(), self.text())),
         }
 
     def spec(self):

@@ -114,6 +114,14 @@ impl PoolFilesystem {
             Self::Ext4 => "ext4",
         }
     }
+
+    /// The one that it is not.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Xfs => Self::Ext4,
+            Self::Ext4 => Self::Xfs,
+        }
+    }
 }
 
 impl Phase {

@@ -5,7 +5,7 @@ use bulkhead_protocol::MountFlags;
 use crate::proto::csi::VolumeCapability;
 use crate::proto::csi::volume_capability::AccessType;
 use crate::proto::csi::volume_capability::access_mode::Mode as AccessMode;
-use crate::volumes::{Access, Fault, Mode, Sharing, check_filesystem, mount_flags};
+use crate::volumes::{Access, Fault, Mode, Parameters, Sharing, check_filesystem, mount_flags};
 
 /// The maximum total length of mount flags in bytes (CSI, VolumeCapability).
 const LONGEST_FLAGS: usize = 4096;
@@ -60,6 +60,17 @@ pub(super) fn common_mode(capabilities: &[VolumeCapability]) -> Result<Mode, Fau
         common = Some(mode);
     }
     common.ok_or_else(|| Fault::invalid("volume_capabilities is missing"))
+}
+
+/// The parameters for volumes with the filesystem that `capabilities` request.
+///
+/// # Errors
+/// When no pool can have it.
+pub(super) fn with_filesystem(parameters: Parameters, capabilities: &[VolumeCapability]) -> Result<Parameters, Fault> {
+    capabilities.iter().try_fold(parameters, |parameters, capability| match &capability.access_type {
+        Some(AccessType::Mount(mount)) => parameters.with_filesystem(&mount.fs_type),
+        _ => Ok(parameters),
+    })
 }
 
 fn sharing(mode: i32) -> Result<Sharing, Fault> {

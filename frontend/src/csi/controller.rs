@@ -6,7 +6,7 @@ use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::call::Call;
-use super::capability::{access, common_mode};
+use super::capability::{access, common_mode, with_filesystem};
 use super::codes::Operation;
 use super::{Plugin, placement, required, signed, validation};
 use crate::proto::csi::controller_server::Controller;
@@ -40,7 +40,7 @@ impl Controller for Plugin {
                     name: request.name,
                     mode,
                     range: size_range(request.capacity_range)?.unwrap_or(SizeRange::ANY),
-                    parameters: parameters(&request.parameters)?,
+                    parameters: with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?,
                 };
                 placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
                 let provisioned = plugin.0.volumes.provision(new).await?;
@@ -137,7 +137,7 @@ impl Controller for Plugin {
             let here = request.accessible_topology.as_ref().is_none_or(|place| self.0.place.satisfies(&place.segments));
             let capabilities = &request.volume_capabilities;
             let usable = capabilities.is_empty() || common_mode(capabilities).is_ok();
-            let room = match parameters(&request.parameters) {
+            let room = match parameters(&request.parameters).and_then(|all| with_filesystem(all, capabilities)) {
                 Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters).await?,
                 Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),
                 // There is no capacity for a volume that could not be created here.

@@ -3,6 +3,7 @@
 use super::capability::{access, complete};
 use super::controller::parameters;
 use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
+use crate::proto::csi::volume_capability::AccessType;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 use crate::volumes::{Fault, Measured};
 
@@ -41,6 +42,11 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
     for capability in &request.volume_capabilities {
         if access(Some(capability))?.mode() != is {
             return Err(Fault::unsupported(format!("the volume is a {} volume", is.as_str())));
+        }
+        if let Some(AccessType::Mount(mount)) = &capability.access_type
+            && ![&volume.filesystem, ""].contains(&mount.fs_type.as_str())
+        {
+            return Err(Fault::unsupported(format!("the volume's filesystem is {}", volume.filesystem)));
         }
     }
     if !request.mutable_parameters.is_empty() {

@@ -69,5 +69,6 @@ impl Volumes {
 
 /// A pool that is not served has no space.
 fn without_broken_pools(fault: Fault) -> Result<Capacity, Fault> {
-    if fault.is(ErrorKind::PoolBroken) { Ok(Capacity::default()) } else { Err(fault) }
+    let none = fault.is(ErrorKind::PoolBroken) || fault.is(ErrorKind::Unsupported);
+    if none { Ok(Capacity::default()) } else { Err(fault) }
 }

@@ -24,6 +24,7 @@ pub struct Parameters {
     directory_mode: Option<DirectoryMode>,
     inodes: Option<Inodes>,
     block_size: Option<BlockSize>,
+    filesystem: Option<String>,
 }
 
 impl Parameters {
@@ -54,7 +55,7 @@ impl Parameters {
                         _ => return Err(wrong("give 512 or 4096")),
                     });
                 }
-                "csi.storage.k8s.io/fstype" => check_filesystem(value)?,
+                "csi.storage.k8s.io/fstype" => parameters = parameters.with_filesystem(value)?,
                 // The claim's identity, which the provisioner may add: it does not affect the volume.
                 "csi.storage.k8s.io/pvc/name" | "csi.storage.k8s.io/pvc/namespace" | "csi.storage.k8s.io/pv/name" => {}
                 _ => {
@@ -65,6 +66,18 @@ impl Parameters {
             }
         }
         Ok(parameters)
+    }
+
+    /// The same for volumes with this filesystem; empty for any.
+    ///
+    /// # Errors
+    /// When no pool can have it.
+    pub fn with_filesystem(mut self, name: &str) -> Result<Self, Fault> {
+        check_filesystem(name)?;
+        if !name.is_empty() {
+            self.filesystem = Some(name.to_owned());
+        }
+        Ok(self)
     }
 
     /// The kind of volume they describe.
@@ -83,15 +96,28 @@ impl Parameters {
     /// The pool they name: by default the only one, or the one called `default`.
     ///
     /// # Errors
-    /// When there is no such pool, or when none is named and the choice is ambiguous.
+    /// When there is no such pool, when none is named and the choice is ambiguous, and when it has another filesystem than
+    /// they name.
     pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
+        let pool = self.named_pool(pools)?;
+        // One that is not served has none; whatever is asked of it says why.
+        match (&self.filesystem, pool.filesystem.as_str()) {
+            (Some(wanted), found) if !found.is_empty() && wanted != found => Err(Fault::unsupported(format!(
+                "filesystem type {wanted} is not available: pool {} has {found}; leave the type empty, or name another pool",
+                pool.name
+            ))),
+            _ => Ok(&pool.name),
+        }
+    }
+
+    fn named_pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a Pool, Fault> {
         if pools.is_empty() {
             let kind = FaultKind::Typed(ErrorKind::PoolBroken);
             return Err(Fault::new(kind, "the privileged helper serves no pools: start it with --pool NAME=DIR"));
         }
         let names = || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
         match &self.pool {
-            Some(wanted) => pools.iter().map(|pool| &pool.name).find(|name| *name == wanted).ok_or_else(|| {
+            Some(wanted) => pools.iter().find(|pool| pool.name == *wanted).ok_or_else(|| {
                 Fault::invalid(format!("pool {wanted} is not served on this node; use one of {}", names()))
             }),
             None => default_pool(pools).ok_or_else(|| {
@@ -109,10 +135,10 @@ impl Parameters {
     }
 }
 
-fn default_pool(pools: &[Pool]) -> Option<&PoolName> {
+fn default_pool(pools: &[Pool]) -> Option<&Pool> {
     match pools {
-        [only] => Some(&only.name),
-        several => several.iter().map(|pool| &pool.name).find(|name| name.as_str() == DEFAULT_POOL),
+        [only] => Some(only),
+        several => several.iter().find(|pool| pool.name.as_str() == DEFAULT_POOL),
     }
 }
 
@@ -130,12 +156,29 @@ fn octal(text: &str) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::QuotaMode;
+    use bulkhead_protocol::{QuotaMode, Text};
 
     use super::*;
 
     fn pools(names: &[&str]) -> Vec<Pool> {
-        names.iter().map(|name| Pool { name: name.parse().unwrap(), quota: QuotaMode::Enforced }).collect()
+        let pool = |name: &&str| Pool {
+            name: name.parse().unwrap(),
+            quota: QuotaMode::Enforced,
+            filesystem: Text::new(if *name == "gone" { "" } else { "xfs" }),
+        };
+        names.iter().map(pool).collect()
+    }
+
+    #[test]
+    fn a_pool_with_another_filesystem_is_refused() {
+        let wanted = |filesystem| Parameters::default().with_filesystem(filesystem).unwrap();
+        for filesystem in ["", "xfs"] {
+            assert_eq!(wanted(filesystem).pool(&pools(&["fast"])).unwrap().as_str(), "fast");
+        }
+        let fault = wanted("ext4").pool(&pools(&["fast"])).unwrap_err();
+        assert!(fault.is(ErrorKind::Unsupported) && fault.to_string().contains("pool fast has xfs"), "{fault}");
+        assert_eq!(wanted("ext4").pool(&pools(&["gone"])).unwrap().as_str(), "gone");
+        assert!(Parameters::default().with_filesystem("btrfs").is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How much of a volume is used, and whether it is healthy.
 
-use bulkhead_protocol::{QuotaMode, Usage, VolumeId, VolumeKind};
+use bulkhead_protocol::{PoolName, QuotaMode, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
 use super::{Fault, PoolCondition, Volumes};
@@ -22,6 +22,8 @@ pub struct Measured {
     pub usage: Usage,
     /// Its health.
     pub condition: Condition,
+    /// Its pool's filesystem; empty if that is not served.
+    pub filesystem: String,
 }
 
 impl Volumes {
@@ -34,28 +36,33 @@ impl Volumes {
             Some(path) => Some(self.published_at(path).await?),
             None => None,
         };
-        let usage = match self.helper.usage(volume, target).await.map_err(Fault::from) {
-            Ok(usage) => usage,
-            Err(fault) => return self.unmeasurable(volume, fault),
-        };
+        let outcome = self.helper.usage(volume, target).await.map_err(Fault::from);
         let welcome = self.helper.welcome().await?;
-        let enforced =
-            welcome.pools.as_slice().iter().any(|pool| pool.name == usage.pool && pool.quota == QuotaMode::Enforced);
+        let pool = |name: &PoolName| welcome.pools.as_slice().iter().find(|pool| pool.name == *name);
+        let filesystem = |name| pool(name).map(|pool| pool.filesystem.as_str().to_owned()).unwrap_or_default();
+        let usage = match outcome {
+            Ok(usage) => usage,
+            Err(fault) => {
+                let (usage, condition) = self.unmeasurable(volume, fault)?;
+                return Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition });
+            }
+        };
+        let enforced = pool(&usage.pool).is_some_and(|pool| pool.quota == QuotaMode::Enforced);
         let condition = condition(&usage, enforced);
         if path.is_some() {
             self.measurements.note(volume, &usage);
             self.conditions.note_volume(volume, &usage.pool, &condition);
         }
-        Ok(Measured { usage, condition })
+        Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition })
     }
 
     /// What to say of a volume in use whose pool does not let it be measured: a kubelet would make nothing of an error.
-    fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<Measured, Fault> {
+    fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<(Usage, Condition), Fault> {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
                 let condition = Condition { abnormal: true, message: failure.text };
                 self.conditions.note_volume(volume, &usage.pool, &condition);
-                Ok(Measured { usage, condition })
+                Ok((usage, condition))
             }
             _ => Err(fault),
         }

@@ -197,7 +197,8 @@ async fn serve(socket: UnixSeqpacket, script: Script, greeting: Greeting, seen: 
 }
 
 pub fn welcome(pools: &[&str]) -> Welcome {
-    let pool = |name: &&str| Pool { name: name.parse().unwrap(), quota: QuotaMode::Enforced };
+    let pool =
+        |name: &&str| Pool { name: name.parse().unwrap(), quota: QuotaMode::Enforced, filesystem: Text::new("xfs") };
     let directory = PublishDirectory { name: "kubelet".parse().unwrap(), host_path: Text::new("/var/lib/kubelet") };
     Welcome {
         version: 1,

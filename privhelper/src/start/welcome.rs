@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bulkhead_protocol::{Pool, PublishDirectory, Text, UpTo, Welcome};
 
 use super::config::Config;
-use crate::state::State;
+use crate::state::{self, State};
 
 /// What every frontend receives first.
 ///
@@ -17,7 +17,7 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
         .iter()
         .map(|directory| PublishDirectory { name: directory.name.clone(), host_path: directory.host_path.clone() })
         .collect();
-    let pools: Vec<_> = config.pools.iter().map(|pool| Pool { name: pool.name.clone(), quota: pool.quota }).collect();
+    let pools: Vec<_> = state.pools.iter().map(pool).collect();
     let path =
         |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     let welcome = Welcome {
@@ -38,4 +38,9 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
         );
     }
     Ok(welcome)
+}
+
+fn pool(pool: &state::Pool) -> Pool {
+    let filesystem = pool.served().map(|served| served.filesystem.kind()).unwrap_or_default();
+    Pool { name: pool.config.name.clone(), quota: pool.config.quota, filesystem: Text::new(filesystem) }
 }

@@ -69,6 +69,11 @@ impl Filesystem {
         Arc::new(Self { root, project_ids, look, ledger, capacity, strays, in_progress: InProgress::default() })
     }
 
+    /// Its type: the start refuses any other.
+    pub fn kind(&self) -> &'static str {
+        if matches!(self.look, Look::AtOnce) { "xfs" } else { "ext4" }
+    }
+
     /// Adds the share of a volume that was found at start.
     pub fn adopt(&self, share: Share) {
         lock(&self.ledger).add(share);

@@ -14,6 +14,7 @@ cases! {
     deleting_without_an_id_is_refused,
     deleting_a_published_volume_is_refused,
     deleting_a_published_volume_is_refused_after_a_restart: Kernel,
+    another_filesystem_than_the_pools_is_refused,
     validating_says_what_is_supported,
     validating_an_unknown_volume_is_not_found,
     validating_without_fields_is_refused,
@@ -76,6 +77,20 @@ fn deleting_a_published_volume_is_refused_after_a_restart(stand: &mut Stand) -> 
     Ok(())
 }
 
+fn another_filesystem_than_the_pools_is_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    let (own, other) = (stand.setting.pool_fs, stand.setting.pool_fs.other());
+    let capability = || mount_with_filesystem(other.name());
+    let told = format!("pool default has {}", own.name());
+    refused(csi.create_volume(create("vol-a", SIZE, capability())), Code::InvalidArgument, &told)?;
+    let question = GetCapacityRequest { volume_capabilities: vec![capability()], ..GetCapacityRequest::default() };
+    let room = csi.get_capacity(question)?.available_capacity;
+    ensure!(room == 0, "{room} bytes for volumes that could not be made");
+    csi.create_volume(create("vol-a", SIZE, mount_with_filesystem(own.name())))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
 fn validating_says_what_is_supported(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
@@ -83,7 +98,10 @@ fn validating_says_what_is_supported(stand: &mut Stand) -> Result<()> {
     let answer = csi.validate_volume_capabilities(validate("vol-a", good.clone()))?;
     let confirmed = answer.confirmed.with_context(|| format!("not confirmed: {}", answer.message))?;
     ensure!(confirmed.volume_capabilities == good, "{confirmed:?}");
-    for bad in [block(), mount_in(Mode::MultiNodeMultiWriter), mount_with_filesystem("btrfs")] {
+    let other = stand.setting.pool_fs.other().name();
+    for bad in
+        [block(), mount_in(Mode::MultiNodeMultiWriter), mount_with_filesystem("btrfs"), mount_with_filesystem(other)]
+    {
         let answer = csi.validate_volume_capabilities(validate("vol-a", vec![mount(), bad.clone()]))?;
         ensure!(answer.confirmed.is_none() && !answer.message.is_empty(), "{bad:?}: {answer:?}");
     }
