@@ -40,7 +40,7 @@ impl Pool {
     /// When a tool fails.
     pub fn make_unmarked(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
         let image = directory.with_extension("disk");
-        copy_sparse(&template(setting, templates)?, &image)?;
+        format_image(setting, templates, &image)?;
         fs::create_dir_all(directory)?;
         mount_image(setting, &image, directory)?;
         Ok(Self::mounted(setting, directory, name))
@@ -152,14 +152,35 @@ impl SharedPool {
 /// # Errors
 /// When mount(8) fails.
 pub fn mount_image(setting: &Setting, image: &Path, directory: &Path) -> Result<()> {
+    mount(setting, "loop", image, directory)
+}
+
+/// The same for a disk.
+///
+/// # Errors
+/// When mount(8) fails.
+pub fn mount_disk(setting: &Setting, disk: &Path, directory: &Path) -> Result<()> {
+    mount(setting, "rw", disk, directory)
+}
+
+fn mount(setting: &Setting, option: &str, source: &Path, directory: &Path) -> Result<()> {
     // Copies of one template have one UUID, which XFS minds.
     let options = match (setting.pool_fs, setting.enforces_sizes()) {
-        (PoolFilesystem::Xfs, true) => "loop,nouuid,prjquota",
-        (PoolFilesystem::Xfs, false) => "loop,nouuid",
-        (PoolFilesystem::Ext4, true) => "loop,prjquota",
-        (PoolFilesystem::Ext4, false) => "loop",
+        (PoolFilesystem::Xfs, true) => ",nouuid,prjquota",
+        (PoolFilesystem::Xfs, false) => ",nouuid",
+        (PoolFilesystem::Ext4, true) => ",prjquota",
+        (PoolFilesystem::Ext4, false) => "",
     };
-    run(Command::new("mount").args(["-t", setting.pool_fs.name(), "-o", options]).args([image, directory]))
+    let options = format!("{option}{options}");
+    run(Command::new("mount").args(["-t", setting.pool_fs.name(), "-o", &options]).args([source, directory]))
+}
+
+/// Makes an image with a fresh filesystem of the setting's type.
+///
+/// # Errors
+/// When a tool fails.
+pub fn format_image(setting: &Setting, templates: &Path, image: &Path) -> Result<()> {
+    copy_sparse(&template(setting, templates)?, image)
 }
 
 /// Runs a command that must succeed.

@@ -50,7 +50,7 @@ table! {
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
-        "Whether the pool has this condition: shut_down, not_answering, not_served and errors concern all of its volumes; quota_evasion, not_released, volume_limit and other need attention; not_enforced is a notice.";
+        "Whether the pool has this condition: shut_down, read_only, not_answering, not_served and errors concern all of its volumes; quota_evasion, not_released, volume_limit and other need attention; not_enforced is a notice.";
     inspections: Histogram "bulkhead_inspection_duration_seconds" []
         "How long it took to look at all pools, which happens every 30 seconds.";
 

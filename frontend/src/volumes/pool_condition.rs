@@ -10,6 +10,8 @@ use crate::quantity::for_people;
 pub enum ConditionKind {
     /// Its filesystem has shut down after an error.
     ShutDown,
+    /// Its filesystem has become read-only.
+    ReadOnly,
     /// Its filesystem does not answer.
     NotAnswering,
     /// The helper does not serve it.
@@ -51,8 +53,9 @@ pub struct PoolCondition {
 }
 
 /// How the helper puts what the kinds are about.
-const REPORTED: [(&str, ConditionKind); 8] = [
+const REPORTED: [(&str, ConditionKind); 9] = [
     ("filesystem has shut down", ConditionKind::ShutDown),
+    ("filesystem has become read-only", ConditionKind::ReadOnly),
     ("filesystem does not answer", ConditionKind::NotAnswering),
     ("filesystem has not answered", ConditionKind::NotAnswering),
     ("charged to projects that no volume has", ConditionKind::QuotaEvasion),
@@ -67,6 +70,7 @@ impl ConditionKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::ShutDown => "shut_down",
+            Self::ReadOnly => "read_only",
             Self::NotAnswering => "not_answering",
             Self::NotServed => "not_served",
             Self::Errors => "errors",
@@ -105,6 +109,7 @@ impl PoolCondition {
     pub fn severity(&self) -> Severity {
         match self.kind {
             ConditionKind::ShutDown
+            | ConditionKind::ReadOnly
             | ConditionKind::NotAnswering
             | ConditionKind::NotServed
             | ConditionKind::Errors => Severity::Failure,
@@ -148,6 +153,11 @@ mod tests {
             (
                 "the pool's filesystem has shut down after an error, and nothing in it",
                 ConditionKind::ShutDown,
+                Severity::Failure,
+            ),
+            (
+                "the pool's filesystem has become read-only, perhaps after an error; see dmesg",
+                ConditionKind::ReadOnly,
                 Severity::Failure,
             ),
             (

@@ -13,7 +13,6 @@ use crate::state::{Deletion, Kind, Served, Share, State, Strays, Volume, failed,
 use crate::sys::file;
 use crate::sys::loopdevice::MAJOR;
 
-const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
 const NOT_ENFORCED: &str = "sizes are not enforced in this pool: it is configured with quota=none";
 
 /// A volume's settings and how much of it is used. If a target is given, only if the volume is published there.
@@ -32,8 +31,8 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         targets: count(volume.targets.len()),
         condition: Text::default(),
     };
-    if pool.is_shut_down() {
-        usage.condition = Text::new(SHUT_DOWN);
+    if let Some(failure) = pool.failure() {
+        usage.condition = Text::new(failure);
         return Ok(Reply::Usage(usage));
     }
     let fail = |errno| failed("inspect volume", id, errno);
@@ -105,13 +104,13 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let filesystem = &pool.filesystem;
     let hangs = filesystem.in_progress.hangs_for(Instant::now());
-    let (shut_down, room) = match hangs {
-        Some(_) => (false, filesystem.no_room()),
+    let (failure, room) = match hangs {
+        Some(_) => (None, filesystem.no_room()),
         None => {
             let _admitted = filesystem.in_progress.admit(name)?;
-            match pool.is_shut_down() {
-                true => (true, filesystem.no_room()),
-                false => (false, filesystem.room(&pool.config, state.measure(pool)?)),
+            match pool.failure() {
+                None => (None, filesystem.room(&pool.config, state.measure(pool)?)),
+                failure => (failure, filesystem.no_room()),
             }
         }
     };
@@ -125,7 +124,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         promised: room.promised,
         volumes: count(state.volumes.count(index)),
         emptying: count(pool.deletions.count()),
-        conditions: UpTo::try_from(conditions(pool, full, hangs, shut_down)).unwrap_or_default(),
+        conditions: UpTo::try_from(conditions(pool, full, hangs, failure)).unwrap_or_default(),
     }))
 }
 
@@ -138,11 +137,9 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>, shut_down: bool) -> Vec<Text> {
+fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>, failure: Option<&str>) -> Vec<Text> {
     let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
-    if shut_down {
-        conditions.push(SHUT_DOWN.to_owned());
-    }
+    conditions.extend(failure.map(str::to_owned));
     if let Some(time) = hangs {
         conditions.push(format!(
             "its filesystem does not answer: an operation has waited for {} seconds; see whether it is frozen (fsfreeze) or its disk hangs (dmesg)",

@@ -11,6 +11,9 @@ use rustix::fs::OFlags;
 use super::{Ballast, Deletions, Filesystem, layout, lock};
 use crate::sys::{Errno, Result as SysResult, file};
 
+const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
+const READ_ONLY: &str = "the pool's filesystem has become read-only, perhaps after an error; see dmesg, and docs/operate.md for the way out";
+
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -108,10 +111,15 @@ impl Served {
         Ok(())
     }
 
-    /// Whether the pool's filesystem has shut down after an error. It goes on telling how much room it has, and some
-    /// filesystems what they remember; but neither XFS nor ext4 opens a file then.
-    pub fn is_shut_down(&self) -> bool {
-        file::open(&self.directory, layout::MARKER, OFlags::RDONLY).err() == Some(Errno::IO)
+    /// What its filesystem has become after an error. Neither statfs(2) nor what some filesystems remember says so, but XFS
+    /// and ext4 open no file once they have shut down, and ext4 none for writing once it is read-only (from Linux 6.14 on
+    /// that is no flag of the mount).
+    pub fn failure(&self) -> Option<&'static str> {
+        match file::open(&self.directory, layout::MARKER, OFlags::RDWR) {
+            Err(Errno::IO) => Some(SHUT_DOWN),
+            Err(Errno::ROFS) => Some(READ_ONLY),
+            _ => None,
+        }
     }
 
     /// Whether the pool's sizes are enforced by quotas.

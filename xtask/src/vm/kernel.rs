@@ -11,8 +11,9 @@ use crate::process::{capture, command, run_quietly};
 use crate::progress::timed;
 
 /// The modules that the machine needs. Debian's kernels differ in which of them are built in.
-const MODULES: [&str; 9] =
-    ["virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "ext4", "xfs", "quota_v2", "loop", "overlay"];
+const MODULES: [&str; 10] = [
+    "virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "ext4", "xfs", "quota_v2", "loop", "overlay", "dm_mod",
+];
 
 /// A kernel and its modules.
 pub struct Kernel {
@@ -56,27 +57,25 @@ impl Kernel {
         fs::remove_file(&archive)?;
         let (_, release) = library(&tree)?;
         run_quietly(command("depmod").arg("-b").arg(&tree).arg(&release))?;
-        let mut modules = Vec::new();
-        for name in MODULES {
-            for source in load_order(&tree, &release, name)? {
-                let name = source.file_name().and_then(OsStr::to_str).context("module without a name")?;
-                let target = partial.join("modules").join(name.trim_end_matches(".xz"));
-                if !modules.contains(&target) {
-                    decompress(&source, &target)?;
-                    modules.push(target);
-                }
-            }
-        }
-        let names: Vec<_> = modules.iter().filter_map(|path| path.file_name().and_then(OsStr::to_str)).collect();
-        fs::write(partial.join("load-order"), names.join("\n"))?;
         fs::rename(&partial, directory).with_context(|| format!("rename {} into place", partial.display()))
     }
 
     fn unpacked(directory: &Path) -> Result<Self> {
         let tree = directory.join("tree");
         let (library, release) = library(&tree)?;
-        let order = fs::read_to_string(directory.join("load-order"))?;
-        let modules = order.lines().map(|name| directory.join("modules").join(name)).collect();
+        let mut modules = Vec::new();
+        for name in MODULES {
+            for source in load_order(&tree, &release, name)? {
+                let name = source.file_name().and_then(OsStr::to_str).context("module without a name")?;
+                let target = directory.join("modules").join(name.trim_end_matches(".xz"));
+                if !target.exists() {
+                    decompress(&source, &target)?;
+                }
+                if !modules.contains(&target) {
+                    modules.push(target);
+                }
+            }
+        }
         Ok(Kernel { image: tree.join("boot").join(format!("vmlinuz-{release}")), release, modules, library })
     }
 }
@@ -104,16 +103,18 @@ fn load_order(tree: &Path, release: &str, module: &str) -> Result<Vec<PathBuf>> 
 /// Once here rather than at each boot in an emulated machine.
 fn decompress(source: &Path, target: &Path) -> Result<()> {
     fs::create_dir_all(target.parent().context("module without a directory")?)?;
+    // Two machines may start for the first time side by side.
+    let unfinished = target.with_extension(format!("{}.unfinished", std::process::id()));
     match source.extension().and_then(OsStr::to_str) {
         Some("xz") => {
             let output = command("busybox").arg("xzcat").arg(source).output()?;
             if !output.status.success() {
                 bail!("decompress {}: {}", source.display(), output.status);
             }
-            fs::write(target, output.stdout)?;
+            fs::write(&unfinished, output.stdout)?;
         }
-        Some("ko") => drop(fs::copy(source, target)?),
+        Some("ko") => drop(fs::copy(source, &unfinished)?),
         _ => bail!("{} is compressed in an unknown way", source.display()),
     }
-    Ok(())
+    fs::rename(&unfinished, target).with_context(|| format!("put {} in place", target.display()))
 }

@@ -12,9 +12,10 @@ use crate::progress::timed;
 use crate::workspace::Architecture;
 
 /// By the package that has them.
-const TOOLS: [(&str, &str); 8] = [
+const TOOLS: [(&str, &str); 9] = [
     ("busybox-static", "busybox"),
     ("dash", "dash"),
+    ("dmsetup", "dmsetup"),
     ("e2fsprogs", "chattr debugfs e2fsck lsattr mkfs.ext4 resize2fs tune2fs"),
     ("mount", "losetup mount umount"),
     ("perl-base", "perl"),

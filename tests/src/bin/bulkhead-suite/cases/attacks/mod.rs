@@ -3,6 +3,7 @@
 use bulkhead_tests::case::Case;
 
 mod connections;
+mod dead_disk;
 mod devices;
 mod frozen;
 mod frozen_pool;
@@ -22,6 +23,7 @@ mod targets;
 pub fn cases() -> Vec<Case> {
     [
         connections::cases(),
+        dead_disk::cases(),
         devices::cases(),
         frozen_pool::cases(),
         full_pool::cases(),
