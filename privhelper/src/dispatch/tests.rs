@@ -1,21 +1,29 @@
+#[path = "../../../tests/src/random.rs"]
+mod random;
+
 use std::collections::BTreeMap;
 
-use bulkhead_protocol::ErrorKind;
+use bulkhead_protocol::{ErrorKind, Response};
+use random::Random;
 
 use super::*;
 use crate::state::{Limits, Locks, Loops, Pins, Sockets, Volumes};
 
-/// A request of each variant, from the golden vectors of the protocol.
-pub fn requests() -> Vec<Request> {
+/// The golden vectors of the protocol, with their names.
+fn golden() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let unhex = |hex: &str| -> Vec<u8> {
         let digits = hex.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("ASCII"));
         digits.map(|pair| u8::from_str_radix(pair, 16).expect("hexadecimal")).collect()
     };
-    let golden = include_str!("../../../protocol/tests/golden.txt");
-    let lines = golden.lines().filter_map(|line| line.split_once(' '));
-    lines
-        .filter_map(|(name, hex)| {
-            let request: Request = bulkhead_protocol::decode(&unhex(hex)).ok()?;
+    let lines = include_str!("../../../protocol/tests/golden.txt").lines();
+    lines.filter_map(|line| line.split_once(' ')).map(move |(name, hex)| (name, unhex(hex)))
+}
+
+/// A request of each variant.
+pub fn requests() -> Vec<Request> {
+    golden()
+        .filter_map(|(name, packet)| {
+            let request: Request = bulkhead_protocol::decode(&packet).ok()?;
             name.starts_with(request.name()).then_some(request)
         })
         .collect()
@@ -102,4 +110,19 @@ fn nothing_may_be_raised_after_a_request() {
         drop(dispatch(&state, &request));
         assert!(capability::allowed().is_empty(), "{request:?}");
     }
+}
+
+/// Packets that are nearly valid, in a helper for which the kernel is a few empty files.
+#[test]
+fn whatever_decodes_is_answered_in_one_packet_and_leaves_nothing_raised() {
+    let seeds: Vec<_> = golden().map(|(_, packet)| packet).collect();
+    let (state, mut random, mut answered) = (state(), Random::new(1), 0);
+    for _ in 0..50_000 {
+        let Ok(request) = bulkhead_protocol::decode::<Request>(&random.mutated(&seeds)) else { continue };
+        let answer: Response = dispatch(&state, &request).map(|(reply, _)| reply);
+        assert!(bulkhead_protocol::encode(&answer).is_ok(), "{request:?}: {answer:?}");
+        assert!(capability::allowed().is_empty(), "{request:?}");
+        answered += 1;
+    }
+    assert!(answered > 5_000, "{answered} requests are too few to show anything");
 }
