@@ -135,7 +135,7 @@ impl Loops {
     pub fn detach(&self, device: Device) -> SysResult<()> {
         let Some(held) = self.held(device.number) else { return Ok(()) };
         // Device managers open every device for a moment when it changes.
-        for pause in [0, 5, 20, 50] {
+        for pause in [0, 1, 2, 4, 8, 16, 32, 12] {
             std::thread::sleep(Duration::from_millis(pause));
             match loopdevice::unbind(&held) {
                 Ok(()) | Err(Errno::NXIO) => {}
