@@ -14,17 +14,33 @@ pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 /// How a frontend logs where it serves them.
 const SERVING: &str = "serving metrics and probes address=";
 
+/// Where the latest frontend of `stand` serves them.
+///
+/// # Errors
+/// When it does not say so.
+pub fn address(stand: &Stand) -> Result<String> {
+    let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
+    let (_, rest) = log.rsplit_once(SERVING).context("the frontend does not say where it serves metrics")?;
+    Ok(rest.split_whitespace().next().context("an address")?.to_owned())
+}
+
 /// What the latest frontend of `stand` answers to a request for `path`: the status and the body.
 ///
 /// # Errors
 /// When it does not answer.
 pub fn get(stand: &Stand, path: &str) -> Result<(u16, String)> {
-    let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
-    let (_, rest) = log.rsplit_once(SERVING).context("the frontend does not say where it serves metrics")?;
-    let address = rest.split_whitespace().next().context("an address")?;
+    fetch(&address(stand)?, path)
+}
+
+/// What the server at `address` answers to a request for `path`: the status and the body.
+///
+/// # Errors
+/// When it does not answer.
+pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")?;
+    // A newer version of HTTP may cut the body in chunks.
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").with_context(|| format!("an answer by HTTP: {answer}"))?;

@@ -24,6 +24,8 @@ pub struct GoTool {
     module: &'static str,
     /// The package in that module.
     package: &'static str,
+    /// Build tags.
+    tags: &'static str,
 }
 
 /// helm, which checks the chart.
@@ -33,15 +35,26 @@ pub const HELM: GoTool = GoTool {
     pinned_in: "tests/helm",
     module: "helm.sh/helm/v3",
     package: "helm.sh/helm/v3/cmd/helm",
+    tags: "",
 };
 
 /// promtool, which checks metrics and alerts.
 pub const PROMTOOL: GoTool = GoTool {
     name: "promtool",
     variable: "BULKHEAD_PROMTOOL",
-    pinned_in: "tests/promtool",
-    module: "github.com/prometheus/prometheus",
     package: "github.com/prometheus/prometheus/cmd/promtool",
+    ..PROMETHEUS
+};
+
+/// Prometheus, which scrapes an agent. It needs none of the ways to discover targets, which are most of what it is built
+/// from.
+pub const PROMETHEUS: GoTool = GoTool {
+    name: "prometheus",
+    variable: "BULKHEAD_PROMETHEUS",
+    pinned_in: "tests/prometheus",
+    module: "github.com/prometheus/prometheus",
+    package: "github.com/prometheus/prometheus/cmd/prometheus",
+    tags: "remove_all_sd",
 };
 
 impl GoTool {
@@ -63,7 +76,7 @@ impl GoTool {
         let unfinished = program.with_extension("unfinished");
         let mut build = go(&cache)?;
         build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]).arg(&unfinished);
-        build.arg(self.package).current_dir(&source);
+        build.args(["-tags", self.tags, self.package]).current_dir(&source);
         timed(format_args!("building {name} {version} once: some minutes"), || run(&mut build))?;
         fs::rename(&unfinished, &program).with_context(|| format!("install {}", program.display()))?;
         Ok(program)

@@ -10,6 +10,7 @@ mod fence;
 pub mod manifests;
 pub mod node;
 pub mod objects;
+pub mod prometheus;
 mod room;
 mod scene;
 pub mod storm;

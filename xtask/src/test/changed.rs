@@ -75,7 +75,7 @@ const RULES: &[Rule] = &[
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
     rule("tests/control-plane/", ALL, &[Kubernetes, Node, StorageE2e]),
-    rule("tests/promtool/", ALL, &[Kubernetes]),
+    rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),

@@ -10,7 +10,7 @@ use super::count::Count;
 use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
-use crate::go_tool::{HELM, PROMTOOL};
+use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
@@ -51,7 +51,7 @@ impl Suites<'_> {
                 let mut suite = command("sh");
                 suite.env(kubernetes::ASSETS, assets);
                 if self.long {
-                    for tool in [HELM, PROMTOOL] {
+                    for tool in [HELM, PROMETHEUS, PROMTOOL] {
                         suite.env(tool.variable, tool.provide(self.workspace)?);
                     }
                 }

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::prometheus::{self, Prometheus};
 use bulkhead_tests::commands::Printed;
 use bulkhead_tests::monitoring;
 
@@ -14,6 +15,7 @@ cases! {
     on Cluster;
     an_agents_work_is_in_its_metrics,
     promtool_finds_no_fault_with_metrics_and_alerts: Long,
+    prometheus_scrapes_an_agent: Long,
 }
 
 /// Metrics that a volume's way from a claim leaves.
@@ -57,8 +59,32 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     let checked = Command::new(&program).args(["check", "metrics"]).stdin(File::open(scratch.path())?).output()?;
     let faults = String::from_utf8_lossy(&checked.stdout) + String::from_utf8_lossy(&checked.stderr);
     ensure!(checked.status.success() && faults.is_empty(), "{faults}");
-    let rules = format!("{}/../deploy/monitoring/rules.yaml", env!("CARGO_MANIFEST_DIR"));
-    let checked = Printed::by(Command::new(&program).args(["check", "rules", "--lint-fatal", &rules]))?.succeeded()?;
+    let mut check = Command::new(&program);
+    let checked = Printed::by(check.args(["check", "rules", "--lint-fatal", prometheus::RULES]))?.succeeded()?;
     ensure!(checked.contains("SUCCESS: 11 rules found"), "{checked}");
+    Ok(())
+}
+
+/// With the alerts, none of which a healthy agent raises.
+fn prometheus_scrapes_an_agent(cluster: &mut Cluster) -> Result<()> {
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.bound("data")?;
+    let prometheus = Prometheus::start(&monitoring::address(&cluster.agents[0].stand)?)?;
+    let promised = "bulkhead_pool_promised_bytes{pool=\"default\"}";
+    cluster.access.wait(cluster.patience(), "Prometheus to have scraped the agent", || {
+        ensure!(prometheus.value("up")? == Some(1.0), "the agent cannot be scraped: {}", prometheus.ask("targets")?);
+        ensure!(prometheus.value(promised)? == Some(f64::from(8 << 20)), "another {promised}");
+        Ok(())
+    })?;
+    let rules = prometheus.ask("rules")?;
+    let groups = rules["groups"].as_array().context("no rules")?;
+    let rules: Vec<_> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
+    ensure!(rules.len() == 11, "{} rules", rules.len());
+    for rule in rules {
+        ensure!(rule["health"] != "err" && rule["state"] != "firing", "{rule}");
+    }
+    let samples = prometheus.value("scrape_samples_scraped")?.context("no samples")?;
+    let seconds = prometheus.value("scrape_duration_seconds")?.context("no duration")?;
+    ensure!(samples >= 100.0 && seconds < 1.0, "{samples} samples in {seconds} s");
     Ok(())
 }
