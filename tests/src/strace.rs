@@ -6,9 +6,15 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait;
+
+/// How long an attachment to many threads may take, in an emulated machine too.
+const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
 
 /// A system call of a thread: its name, and its number among the thread's calls of that name, from 1 on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +59,7 @@ fn injection(call: &Call, fault: Fault) -> [String; 4] {
     ["-e".to_owned(), format!("trace={name}"), "-e".to_owned(), format!("inject={name}:{fault}:when={number}")]
 }
 
-/// strace, attached to a thread.
+/// strace, attached to threads until this is dropped.
 #[derive(Debug)]
 pub struct Tracer {
     strace: Child,
@@ -67,6 +73,32 @@ impl Tracer {
     /// When strace cannot attach.
     pub fn follow(thread: i32, log: &Path) -> Result<Self> {
         Self::attach(thread, log, &[])
+    }
+
+    /// Follows all threads of these processes, with flags of strace's own, and writes their calls to `log`.
+    ///
+    /// # Errors
+    /// When strace cannot attach to all of them.
+    pub fn follow_processes(processes: &[i32], log: &Path, flags: &[&str]) -> Result<Self> {
+        let mut command = Command::new("strace");
+        command.arg("-f").args(flags).arg("-o").arg(log);
+        for process in processes {
+            command.args(["-p", &process.to_string()]);
+        }
+        let strace = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().context("start strace")?;
+        let tracer = Self { strace, log: log.to_owned() };
+        wait::until(ATTACHED_WITHIN, || processes.iter().try_for_each(|process| is_followed(*process)))?;
+        Ok(tracer)
+    }
+
+    /// Lets the calls of this name fail with this error in all threads of a process. `when` counts each thread's from now
+    /// on.
+    ///
+    /// # Errors
+    /// When strace cannot attach.
+    pub fn fail(process: i32, call: &str, error: &str, when: &str) -> Result<Self> {
+        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error={error}:when={when}"));
+        Self::follow_processes(&[process], Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
     }
 
     /// Follows a thread until the call, and causes the fault there.
@@ -93,13 +125,32 @@ impl Tracer {
     /// # Errors
     /// When strace does not end.
     pub fn end(mut self) -> Result<String> {
-        if self.strace.try_wait()?.is_none() {
-            let pid = i32::try_from(self.strace.id()).ok().and_then(Pid::from_raw).context("process id")?;
-            kill_process(pid, Signal::TERM)?;
-        }
-        self.strace.wait()?;
+        self.let_go()?;
         fs::read_to_string(&self.log).context("read what strace has written")
     }
+
+    fn let_go(&mut self) -> Result<()> {
+        if self.strace.try_wait()?.is_none() {
+            kill_process(Pid::from_child(&self.strace), Signal::TERM)?;
+        }
+        self.strace.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _ = self.let_go();
+    }
+}
+
+/// Whether strace has attached to every thread of a process.
+fn is_followed(process: i32) -> Result<()> {
+    for task in fs::read_dir(format!("/proc/{process}/task"))? {
+        let status = fs::read_to_string(task?.path().join("status"))?;
+        ensure!(!status.contains("TracerPid:\t0\n"), "strace does not follow a thread of process {process}");
+    }
+    Ok(())
 }
 
 /// The command, started under strace: with all of its calls, and those of its children, in `log`, or with a fault in each

@@ -1,10 +1,8 @@
 //! What is written through to the disk, and when: as little as the filesystem's journal allows.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bulkhead_protocol::{MountFlags, PoolName, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
@@ -12,7 +10,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::setting::{PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
-use rustix::process::{Pid, Signal, kill_process};
+use bulkhead_tests::strace::Tracer;
 
 cases! {
     a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish: Bare,
@@ -42,18 +40,10 @@ fn make_pools(stand: &mut Stand) -> Result<Vec<(PoolName, bool)>> {
 /// How often the helper calls fsync(2) meanwhile.
 fn syncs(stand: &mut Stand, operation: impl FnOnce() -> Result<()>) -> Result<usize> {
     let log = stand.work().join("syncs");
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-e", "trace=fsync,fdatasync,syncfs", "-o"]).arg(&log);
-    strace.arg("-p").arg(stand.running_helper()?.pid().to_string());
-    let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start strace")?;
-    let mut said = String::new();
-    BufReader::new(strace.stderr.take().context("strace's standard error")?).read_line(&mut said)?;
-    let result = operation();
-    kill_process(Pid::from_child(&strace), Signal::TERM)?;
-    strace.wait()?;
-    ensure!(said.contains("attached"), "strace does not follow the helper: {said}");
-    result?;
-    Ok(fs::read_to_string(&log)?.lines().filter(|line| line.contains("sync")).count())
+    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let tracer = Tracer::follow_processes(&[helper], &log, &["-e", "trace=fsync,fdatasync,syncfs"])?;
+    operation()?;
+    Ok(tracer.end()?.lines().filter(|line| line.contains("sync")).count())
 }
 
 fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(stand: &mut Stand) -> Result<()> {

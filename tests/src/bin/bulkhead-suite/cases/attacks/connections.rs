@@ -5,15 +5,14 @@ use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{Reply, Request, Socket, encode};
 use bulkhead_tests::cases;
-use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
 cases! {
@@ -92,13 +91,6 @@ fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(sta
     stand.start()
 }
 
-/// Who traces a process.
-fn tracer(pid: u32) -> Result<Option<rustix::process::Pid>> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")).context("no TracerPid")?;
-    Ok(rustix::process::Pid::from_raw(tracer.trim().parse()?))
-}
-
 fn listen(client: &HelperClient) -> Result<OwnedFd> {
     client.send(&encode(&Request::Listen { socket: Socket::Csi })?)?;
     let (_, socket) = client.receive_with_descriptor()?.context("the helper has closed the connection")?;
@@ -141,21 +133,12 @@ fn a_capability_that_cannot_be_lowered_ends_the_helper(stand: &mut Stand) -> Res
     let client = stand.helper()?;
     client.ask(&create("vol-a", directory_spec(SIZE)))?;
     let limit = stand.patience(Duration::from_secs(10));
-    let pid = stand.running_helper()?.pid();
     // The second change in a thread lowers what the first one has raised.
-    let inject = "inject=capset:error=EPERM:when=2+";
-    let mut command = Command::new("strace");
-    command.args(["-f", "-e", "trace=capset", "-e", inject, "-p", &pid.to_string()]);
-    let mut strace = Daemon::start("strace", &mut command, &stand.logs())?;
-    strace.wait_until(limit, || {
-        ensure!(tracer(pid)?.is_some(), "not traced yet");
-        Ok(())
-    })?;
-    std::thread::sleep(Duration::from_millis(500));
+    let faults = Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, "capset", "EPERM", "2+")?;
     ensure!(stand.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
     let status = stand.running_helper()?.wait(limit)?;
     ensure!(std::os::unix::process::ExitStatusExt::signal(&status) == Some(6), "{status}");
-    strace.wait(limit)?;
+    drop(faults);
     stand.helper_flags.clear();
     stand.start()?;
     let client = stand.helper()?;

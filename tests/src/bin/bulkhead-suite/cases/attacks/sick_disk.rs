@@ -1,18 +1,16 @@
 //! A disk that fails while a name is written to it: nothing is answered that a power cut could undo, and nothing is
 //! forgotten.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec};
 use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
-use rustix::process::{Pid, Signal, kill_process};
 
 cases! {
     a_deletion_that_is_not_on_the_disk_is_not_done: Bare,
@@ -23,32 +21,9 @@ cases! {
 const SIZE: u64 = 1 << 20;
 const EIO: ErrorKind = ErrorKind::Io(5);
 
-/// strace, which lets calls of all threads of the helper fail until this is dropped.
-struct Sick(Child);
-
-impl Sick {
-    /// `when` counts a thread's calls of that name from now on.
-    fn make(stand: &mut Stand, call: &str, when: &str) -> Result<Self> {
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-o", "/dev/null", "-p"]).arg(stand.running_helper()?.pid().to_string());
-        strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:error=EIO:when={when}")]);
-        let mut child = strace.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start strace")?;
-        let said = child.stderr.take().context("strace's standard error")?;
-        let sick = Self(child);
-        let mut line = String::new();
-        BufReader::new(said).read_line(&mut line)?;
-        ensure!(line.contains("attached"), "strace does not follow the helper: {line}");
-        Ok(sick)
-    }
-}
-
-impl Drop for Sick {
-    fn drop(&mut self) {
-        if let Some(pid) = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
-        let _ = self.0.wait();
-    }
+/// Lets calls of the helper fail until what is returned is dropped.
+fn sick(stand: &mut Stand, call: &str, when: &str) -> Result<Tracer> {
+    Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, call, "EIO", when)
 }
 
 /// What strace puts in the place of a call, to let it fail, is none that the filter allows.
@@ -61,7 +36,7 @@ fn a_deletion_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<(
     start(stand)?;
     let helper = stand.helper()?;
     helper.ask(&create("v0", directory_spec(SIZE)))?;
-    let sick = Sick::make(stand, "fsync", "1..2")?;
+    let sick = sick(stand, "fsync", "1..2")?;
     for _ in 0..2 {
         denied(helper.request(&delete("v0"))?, EIO, "sync to disk")?;
         ensure!(!stand.pool().volume("v0").exists(), "it has its name still");
@@ -74,7 +49,7 @@ fn a_deletion_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<(
 fn a_creation_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<()> {
     start(stand)?;
     let helper = stand.helper()?;
-    let sick = Sick::make(stand, "fsync", "1..2")?;
+    let sick = sick(stand, "fsync", "1..2")?;
     for _ in 0..2 {
         denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "sync to disk")?;
     }
@@ -88,7 +63,7 @@ fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(stand: &mut Stand)
     start(stand)?;
     let helper = stand.helper()?;
     // The volume does not get its name, and then not the one under which it would be emptied.
-    let sick = Sick::make(stand, "renameat2", "1..2")?;
+    let sick = sick(stand, "renameat2", "1..2")?;
     denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "give it its name")?;
     drop(sick);
     wait::until(stand.patience(Duration::from_secs(5)), || {

@@ -1,17 +1,16 @@
 //! The filter's list of needed calls is true: the helper's operations make each of them.
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bulkhead_protocol::{MountFlags, Request, Socket};
 use bulkhead_tests::helper::{create, delete, directory_spec, target, volume};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
-use bulkhead_tests::wait;
-use rustix::process::{Pid, Signal, kill_process};
+use bulkhead_tests::strace::Tracer;
 
 use super::operations::{self, Operation};
 use super::points::emptied;
@@ -35,18 +34,9 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
     let log = stand.work().join("calls");
     let server = i32::try_from(stand.running_helper()?.pid())?;
     let emptiers: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
-    let mut strace = Command::new("strace");
-    strace.args(["-f", "-n", "-e", "raw=all", "-o"]).arg(&log);
-    for pid in emptiers.iter().chain([&server]) {
-        strace.args(["-p", &pid.to_string()]);
-    }
-    let mut strace = strace.stdin(Stdio::null()).stderr(Stdio::null()).spawn().context("start strace")?;
-    let done = wait::until(stand.patience(Duration::from_secs(10)), || is_followed(server, &emptiers))
-        .and_then(|()| do_everything(stand));
-    kill_process(Pid::from_child(&strace), Signal::TERM)?;
-    strace.wait()?;
-    done?;
-    let written = fs::read_to_string(&log).context("read what strace has written")?;
+    let tracer = Tracer::follow_processes(&[&emptiers[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
+    do_everything(stand)?;
+    let written = tracer.end()?;
     let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, &emptiers)).collect();
     let not_made: Vec<&str> = needed(stand)
         .filter(|line| match is_made(line, &made) {
@@ -55,17 +45,6 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
         })
         .collect();
     ensure!(not_made.is_empty(), "no operation makes these calls: {not_made:#?}");
-    Ok(())
-}
-
-/// Whether strace has attached to every thread.
-fn is_followed(server: i32, emptiers: &[i32]) -> Result<()> {
-    for pid in emptiers.iter().chain([&server]) {
-        for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-            let status = fs::read_to_string(task?.path().join("status"))?;
-            ensure!(!status.contains("TracerPid:\t0\n"), "a thread is not followed yet");
-        }
-    }
     Ok(())
 }
 
