@@ -26,7 +26,7 @@ pub fn apply_cluster_wide(kubeconfig: &Path) -> Result<()> {
 /// # Errors
 /// What kubectl reports.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
-    kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)])
+    kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)]).map(drop)
 }
 
 /// The objects of a directory of deploy/kubernetes, as YAML.
@@ -34,7 +34,7 @@ pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
 /// # Errors
 /// What kubectl reports.
 pub fn build(kubeconfig: &Path, directory: &str) -> Result<String> {
-    run(kubeconfig, &["kustomize", &path(directory)])
+    kubectl(kubeconfig, &["kustomize", &path(directory)])
 }
 
 /// The objects of a manifest as kubectl understands them.
@@ -43,7 +43,7 @@ pub fn build(kubeconfig: &Path, directory: &str) -> Result<String> {
 /// What kubectl reports.
 pub fn parse(kubeconfig: &Path, manifest: &Path) -> Result<Vec<Value>> {
     let arguments = ["create", "--dry-run=client", "--output=json", "--filename", &manifest.to_string_lossy()];
-    let printed = run(kubeconfig, &arguments)?;
+    let printed = kubectl(kubeconfig, &arguments)?;
     serde_json::Deserializer::from_str(&printed).into_iter().map(|object| Ok(object?)).collect()
 }
 
@@ -57,18 +57,14 @@ fn path(directory: &str) -> String {
 /// # Errors
 /// What kubectl reports.
 pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
-    kubectl(kubeconfig, &["delete", kind, name])
+    kubectl(kubeconfig, &["delete", kind, name]).map(drop)
 }
 
-/// Runs kubectl as the administrator does.
+/// Runs kubectl as the administrator does, and returns what it prints.
 ///
 /// # Errors
 /// What kubectl reports.
-pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<()> {
-    run(kubeconfig, arguments).map(drop)
-}
-
-fn run(kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
+pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
     let program = super::control_plane::assets()?.join("kubectl");
     Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments)
 }

@@ -129,7 +129,7 @@ fn the_api_server_accepts_both_forms(cluster: &mut Cluster) -> Result<()> {
 fn accept(cluster: &Cluster, file: &Path) -> Result<()> {
     let file = file.to_string_lossy();
     let arguments = ["apply", "--server-side", "--force-conflicts", "--dry-run=server", "--filename", &file];
-    manifests::kubectl(&cluster.access.kubeconfig(), &arguments)
+    manifests::kubectl(&cluster.access.kubeconfig(), &arguments).map(drop)
 }
 
 fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {

@@ -6,17 +6,23 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::prometheus::{self, Prometheus};
 use bulkhead_tests::commands::Printed;
 use bulkhead_tests::monitoring;
+use serde_json::Value;
 
 cases! {
     on Cluster;
     an_agents_work_is_in_its_metrics,
+    alerts_are_the_same_in_both_forms,
     promtool_finds_no_fault_with_metrics_and_alerts: Long,
     prometheus_scrapes_an_agent: Long,
 }
+
+/// How many alerts are deployed.
+const ALERTS: usize = 11;
 
 /// Metrics that a volume's way from a claim leaves.
 const LEFT: [&str; 5] = [
@@ -48,6 +54,19 @@ fn an_agents_work_is_in_its_metrics(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
+fn alerts_are_the_same_in_both_forms(cluster: &mut Cluster) -> Result<()> {
+    let file = prometheus::RULES.replace("rules.yaml", "prometheusrule.yaml");
+    let object = ["label", "--local", "--output", "json", "--filename", &file, "test=yes"];
+    let object: Value = serde_json::from_str(&manifests::kubectl(&cluster.access.kubeconfig(), &object)?)?;
+    let rules = object["spec"]["groups"][0]["rules"].as_array().context("no rules")?;
+    ensure!(rules.len() == ALERTS, "{} rules", rules.len());
+    let text = fs::read_to_string(&file)?;
+    let (_, spec) = text.split_once("\nspec:\n").context("no specification")?;
+    let rules: String = spec.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect();
+    ensure!(rules == fs::read_to_string(prometheus::RULES)?, "the rules are not those of {}", prometheus::RULES);
+    Ok(())
+}
+
 fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Result<()> {
     let program =
         std::env::var_os("BULKHEAD_PROMTOOL").context("$BULKHEAD_PROMTOOL does not name promtool's program")?;
@@ -61,7 +80,7 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     ensure!(checked.status.success() && faults.is_empty(), "{faults}");
     let mut check = Command::new(&program);
     let checked = Printed::by(check.args(["check", "rules", "--lint-fatal", prometheus::RULES]))?.succeeded()?;
-    ensure!(checked.contains("SUCCESS: 11 rules found"), "{checked}");
+    ensure!(checked.contains(&format!("SUCCESS: {ALERTS} rules found")), "{checked}");
     Ok(())
 }
 
@@ -79,7 +98,7 @@ fn prometheus_scrapes_an_agent(cluster: &mut Cluster) -> Result<()> {
     let rules = prometheus.ask("rules")?;
     let groups = rules["groups"].as_array().context("no rules")?;
     let rules: Vec<_> = groups.iter().filter_map(|group| group["rules"].as_array()).flatten().collect();
-    ensure!(rules.len() == 11, "{} rules", rules.len());
+    ensure!(rules.len() == ALERTS, "{} rules", rules.len());
     for rule in rules {
         ensure!(rule["health"] != "err" && rule["state"] != "firing", "{rule}");
     }
