@@ -30,9 +30,7 @@ fn a_filesystem_that_becomes_read_only_after_an_error(stand: &mut Stand) -> Resu
     let directory = stand.work().join("pools/default");
     stand.pools = vec![Pool::make(&setting, stand.templates(), &directory, "default")?];
     run(Command::new("mount").args(["-o", "remount,errors=remount-ro"]).arg(&directory))?;
-    publish(stand)?;
-    let device = fs::canonicalize(format!("/sys/dev/block/{}", stand.pool().device()?))?;
-    let device = device.file_name().and_then(OsStr::to_str).context("a device")?;
+    let device = publish(stand)?;
     fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "an error of the disk")?;
     stand.csi()?.get_capacity(Default::default())?;
     // Linux 6.12 and 6.13 shut it down.
@@ -41,7 +39,7 @@ fn a_filesystem_that_becomes_read_only_after_an_error(stand: &mut Stand) -> Resu
     ensure!(room.available_capacity == 0, "{room:?}");
 
     let image = directory.with_extension("disk");
-    serves_again(stand, || {
+    serves_again(stand, &device, || {
         // It says with its status that it has mended something.
         let checked = Command::new("e2fsck").args(["-f", "-y"]).arg(&image).output()?;
         ensure!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
@@ -59,21 +57,25 @@ fn a_disk_that_dies_and_comes_back(stand: &mut Stand) -> Result<()> {
     mount_disk(&setting, &disk.path(), &directory)?;
     run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
     stand.pools = vec![Pool::mounted(&setting, &directory, "default")];
-    publish(stand)?;
+    let device = publish(stand)?;
 
     disk.die()?;
-    // A filesystem notices that by a write.
-    let _ = fs::write(stand.target("vol-a/other"), "content");
-    rustix::fs::sync();
+    // A filesystem notices that by a write, and ext4 gives up at the next one.
+    for name in ["vol-a/one", "vol-a/two"] {
+        let _ = fs::write(stand.target(name), "content");
+        rustix::fs::sync();
+    }
+    // Without a question it comes out within half a minute.
+    let _ = stand.csi()?.get_capacity(Default::default());
     is_abnormal(stand, &[""])?;
-    serves_again(stand, || {
+    serves_again(stand, &device, || {
         disk.recover()?;
         mount_disk(&setting, &disk.path(), &directory)
     })
 }
 
-/// Starts everything, and publishes a volume that holds something.
-fn publish(stand: &mut Stand) -> Result<()> {
+/// Starts everything, and publishes a volume that holds something. Returns the name of the pool's device.
+fn publish(stand: &mut Stand) -> Result<String> {
     stand.frontend_flags = monitoring::FLAGS.map(Into::into).to_vec();
     stand.start()?;
     let csi = stand.csi()?;
@@ -81,7 +83,9 @@ fn publish(stand: &mut Stand) -> Result<()> {
     csi.node_publish_volume(requests::publish("vol-a", &stand.target("vol-a"), requests::mount()))?;
     fs::write(stand.target("vol-a/file"), "content")?;
     rustix::fs::sync();
-    shows(stand, HEALTHY)
+    shows(stand, HEALTHY)?;
+    let device = fs::canonicalize(format!("/sys/dev/block/{}", stand.pool().device()?))?;
+    Ok(device.file_name().and_then(OsStr::to_str).context("a device")?.to_owned())
 }
 
 /// Waits until the metrics say that the volume is abnormal, and checks that a kubelet hears one of these reasons.
@@ -95,16 +99,15 @@ fn is_abnormal(stand: &Stand, reasons: &[&str]) -> Result<()> {
 }
 
 /// The way out as it is documented, with the filesystem mended by `mend`, after which nothing that was written is lost.
-fn serves_again(stand: &mut Stand, mend: impl FnOnce() -> Result<()>) -> Result<()> {
+fn serves_again(stand: &mut Stand, device: &str, mend: impl FnOnce() -> Result<()>) -> Result<()> {
     let (target, directory) = (stand.target("vol-a"), stand.pool().directory.clone());
     let patience = stand.patience(Duration::from_secs(15));
     stand.csi()?.node_unpublish_volume(requests::unpublish("vol-a", &target)).context("unpublish")?;
     stand.abandon();
     // Its processes hold the old filesystem until they have ended.
-    let device = stand.pool().device()?;
     mounts::unmount_all(&directory)?;
     wait::until(patience, || {
-        ensure!(!is_in_use(&device)?, "the filesystem is still in use");
+        ensure!(!is_in_use(device)?, "the filesystem is still in use");
         Ok(())
     })?;
     mend()?;
@@ -121,11 +124,9 @@ fn serves_again(stand: &mut Stand, mend: impl FnOnce() -> Result<()>) -> Result<
     Ok(())
 }
 
-/// Whether the block device with this number is open for a filesystem.
-fn is_in_use(number: &str) -> Result<bool> {
-    let device = fs::canonicalize(format!("/sys/dev/block/{number}"))?;
-    let name = device.file_name().context("a device")?;
-    match rustix::fs::open(Path::new("/dev").join(name), OFlags::RDONLY | OFlags::EXCL, Mode::empty()) {
+/// Whether a block device is open for a filesystem.
+fn is_in_use(device: &str) -> Result<bool> {
+    match rustix::fs::open(Path::new("/dev").join(device), OFlags::RDONLY | OFlags::EXCL, Mode::empty()) {
         Err(Errno::BUSY) => Ok(true),
         opened => Ok(opened.map(|_| false)?),
     }
@@ -155,6 +156,8 @@ impl Disk {
         let name = format!("bulkhead-{}", device.trim_start_matches("/dev/"));
         let disk = Self { name, device, sectors: image.metadata()?.len() / 512 };
         disk.dmsetup(&["create", &disk.name, "--table", &disk.table()])?;
+        // A small node has nobody else to do that.
+        disk.dmsetup(&["mknodes", &disk.name])?;
         Ok(disk)
     }
 
