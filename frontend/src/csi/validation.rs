@@ -1,9 +1,8 @@
 //! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
-use super::capability::{access, complete};
+use super::capability::{access, complete, with_filesystem};
 use super::controller::parameters;
 use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
-use crate::proto::csi::volume_capability::AccessType;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 use crate::volumes::{Fault, Measured};
 
@@ -43,19 +42,17 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
         if access(Some(capability))?.mode() != is {
             return Err(Fault::unsupported(format!("the volume is a {} volume", is.as_str())));
         }
-        if let Some(AccessType::Mount(mount)) = &capability.access_type
-            && ![&volume.filesystem, ""].contains(&mount.fs_type.as_str())
-        {
-            return Err(Fault::unsupported(format!("the volume's filesystem is {}", volume.filesystem)));
-        }
     }
     if !request.mutable_parameters.is_empty() {
         return Err(Fault::unsupported("mutable_parameters are not supported"));
     }
+    let asked = with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?;
+    if !asked.allows_filesystem(&volume.filesystem) {
+        return Err(Fault::unsupported(format!("the volume's filesystem is {}", volume.filesystem)));
+    }
     if request.parameters.is_empty() {
         return Ok(());
     }
-    let asked = parameters(&request.parameters)?;
     let spec = &volume.usage.spec;
     if asked.allows_pool(&volume.usage.pool) && asked.kind(is, spec.size) == spec.kind {
         Ok(())

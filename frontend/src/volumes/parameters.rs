@@ -71,13 +71,21 @@ impl Parameters {
     /// The same for volumes with this filesystem; empty for any.
     ///
     /// # Errors
-    /// When no pool can have it.
+    /// When no pool can have it, or they name another one already.
     pub fn with_filesystem(mut self, name: &str) -> Result<Self, Fault> {
         check_filesystem(name)?;
+        if !self.allows_filesystem(name) {
+            return Err(Fault::invalid("two filesystem types are requested for one volume: name one, or none"));
+        }
         if !name.is_empty() {
             self.filesystem = Some(name.to_owned());
         }
         Ok(self)
+    }
+
+    /// Whether these parameters allow a volume with this filesystem; empty if that is not known.
+    pub fn allows_filesystem(&self, name: &str) -> bool {
+        name.is_empty() || self.filesystem.as_ref().is_none_or(|wanted| wanted == name)
     }
 
     /// The kind of volume they describe.
@@ -101,13 +109,15 @@ impl Parameters {
     pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
         let pool = self.named_pool(pools)?;
         // One that is not served has none; whatever is asked of it says why.
-        match (&self.filesystem, pool.filesystem.as_str()) {
-            (Some(wanted), found) if !found.is_empty() && wanted != found => Err(Fault::unsupported(format!(
-                "filesystem type {wanted} is not available: pool {} has {found}; leave the type empty, or name another pool",
-                pool.name
-            ))),
-            _ => Ok(&pool.name),
+        if self.allows_filesystem(pool.filesystem.as_str()) {
+            return Ok(&pool.name);
         }
+        Err(Fault::unsupported(format!(
+            "filesystem type {} is not available: pool {} has {}; leave the type empty, or name another pool",
+            self.filesystem.as_deref().unwrap_or_default(),
+            pool.name,
+            pool.filesystem.as_str()
+        )))
     }
 
     fn named_pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a Pool, Fault> {
@@ -179,6 +189,8 @@ mod tests {
         assert!(fault.is(ErrorKind::Unsupported) && fault.to_string().contains("pool fast has xfs"), "{fault}");
         assert_eq!(wanted("ext4").pool(&pools(&["gone"])).unwrap().as_str(), "gone");
         assert!(Parameters::default().with_filesystem("btrfs").is_err());
+        assert_eq!(wanted("ext4").with_filesystem("").unwrap(), wanted("ext4"));
+        assert!(wanted("ext4").with_filesystem("xfs").unwrap_err().is(ErrorKind::Invalid));
     }
 
     #[test]

@@ -86,7 +86,14 @@ fn another_filesystem_than_the_pools_is_refused(stand: &mut Stand) -> Result<()>
     let question = GetCapacityRequest { volume_capabilities: vec![capability()], ..GetCapacityRequest::default() };
     let room = csi.get_capacity(question)?.available_capacity;
     ensure!(room == 0, "{room} bytes for volumes that could not be made");
+    let both = vec![mount_with_filesystem(own.name()), capability()];
+    let request = CreateVolumeRequest { volume_capabilities: both, ..create("vol-a", SIZE, mount()) };
+    refused(csi.create_volume(request), Code::InvalidArgument, "two filesystem types")?;
     csi.create_volume(create("vol-a", SIZE, mount_with_filesystem(own.name())))?;
+    let named = [("csi.storage.k8s.io/fstype".to_owned(), other.name().to_owned())].into();
+    let question = ValidateVolumeCapabilitiesRequest { parameters: named, ..validate("vol-a", vec![mount()]) };
+    let answer = csi.validate_volume_capabilities(question)?;
+    ensure!(answer.confirmed.is_none() && answer.message.contains(own.name()), "{answer:?}");
     csi.delete_volume(delete("vol-a"))?;
     Ok(())
 }
