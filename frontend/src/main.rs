@@ -150,7 +150,12 @@ async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown:
     readiness.ready(Part::Helper);
     let volumes = Volumes::new(helper.clone());
     let view = if access.is_some() { View::of_agent() } else { View::without_agent() };
-    let inspector = Inspector { helper: helper.clone(), volumes: volumes.clone(), agent: view.clone() };
+    let inspector = Inspector {
+        helper: helper.clone(),
+        volumes: volumes.clone(),
+        agent: view.clone(),
+        readiness: Some(readiness.clone()),
+    };
     let watched = volumes.clone();
     tokio::spawn(async move { watched.watch_health().await });
     let registers = welcome.registers && options.csi_endpoint.is_none();

@@ -76,10 +76,15 @@ impl Readiness {
         self.set(part, Some(reason.to_string()));
     }
 
+    /// Whether `part` works, or why it does not; nothing if it is not needed.
+    pub fn state(&self, part: Part) -> Option<Result<(), String>> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.parts.get(&part).map(|reason| reason.clone().map_or(Ok(()), Err))
+    }
+
     /// Whether `part` is needed and does not work.
     pub fn is_waiting(&self, part: Part) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.parts.get(&part).is_some_and(Option::is_some)
+        matches!(self.state(part), Some(Err(_)))
     }
 
     fn set(&self, part: Part, reason: Option<String>) {

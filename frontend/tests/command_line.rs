@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_protocol::{
-    BlockSize, Bytes, ErrorKind, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request, Text, UpTo, Usage,
-    VolumeKind, VolumeSpec,
+    BlockSize, Bytes, Condition, ConditionKind, ErrorKind, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request,
+    UpTo, Usage, VolumeKind, VolumeSpec,
 };
 use serde_json::Value;
 
@@ -138,7 +138,7 @@ fn of_a_pool_with_one_volume(request: &Request) -> Act {
                 available_bytes: Some(110 << 20),
                 used_inodes: None,
                 targets: 2,
-                condition: Text::new("958246912 bytes are lost"),
+                condition: Some(Condition::new(ConditionKind::Other, "958246912 bytes are lost")),
             })))
         }
         Request::PoolStatus { .. } => pool(request),

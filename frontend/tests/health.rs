@@ -20,8 +20,8 @@ use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{
-    Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request, Text, UpTo,
-    Usage, VolumeKind, VolumeSpec,
+    Bytes, Condition, ConditionKind, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, QuotaMode, Reply,
+    Request, UpTo, Usage, VolumeKind, VolumeSpec,
 };
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -46,7 +46,9 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
     let size = Bytes::try_from(1 << 30).unwrap();
     FakeHelper::start(move |request| match request {
         Request::PoolStatus { .. } => {
-            let conditions: Vec<Text> = said.lock().unwrap().conditions.iter().map(|text| Text::new(*text)).collect();
+            let said = said.lock().unwrap();
+            let conditions: Vec<_> =
+                said.conditions.iter().map(|text| Condition::new(ConditionKind::ShutDown, *text)).collect();
             Act::Answer(Ok(Reply::Pool(PoolStatus {
                 quota: QuotaMode::Enforced,
                 total: 1 << 40,
@@ -78,7 +80,7 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
                     available_bytes: Some(8192),
                     used_inodes: Some(1),
                     targets: 1,
-                    condition: Text::default(),
+                    condition: None,
                 })))
             }
         },

@@ -12,8 +12,7 @@ use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::*;
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, Reply, Request, Text, Usage, VolumeKind,
-    VolumeSpec,
+    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, Reply, Request, Usage, VolumeKind, VolumeSpec,
 };
 use tokio::sync::Notify;
 use tonic::{Code, Request as Call};
@@ -47,7 +46,7 @@ fn usage(spec: VolumeSpec) -> Act {
         available_bytes: Some(spec.size.get()),
         used_inodes: Some(1),
         targets: 0,
-        condition: Text::default(),
+        condition: None,
     })))
 }
 

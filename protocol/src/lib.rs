@@ -14,6 +14,7 @@
 mod bounded;
 mod checked;
 mod codec;
+mod condition;
 mod error;
 mod hello;
 mod name;
@@ -27,6 +28,7 @@ mod volume_id;
 pub use bounded::{Text, UpTo};
 pub use checked::Invalid;
 pub use codec::{CodecError, MAX_PACKET, decode, encode};
+pub use condition::{Condition, ConditionKind};
 pub use error::{Error, ErrorKind};
 pub use hello::{
     HIGHEST_VERSION, Hello, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, Pool, PublishDirectory, Welcome, negotiate,

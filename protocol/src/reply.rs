@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Error, PoolName, Text, UpTo, VolumeId, VolumeSpec};
+use crate::{Bytes, Condition, Error, PoolName, UpTo, VolumeId, VolumeSpec};
 
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
@@ -51,8 +51,8 @@ pub struct Usage {
     pub used_inodes: Option<u64>,
     /// The number of targets at which it is published.
     pub targets: u32,
-    /// What is wrong with the volume or its pool; empty when nothing is.
-    pub condition: Text,
+    /// What is wrong with the volume or its pool.
+    pub condition: Option<Condition>,
 }
 
 /// A volume in a list.
@@ -88,5 +88,5 @@ pub struct PoolStatus {
     /// The number of deleted volumes that are still being emptied.
     pub emptying: u32,
     /// What is wrong; empty when nothing is.
-    pub conditions: UpTo<Text, 4>,
+    pub conditions: UpTo<Condition, 4>,
 }

@@ -70,7 +70,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         available_bytes: Some(1),
         used_inodes: None,
         targets: 2,
-        condition: Text::default(),
+        condition: Some(Condition::new(ConditionKind::NotEnforced, "free")),
     };
     let listed = Listed { volume: id("pvc-1"), pool, size: size(4096), block: true, targets: 1 };
     let status = PoolStatus {
@@ -81,7 +81,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         promised: 2,
         volumes: 1,
         emptying: 0,
-        conditions: UpTo::try_from(vec![Text::new("worn")]).expect("one text"),
+        conditions: UpTo::try_from(vec![Condition::new(ConditionKind::Other, "worn")]).expect("one condition"),
     };
     let mut all = vec![
         ("done", Ok(Reply::Done)),

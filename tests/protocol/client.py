@@ -20,6 +20,8 @@ REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAtta
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind"]
 
+CONDITIONS = ["ShutDown", "ReadOnly", "NotAnswering", "QuotaEvasion", "NotReleased", "VolumeLimit", "NotEnforced", "Other"]
+
 
 class Malformed(Exception):
     """A packet that is not what PROTOCOL.md says."""
@@ -131,6 +133,8 @@ class Reader:
             spec |= {"kind": "image", "sparse": self.boolean(), "block_size": (512, 4096)[self.below(2, "BlockSize")]}
         return spec | {"name_hash": self.take(32).hex()}
 
+    def condition(self): return {"kind": CONDITIONS[self.below(len(CONDITIONS), "kind of condition")], "text": self.text()}
+
     def reply(self):
         variant = self.below(6, "reply")
         if variant == 0:
@@ -141,7 +145,7 @@ class Reader:
             return {
                 "reply": "Usage", "pool": self.text(63), "spec": self.spec(), "used_bytes": self.option(self.u64),
                 "available_bytes": self.option(self.u64), "used_inodes": self.option(self.u64), "targets": self.u32(),
-                "condition": self.text(),
+                "condition": self.option(self.condition),
             }
         if variant == 3:
             return {"reply": "Volumes", "volumes": self.sequence(16, lambda: {
@@ -152,7 +156,7 @@ class Reader:
             return {
                 "reply": "Pool", "quota": self.quota_mode(), "total": self.u64(), "available": self.u64(),
                 "largest_volume": self.u64(), "promised": self.u64(), "volumes": self.u32(), "emptying": self.u32(),
-                "conditions": self.sequence(4, self.text),
+                "conditions": self.sequence(4, self.condition),
             }
         return {"reply": "Listening"}
 

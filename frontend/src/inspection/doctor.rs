@@ -3,10 +3,10 @@
 use bulkhead_protocol::Welcome;
 
 use super::Inspector;
+use crate::checks::Check;
 use crate::kubernetes::Connection;
-use crate::proto::inspection::Check;
-use crate::proto::inspection::check::Outcome;
 use crate::quantity::Quantity;
+use crate::readiness::{Part, Readiness};
 use crate::volumes::{PoolCondition, PoolState, Severity};
 
 /// All checks, in the order in which one depends on another.
@@ -15,12 +15,13 @@ pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
     match inspector.helper.welcome().await {
         Ok(welcome) => {
             checks.push(helper(&welcome));
+            checks.extend(inspector.readiness.as_ref().map(kubelet));
             match inspector.volumes.pools().await {
                 Ok(pools) => checks.extend(pools.iter().map(pool)),
-                Err(fault) => checks.push(failed("pools", fault.to_string())),
+                Err(fault) => checks.push(Check::failed("pools", fault.to_string())),
             }
         }
-        Err(why) => checks.push(failed("helper", why.to_string())),
+        Err(why) => checks.push(Check::failed("helper", why.to_string())),
     }
     checks.extend(api_server(&inspector.agent.connection().await));
     checks
@@ -30,9 +31,20 @@ fn helper(welcome: &Welcome) -> Check {
     let (release, own) = (welcome.release.as_str(), env!("CARGO_PKG_VERSION"));
     let message = format!("answers; release {release}, protocol version {}", welcome.version);
     if release == own {
-        ok("helper", message)
+        Check::ok("helper", message)
     } else {
-        note("helper", format!("{message}; the frontend is of release {own}: upgrade the older of the two"))
+        Check::note("helper", format!("{message}; the frontend is of release {own}: upgrade the older of the two"))
+    }
+}
+
+fn kubelet(readiness: &Readiness) -> Check {
+    match readiness.state(Part::Registration) {
+        None => Check::note("kubelet", "not registered with: this frontend serves CSI alone"),
+        Some(Ok(())) => Check::ok("kubelet", "has registered the driver"),
+        Some(Err(why)) => Check::failed(
+            "kubelet",
+            format!("{why}; is the kubelet running, and does it use the directory of --kubelet-dir?"),
+        ),
     }
 }
 
@@ -40,7 +52,7 @@ fn pool(state: &PoolState) -> Check {
     let name = format!("pool {}", state.name);
     let status = match &state.status {
         Ok(status) => status,
-        Err(fault) => return failed(&name, fault.to_string()),
+        Err(fault) => return Check::failed(&name, fault.to_string()),
     };
     let room = format!(
         "{} of {} available, {} volumes",
@@ -48,52 +60,47 @@ fn pool(state: &PoolState) -> Check {
         Quantity::from(status.total),
         status.volumes
     );
-    let conditions: Vec<_> =
-        status.conditions.as_slice().iter().map(|text| PoolCondition::reported(text.as_str())).collect();
-    let is_notice = |condition: &PoolCondition| condition.severity() == Severity::Notice;
+    let conditions: Vec<_> = status.conditions.as_slice().iter().map(PoolCondition::reported).collect();
+    let is_notice = |condition: &PoolCondition| condition.kind.severity() == Severity::Notice;
     let told = conditions.iter().map(|condition| condition.text.as_str());
     let message = std::iter::once(room.as_str()).chain(told).collect::<Vec<_>>().join("; ");
     match conditions.iter().all(is_notice) {
-        true if conditions.is_empty() => ok(&name, message),
-        true => note(&name, message),
-        false => failed(&name, message),
+        true if conditions.is_empty() => Check::ok(&name, message),
+        true => Check::note(&name, message),
+        false => Check::failed(&name, message),
     }
 }
 
 fn api_server(connection: &Connection) -> Vec<Check> {
     let (server, policies) = ("API server", "policies");
     match connection {
-        Connection::None => vec![note(
+        Connection::None => vec![Check::note(
             server,
             "not used: this frontend is no storage agent; start it with --kubeconfig or --in-cluster to make it one"
                 .to_owned(),
         )],
         Connection::Unknown => {
-            vec![note(server, "not known here: see `kubectl bulkhead doctor`, or run this on the node".to_owned())]
+            vec![Check::note(
+                server,
+                "not known here: see `kubectl bulkhead doctor`, or run this on the node".to_owned(),
+            )]
         }
-        Connection::Starting(why) => vec![failed(server, format!("the storage agent does not work yet: {why}"))],
+        Connection::Starting(why) => vec![Check::failed(server, format!("the storage agent does not work yet: {why}"))],
         Connection::Unreachable(why) => {
-            vec![failed(server, format!("{why}; check the network and the API server from this node"))]
+            vec![Check::failed(server, format!("{why}; check the network and the API server from this node"))]
         }
-        Connection::Unconfined(flaw) => vec![ok(server, "answers".to_owned()), failed(policies, flaw.clone())],
+        Connection::Unconfined(flaw) => {
+            vec![Check::ok(server, "answers".to_owned()), Check::failed(policies, flaw.clone())]
+        }
         Connection::Listing => vec![
-            failed(server, "answers, but the storage agent has not received all objects yet; try again".to_owned()),
-            ok(policies, "in force".to_owned()),
+            Check::failed(
+                server,
+                "answers, but the storage agent has not received all objects yet; try again".to_owned(),
+            ),
+            Check::ok(policies, "in force".to_owned()),
         ],
         Connection::Working(account) => {
-            vec![ok(server, "answers".to_owned()), ok(policies, format!("in force for {account}"))]
+            vec![Check::ok(server, "answers".to_owned()), Check::ok(policies, format!("in force for {account}"))]
         }
     }
-}
-
-fn ok(name: &str, message: String) -> Check {
-    Check { name: name.to_owned(), outcome: Outcome::Ok.into(), message }
-}
-
-fn note(name: &str, message: String) -> Check {
-    Check { name: name.to_owned(), outcome: Outcome::Note.into(), message }
-}
-
-fn failed(name: &str, message: String) -> Check {
-    Check { name: name.to_owned(), outcome: Outcome::Failed.into(), message }
 }

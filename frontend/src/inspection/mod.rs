@@ -15,6 +15,7 @@ use crate::proto::inspection::{
     DiagnoseRequest, DiagnoseResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
     ListPoolsRequest, ListPoolsResponse, ListVolumesRequest, ListVolumesResponse, Pool, Volume,
 };
+use crate::readiness::Readiness;
 use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
 
 /// The service over what this process works with.
@@ -26,6 +27,8 @@ pub struct Inspector {
     pub volumes: Volumes,
     /// The storage agent.
     pub agent: View,
+    /// Which parts of the frontend work; none if this is no frontend.
+    pub readiness: Option<Readiness>,
 }
 
 impl Inspector {

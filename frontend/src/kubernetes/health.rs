@@ -32,7 +32,7 @@ fn report_pools(context: &Context, before: &Health, now: &Health) {
     for (pool, conditions) in &now.pools {
         let known = before.pools.get(pool);
         for (_, condition) in conditions.iter().filter(|(key, _)| known.is_none_or(|known| !known.contains_key(*key))) {
-            let reason = match condition.severity() {
+            let reason = match condition.kind.severity() {
                 Severity::Failure | Severity::Warning => Reason::PoolConditionAbnormal,
                 Severity::Notice => Reason::PoolConditionNotice,
             };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{PoolName, Text, VolumeId};
+use bulkhead_protocol::{Condition as Reported, PoolName, VolumeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -47,7 +47,7 @@ impl Abnormal {
 impl Health {
     /// The condition of `pool` that concerns all of its volumes, if it has one.
     pub fn failure_of(&self, pool: &PoolName) -> Option<&PoolCondition> {
-        self.pools.get(pool)?.values().find(|condition| condition.severity() == Severity::Failure)
+        self.pools.get(pool)?.values().find(|condition| condition.kind.severity() == Severity::Failure)
     }
 }
 
@@ -68,8 +68,8 @@ impl Conditions {
     }
 
     /// Notes what the helper reports of a pool.
-    pub fn note(&self, pool: &PoolName, reported: &[Text]) {
-        self.note_pool(pool, reported.iter().map(|text| PoolCondition::reported(text.as_str())));
+    pub fn note(&self, pool: &PoolName, reported: &[Reported]) {
+        self.note_pool(pool, reported.iter().map(PoolCondition::reported));
     }
 
     /// Notes that the helper cannot say anything of a pool, for this reason.
@@ -168,23 +168,24 @@ impl Conditions {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_protocol::ConditionKind;
+
     use super::*;
 
     #[test]
     fn a_condition_is_news_when_it_appears_and_when_it_is_gone() {
         let (conditions, pool) = (Conditions::default(), "default".parse().unwrap());
         let mut health = conditions.subscribe();
-        let report = |texts: &[&str]| {
-            conditions.note(&pool, &texts.iter().map(|text| Text::new(*text)).collect::<Vec<_>>());
-        };
+        let report = |reported: &[Reported]| conditions.note(&pool, reported);
+        let evasion = |text: &str| Reported::new(ConditionKind::QuotaEvasion, text);
         report(&[]);
         assert!(!health.has_changed().unwrap());
-        report(&["4096 bytes and 7 files are charged to projects that no volume has (the first is 4711)"]);
+        report(&[evasion("4096 bytes and 7 files are charged to projects that no volume has (the first is 4711)")]);
         assert!(health.borrow_and_update().pools.contains_key(&pool));
-        report(&["900 bytes and 9 files are charged to projects that no volume has (the first is 4711)"]);
+        report(&[evasion("900 bytes and 9 files are charged to projects that no volume has (the first is 4711)")]);
         assert!(!health.has_changed().unwrap(), "figures do not make another condition");
         assert!(health.borrow().failure_of(&pool).is_none());
-        report(&["the pool's filesystem has shut down after an error"]);
+        report(&[Reported::new(ConditionKind::ShutDown, "it has shut down")]);
         assert_eq!(health.borrow_and_update().failure_of(&pool).unwrap().kind.name(), "shut_down");
         report(&[]);
         assert!(health.borrow_and_update().pools.is_empty());
@@ -204,7 +205,7 @@ mod tests {
         conditions.note_volume(&one, &pool, &measured(false));
         assert!(abnormal().is_empty());
 
-        conditions.note(&pool, &[Text::new("the pool's filesystem has shut down")]);
+        conditions.note(&pool, &[Reported::new(ConditionKind::ShutDown, "it has shut down")]);
         conditions.fail_volumes(&pool, "it has shut down", vec![one.clone(), other.clone()]);
         conditions.note_volume(&one, &pool, &measured(false));
         conditions.forget_volume(&other);

@@ -34,7 +34,9 @@ impl PoolState {
     /// What is wrong, for people; empty when nothing is.
     pub fn conditions(&self) -> Vec<String> {
         match &self.status {
-            Ok(status) => status.conditions.as_slice().iter().map(|text| for_people(text.as_str())).collect(),
+            Ok(status) => {
+                status.conditions.as_slice().iter().map(|condition| for_people(condition.text.as_str())).collect()
+            }
             Err(fault) => vec![fault.to_string()],
         }
     }

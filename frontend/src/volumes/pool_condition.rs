@@ -1,6 +1,6 @@
 //! The kinds of conditions that a pool may have: few, so that they can be labels of a metric.
 
-use bulkhead_protocol::ErrorKind;
+use bulkhead_protocol::{Condition, ConditionKind as Reported, ErrorKind};
 
 use super::{Fault, FaultKind};
 use crate::quantity::for_people;
@@ -52,20 +52,26 @@ pub struct PoolCondition {
     pub key: String,
 }
 
-/// How the helper puts what the kinds are about.
-const REPORTED: [(&str, ConditionKind); 9] = [
-    ("filesystem has shut down", ConditionKind::ShutDown),
-    ("filesystem has become read-only", ConditionKind::ReadOnly),
-    ("filesystem does not answer", ConditionKind::NotAnswering),
-    ("filesystem has not answered", ConditionKind::NotAnswering),
-    ("charged to projects that no volume has", ConditionKind::QuotaEvasion),
-    ("too many projects", ConditionKind::QuotaEvasion),
-    ("space cannot be released", ConditionKind::NotReleased),
-    ("--max-volumes", ConditionKind::VolumeLimit),
-    ("sizes are not enforced", ConditionKind::NotEnforced),
-];
-
 impl ConditionKind {
+    /// All kinds.
+    pub const ALL: [Self; 10] = [
+        Self::ShutDown,
+        Self::ReadOnly,
+        Self::NotAnswering,
+        Self::NotServed,
+        Self::Errors,
+        Self::QuotaEvasion,
+        Self::NotReleased,
+        Self::VolumeLimit,
+        Self::NotEnforced,
+        Self::Other,
+    ];
+
+    /// The kind with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     /// Its name in metrics and in the log.
     pub fn name(self) -> &'static str {
         match self {
@@ -81,13 +87,52 @@ impl ConditionKind {
             Self::Other => "other",
         }
     }
+
+    /// The same for people, where the helper's own words are not at hand.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::ShutDown => "its filesystem has shut down after an error",
+            Self::ReadOnly => "its filesystem has become read-only",
+            Self::NotAnswering => "its filesystem does not answer",
+            Self::NotServed => "the helper does not serve it",
+            Self::Errors => "it answers with errors",
+            Self::QuotaEvasion => "something is charged to projects that no volume has",
+            Self::NotReleased => "deleted volumes keep space that cannot be released",
+            Self::VolumeLimit => "it has as many volumes as it may",
+            Self::NotEnforced => "sizes are not enforced",
+            Self::Other => "it has another condition",
+        }
+    }
+
+    /// How bad it is.
+    pub fn severity(self) -> Severity {
+        match self {
+            Self::ShutDown | Self::ReadOnly | Self::NotAnswering | Self::NotServed | Self::Errors => Severity::Failure,
+            Self::QuotaEvasion | Self::NotReleased | Self::VolumeLimit | Self::Other => Severity::Warning,
+            Self::NotEnforced => Severity::Notice,
+        }
+    }
+}
+
+impl From<Reported> for ConditionKind {
+    fn from(kind: Reported) -> Self {
+        match kind {
+            Reported::ShutDown => Self::ShutDown,
+            Reported::ReadOnly => Self::ReadOnly,
+            Reported::NotAnswering => Self::NotAnswering,
+            Reported::QuotaEvasion => Self::QuotaEvasion,
+            Reported::NotReleased => Self::NotReleased,
+            Reported::VolumeLimit => Self::VolumeLimit,
+            Reported::NotEnforced => Self::NotEnforced,
+            Reported::Other => Self::Other,
+        }
+    }
 }
 
 impl PoolCondition {
     /// A condition that the helper reports.
-    pub fn reported(text: &str) -> Self {
-        let found = REPORTED.into_iter().find(|(part, _)| text.contains(part));
-        Self::new(found.map_or(ConditionKind::Other, |(_, kind)| kind), text)
+    pub fn reported(condition: &Condition) -> Self {
+        Self::new(condition.kind.into(), condition.text.as_str())
     }
 
     fn new(kind: ConditionKind, text: &str) -> Self {
@@ -103,22 +148,6 @@ impl PoolCondition {
             _ => return None,
         };
         Some(Self::new(kind, &fault.to_string()))
-    }
-
-    /// How bad it is.
-    pub fn severity(&self) -> Severity {
-        match self.kind {
-            ConditionKind::ShutDown
-            | ConditionKind::ReadOnly
-            | ConditionKind::NotAnswering
-            | ConditionKind::NotServed
-            | ConditionKind::Errors => Severity::Failure,
-            ConditionKind::QuotaEvasion
-            | ConditionKind::NotReleased
-            | ConditionKind::VolumeLimit
-            | ConditionKind::Other => Severity::Warning,
-            ConditionKind::NotEnforced => Severity::Notice,
-        }
     }
 }
 
@@ -148,44 +177,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_helper_reports_has_a_kind() {
-        for (text, kind, severity) in [
-            (
-                "the pool's filesystem has shut down after an error, and nothing in it",
-                ConditionKind::ShutDown,
-                Severity::Failure,
-            ),
-            (
-                "the pool's filesystem has become read-only, perhaps after an error; see dmesg",
-                ConditionKind::ReadOnly,
-                Severity::Failure,
-            ),
-            (
-                "its filesystem does not answer: an operation has waited for 7 seconds",
-                ConditionKind::NotAnswering,
-                Severity::Failure,
-            ),
-            (
-                "deleted volumes cannot be emptied: the filesystem has not answered for 70 s",
-                ConditionKind::NotAnswering,
-                Severity::Failure,
-            ),
-            (
-                "4096 bytes and 7 files are charged to projects that no volume has",
-                ConditionKind::QuotaEvasion,
-                Severity::Warning,
-            ),
-            ("deleted volumes whose space cannot be released yet: 2;", ConditionKind::NotReleased, Severity::Warning),
-            (
-                "sizes are not enforced in this pool: it is configured with quota=none",
-                ConditionKind::NotEnforced,
-                Severity::Notice,
-            ),
-            ("something new", ConditionKind::Other, Severity::Warning),
-        ] {
-            let condition = PoolCondition::reported(text);
-            assert_eq!((condition.kind, condition.severity()), (kind, severity), "{text}");
+    fn a_kind_has_one_name() {
+        for kind in ConditionKind::ALL {
+            assert_eq!(ConditionKind::named(kind.name()), Some(kind));
         }
+        assert_eq!(ConditionKind::named("worn"), None);
     }
 
     #[test]

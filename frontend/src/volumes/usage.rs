@@ -1,6 +1,6 @@
 //! How much of a volume is used, and whether it is healthy.
 
-use bulkhead_protocol::{PoolName, QuotaMode, Usage, VolumeId, VolumeKind};
+use bulkhead_protocol::{Condition as Reported, ConditionKind, PoolName, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
 use super::{Fault, PoolCondition, Volumes};
@@ -47,8 +47,7 @@ impl Volumes {
                 return Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition });
             }
         };
-        let enforced = pool(&usage.pool).is_some_and(|pool| pool.quota == QuotaMode::Enforced);
-        let condition = condition(&usage, enforced);
+        let condition = condition(usage.condition.as_ref());
         if path.is_some() {
             self.measurements.note(volume, &usage);
             self.conditions.note_volume(volume, &usage.pool, &condition);
@@ -84,51 +83,25 @@ impl Measured {
     }
 }
 
-/// How the helper says that a volume is in a pool without quotas.
-const NOT_ENFORCED: &str = "sizes are not enforced in this pool";
-
-fn condition(usage: &Usage, enforced: bool) -> Condition {
-    let reported = usage.condition.as_str();
-    let message = if !reported.is_empty() {
-        for_people(reported)
-    } else if enforced || Mode::of(&usage.spec.kind) == Mode::Block {
-        "healthy".to_owned()
-    } else {
-        format!("pool {} has no quotas: the volume's size is not enforced", usage.pool)
-    };
-    // A pool is set up that way on purpose: nothing about it needs attention.
-    let is_notice = !enforced && reported.starts_with(NOT_ENFORCED);
-    Condition { abnormal: !reported.is_empty() && !is_notice, message }
+fn condition(reported: Option<&Reported>) -> Condition {
+    match reported {
+        None => Condition { abnormal: false, message: "healthy".to_owned() },
+        // A pool without quotas is set up that way on purpose: nothing about it needs attention.
+        Some(Reported { kind, text }) => {
+            Condition { abnormal: *kind != ConditionKind::NotEnforced, message: for_people(text.as_str()) }
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::{Bytes, NameHash, Text, VolumeSpec};
-
     use super::*;
-    use crate::volumes::size::default_inodes;
-
-    fn reported(condition: &str, enforced: bool) -> bool {
-        let size = Bytes::try_from(1 << 30).unwrap();
-        let kind = VolumeKind::Directory { inodes: default_inodes(size), mode: 0o755.try_into().unwrap() };
-        let usage = Usage {
-            pool: "default".parse().unwrap(),
-            spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) },
-            used_bytes: None,
-            available_bytes: None,
-            used_inodes: None,
-            targets: 0,
-            condition: Text::new(condition),
-        };
-        super::condition(&usage, enforced).abnormal
-    }
 
     #[test]
     fn a_pool_without_quotas_makes_no_volume_abnormal() {
-        let notice = "sizes are not enforced in this pool: it is configured with quota=none";
-        assert!(!reported(notice, false));
-        assert!(reported(notice, true), "the pool is said to have quotas");
-        assert!(reported("the pool's filesystem has shut down after an error", false));
-        assert!(!reported("", true) && !reported("", false));
+        let abnormal = |kind| condition(Some(&Reported::new(kind, "its size is not enforced"))).abnormal;
+        assert!(!abnormal(ConditionKind::NotEnforced));
+        assert!(abnormal(ConditionKind::ShutDown) && abnormal(ConditionKind::Other));
+        assert_eq!(condition(None), Condition { abnormal: false, message: "healthy".to_owned() });
     }
 }

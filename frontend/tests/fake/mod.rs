@@ -130,7 +130,12 @@ impl FakeHelper {
     /// Bulkhead's own service in front of it.
     pub fn inspector(&self) -> Inspector {
         let helper = Helper::new(self.path());
-        Inspector { helper: helper.clone(), volumes: Volumes::new(helper), agent: View::without_agent() }
+        Inspector {
+            helper: helper.clone(),
+            volumes: Volumes::new(helper),
+            agent: View::without_agent(),
+            readiness: None,
+        }
     }
 
     /// The plugin in front of it.

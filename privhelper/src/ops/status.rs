@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{
-    Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath, Text, UpTo, Usage,
-    VolumeId,
+    Condition, ConditionKind, Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath,
+    UpTo, Usage, VolumeId,
 };
 use rustix::fs::{FileType, OFlags};
 
@@ -29,10 +29,9 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         available_bytes: None,
         used_inodes: None,
         targets: count(volume.targets.len()),
-        condition: Text::default(),
+        condition: pool.failure(),
     };
-    if let Some(failure) = pool.failure() {
-        usage.condition = Text::new(failure);
+    if usage.condition.is_some() {
         return Ok(Reply::Usage(usage));
     }
     let fail = |errno| failed("inspect volume", id, errno);
@@ -46,15 +45,15 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
                 // The volume's own directory does not belong to the user.
                 usage.used_inodes = Some(quota.used_inodes.saturating_sub(1));
             }
-            None => usage.condition = Text::new(NOT_ENFORCED),
+            None => usage.condition = Some(Condition::new(ConditionKind::NotEnforced, NOT_ENFORCED)),
         },
         Kind::Block => {
             let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::PATH);
             let image = image.and_then(file::status).map_err(fail)?;
             usage.used_bytes = Some(image.allocated);
             if image.size != usage.spec.size.get() {
-                let condition = format!("the image has {} bytes instead of {}", image.size, usage.spec.size);
-                usage.condition = Text::new(condition);
+                let text = format!("the image has {} bytes instead of {}", image.size, usage.spec.size);
+                usage.condition = Some(Condition::new(ConditionKind::Other, text));
             }
         }
     }
@@ -137,38 +136,52 @@ fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
 
-fn conditions(pool: &Served, full: Option<Error>, hangs: Option<Duration>, failure: Option<&str>) -> Vec<Text> {
-    let mut conditions: Vec<String> = full.iter().map(Error::to_string).collect();
-    conditions.extend(failure.map(str::to_owned));
+fn conditions(
+    pool: &Served,
+    full: Option<Error>,
+    hangs: Option<Duration>,
+    failure: Option<Condition>,
+) -> Vec<Condition> {
+    let full = full.map(|error| Condition::new(ConditionKind::VolumeLimit, error.to_string()));
+    let mut conditions: Vec<Condition> = full.into_iter().chain(failure).collect();
+    let mut add = |kind, text: String| conditions.push(Condition::new(kind, text));
     if let Some(time) = hangs {
-        conditions.push(format!(
+        let text = format!(
             "its filesystem does not answer: an operation has waited for {} seconds; see whether it is frozen (fsfreeze) or its disk hangs (dmesg)",
             time.as_secs()
-        ));
+        );
+        add(ConditionKind::NotAnswering, text);
     }
     if !pool.has_quotas() {
-        conditions.push(NOT_ENFORCED.to_owned());
+        add(ConditionKind::NotEnforced, NOT_ENFORCED.to_owned());
     } else if hangs.is_none() {
-        match pool.filesystem.strays() {
-            Ok(strays) => conditions.extend(evasion(&strays)),
-            Err(errno) => conditions.push(format!("cannot look for projects that no volume has: {errno}")),
+        match pool.filesystem.strays().map(|strays| evasion(&strays)) {
+            Ok(None) => {}
+            Ok(Some(text)) => add(ConditionKind::QuotaEvasion, text),
+            Err(errno) => add(ConditionKind::Other, format!("cannot look for projects that no volume has: {errno}")),
         }
     }
     if let Some(stuck) = pool.deletions.stuck() {
-        conditions.push(format!(
+        let text = format!(
             "deleted volumes cannot be emptied: the filesystem has not answered for {} s; is it frozen, or its disk gone?",
             stuck.as_secs()
-        ));
+        );
+        add(ConditionKind::NotAnswering, text);
     }
     let charged = pool.deletions.charged();
     if let Some(Deletion { name, share: Share { project: Some(project), .. }, .. }) = charged.first() {
-        conditions.push(format!(
+        let text = format!(
             "deleted volumes whose space cannot be released yet: {}; something is still charged to their projects (the first is {}, of {name}): an open file, or one that was moved into the project",
-            charged.len(), project.0
-        ));
+            charged.len(),
+            project.0
+        );
+        add(ConditionKind::NotReleased, text);
     }
-    conditions.extend(pool.warnings.iter().cloned());
-    conditions.into_iter().take(4).map(Text::new).collect()
+    for warning in &pool.warnings {
+        add(ConditionKind::Other, warning.clone());
+    }
+    conditions.truncate(4);
+    conditions
 }
 
 fn evasion(strays: &Strays) -> Option<String> {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, PoolName, QuotaMode};
+use bulkhead_protocol::{Condition, ConditionKind, Error, ErrorKind, MountFlags, PoolName, QuotaMode};
 
 use rustix::fs::OFlags;
 
@@ -114,10 +114,10 @@ impl Served {
     /// What its filesystem has become after an error. Neither statfs(2) nor what some filesystems remember says so, but XFS
     /// and ext4 open no file once they have shut down, and ext4 none for writing once it is read-only (from Linux 6.14 on
     /// that is no flag of the mount).
-    pub fn failure(&self) -> Option<&'static str> {
+    pub fn failure(&self) -> Option<Condition> {
         match file::open(&self.directory, layout::MARKER, OFlags::RDWR) {
-            Err(Errno::IO) => Some(SHUT_DOWN),
-            Err(Errno::ROFS) => Some(READ_ONLY),
+            Err(Errno::IO) => Some(Condition::new(ConditionKind::ShutDown, SHUT_DOWN)),
+            Err(Errno::ROFS) => Some(Condition::new(ConditionKind::ReadOnly, READ_ONLY)),
             _ => None,
         }
     }

@@ -84,7 +84,7 @@ impl Client {
         let volumes = Volumes::new(helper.clone());
         let node = env::var("BULKHEAD_NODE_ID").unwrap_or_default();
         let plugin = Plugin::new(welcome.driver.clone(), node, volumes.clone());
-        let inspector = Inspector { helper, volumes, agent: View::elsewhere() };
+        let inspector = Inspector { helper, volumes, agent: View::elsewhere(), readiness: None };
         let (near, far) = duplex(BUFFER);
         let mut serving = Serving::builder();
         let serving = serving.add_routes(plugin.routes().add_service(inspector.service()));

@@ -1,9 +1,8 @@
 //! Checks what the node's volumes depend on.
 
-use bulkhead_frontend::proto::inspection::check::Outcome;
-use bulkhead_frontend::proto::inspection::{Check, DiagnoseRequest};
-use bulkhead_frontend::report::{Report, Table};
-use serde_json::{Value, json};
+use bulkhead_frontend::checks::{self, Check};
+use bulkhead_frontend::proto::inspection::DiagnoseRequest;
+use bulkhead_frontend::report::Report;
 
 use crate::client::{Client, Failure};
 use crate::locate::Server;
@@ -16,15 +15,9 @@ pub async fn run(server: &Server) -> (Report, bool) {
             checks.push(frontend(server, &release));
             checks.extend(found);
         }
-        Err(failure) => {
-            let message = failure.to_string();
-            checks.push(Check { name: "frontend".to_owned(), outcome: Outcome::Failed.into(), message });
-        }
+        Err(failure) => checks.push(Check::failed("frontend", failure.to_string())),
     }
-    let healthy = checks.iter().all(|check| check.outcome() != Outcome::Failed);
-    let rows = checks.iter().map(|check| [outcome(check).to_owned(), check.name.clone(), check.message.clone()]);
-    let json = json!({ "healthy": healthy, "checks": checks.iter().map(described).collect::<Vec<_>>() });
-    (Report::new(json, Table::rows(rows)), healthy)
+    checks::report(&checks)
 }
 
 async fn diagnose(server: &Server) -> Result<(String, Vec<Check>), Failure> {
@@ -34,31 +27,18 @@ async fn diagnose(server: &Server) -> Result<(String, Vec<Check>), Failure> {
 }
 
 fn frontend(server: &Server, release: &str) -> Check {
-    let own = env!("CARGO_PKG_VERSION");
-    let (outcome, message) = match server {
+    let (name, own) = ("frontend", env!("CARGO_PKG_VERSION"));
+    match server {
         Server::Helper(socket) => {
-            (Outcome::Note, format!("not asked, but the helper at {}; release {release}", socket.display()))
+            Check::note(name, format!("not asked, but the helper at {}; release {release}", socket.display()))
         }
         Server::Frontend(endpoint) => {
             let message = format!("answers at {}; release {release}", endpoint.path().display());
             if release == own {
-                (Outcome::Ok, message)
+                Check::ok(name, message)
             } else {
-                (Outcome::Note, format!("{message}; bulkheadctl is of release {own}: upgrade the older of the two"))
+                Check::note(name, format!("{message}; bulkheadctl is of release {own}: upgrade the older of the two"))
             }
         }
-    };
-    Check { name: "frontend".to_owned(), outcome: outcome.into(), message }
-}
-
-fn outcome(check: &Check) -> &'static str {
-    match check.outcome() {
-        Outcome::Ok => "ok",
-        Outcome::Note => "note",
-        Outcome::Failed => "FAILED",
     }
-}
-
-fn described(check: &Check) -> Value {
-    json!({ "name": check.name, "outcome": outcome(check).to_lowercase(), "message": check.message })
 }

@@ -111,6 +111,7 @@ fn the_doctor_finds_nothing_wrong(stand: &mut Stand) -> Result<()> {
     let told = ctl(stand, &["doctor"])?.succeeded()?;
     Printed::row(&told, &["ok", "frontend", "answers at"])?;
     Printed::row(&told, &["ok", "helper", "answers; release"])?;
+    Printed::row(&told, &["ok", "kubelet", "has registered the driver"])?;
     Printed::row(&told, &["note", "API server", "not used"])?;
     // This kernel may not enforce sizes.
     let pool = told.lines().find(|line| line.contains("pool default")).context("no pool")?;

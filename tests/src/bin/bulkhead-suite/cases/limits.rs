@@ -325,7 +325,7 @@ fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
         wait::until(stand.patience(Duration::from_secs(10)), || {
             let reply = helper.ask(&Request::PoolStatus { pool: "default".parse()? })?;
             let Reply::Pool(status) = reply else { bail!("no pool status: {reply:?}") };
-            let told = status.conditions.as_slice().iter().any(|condition| condition.as_str().contains("4711"));
+            let told = status.conditions.as_slice().iter().any(|condition| condition.text.as_str().contains("4711"));
             ensure!(told, "{status:?}");
             Ok(())
         })

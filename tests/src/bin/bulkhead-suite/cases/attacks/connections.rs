@@ -173,7 +173,7 @@ fn a_filter_that_only_logs_is_a_condition_of_every_pool(stand: &mut Stand) -> Re
         anyhow::bail!("no status");
     };
     let conditions = status.conditions.as_slice();
-    ensure!(conditions.iter().any(|text| text.as_str().contains("--seccomp=log")), "{conditions:?}");
+    ensure!(conditions.iter().any(|condition| condition.text.as_str().contains("--seccomp=log")), "{conditions:?}");
     stand.running_helper()?.check_log(|log| {
         ensure!(log.contains("the helper is not confined"), "the log is silent: {log}");
         Ok(())

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
+use bulkhead_protocol::{ConditionKind, ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
@@ -73,11 +73,17 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
     // After a while it is said, although nothing can be learned from the filesystem.
     wait::until(stand.patience(Duration::from_secs(25)), || {
         let status = status(&helper, "default")?;
-        let stuck = status.conditions.as_slice().iter().any(|text| text.as_str().contains("does not answer"));
+        let stuck = status.conditions.as_slice().iter().any(|condition| condition.kind == ConditionKind::NotAnswering);
         ensure!(stuck && status.available == 0 && status.total > 0, "{status:?}");
         Ok(())
     })?;
-    ensure!(!status(&helper, "other")?.conditions.as_slice().iter().any(|text| text.as_str().contains("answer")));
+    ensure!(
+        !status(&helper, "other")?
+            .conditions
+            .as_slice()
+            .iter()
+            .any(|condition| condition.kind == ConditionKind::NotAnswering)
+    );
     drop(frozen);
     for client in &hanging {
         let answer: Response = decode(&client.receive()?.context("the connection is closed")?)?;

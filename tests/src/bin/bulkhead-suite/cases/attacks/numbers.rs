@@ -46,7 +46,7 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     let status = pool_status(&helper)?;
     let conditions = status.conditions.as_slice();
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
-    ensure!(conditions.iter().any(|condition| condition.as_str().contains("--max-volumes 3")), "{status:?}");
+    ensure!(conditions.iter().any(|condition| condition.text.as_str().contains("--max-volumes 3")), "{status:?}");
     // Those that are more than a start expects are served.
     let helper = start(stand, "--max-volumes", 2)?;
     helper.ask(&bind("vol-a", "a"))?;

@@ -41,7 +41,7 @@ fn told(stand: &Stand, limit: Duration, words: &[&str]) -> Result<()> {
     let helper = stand.helper()?;
     wait::until(stand.patience(limit), || {
         let status = pool_status(&helper)?;
-        let mut conditions = status.conditions.as_slice().iter().map(|condition| condition.as_str());
+        let mut conditions = status.conditions.as_slice().iter().map(|condition| condition.text.as_str());
         ensure!(conditions.any(|condition| words.iter().all(|word| condition.contains(word))), "{status:?}");
         Ok(())
     })

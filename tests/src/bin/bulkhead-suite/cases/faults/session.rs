@@ -116,7 +116,8 @@ impl Figures {
         let Reply::Pool(pool) = client.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
             anyhow::bail!("the status of a pool is none")
         };
-        let conditions = pool.conditions.as_slice().iter().map(|text| text.as_str().to_owned()).collect();
+        let conditions =
+            pool.conditions.as_slice().iter().map(|condition| condition.text.as_str().to_owned()).collect();
         let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
         Ok(Self { promised, volumes, emptying, conditions, descriptors })
     }
