@@ -52,6 +52,13 @@ impl Table {
         Self(rows.into_iter().map(Vec::from).collect())
     }
 
+    /// Only the first columns.
+    #[must_use]
+    pub fn narrowed(mut self, columns: usize) -> Self {
+        self.0.iter_mut().for_each(|row| row.truncate(columns));
+        self
+    }
+
     /// A single sentence.
     pub fn line(text: String) -> Self {
         Self(vec![vec![text]])
@@ -84,6 +91,7 @@ mod tests {
     fn columns_are_aligned_and_lines_end_with_text() {
         let table = Table::headed(["id", "size"], [["pvc-1".to_owned(), "1Gi".to_owned()]]);
         assert_eq!(table.to_string(), "ID     SIZE\npvc-1  1Gi\n");
+        assert_eq!(table.narrowed(1).to_string(), "ID\npvc-1\n");
         let facts = Table::facts([("node", "a".to_owned()), ("topology", String::new())]);
         assert_eq!(facts.to_string(), "node:      a\ntopology:\n");
     }

@@ -2,6 +2,7 @@
 
 pub mod page;
 pub mod process;
+pub mod scrape;
 mod table;
 mod text;
 

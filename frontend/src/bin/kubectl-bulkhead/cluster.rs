@@ -64,10 +64,12 @@ impl Cluster {
     /// Connects as kubectl would.
     pub async fn connect(options: &Options) -> Result<Self, Failure> {
         let choice = KubeConfigOptions { context: options.context.clone(), ..KubeConfigOptions::default() };
-        let config = match &options.kubeconfig {
+        let mut config = match &options.kubeconfig {
             Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &choice).await?,
             None => Config::from_kubeconfig(&choice).await?,
         };
+        // An agent that is not ready says why with status 503, which is no reason to ask again.
+        config.default_retry = false;
         let client = Client::try_from(config).map_err(Failure::Client)?;
         Ok(Self { client, driver: options.driver.clone() })
     }

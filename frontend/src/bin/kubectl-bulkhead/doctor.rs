@@ -1,13 +1,16 @@
 //! `doctor`: checks what the cluster's volumes depend on.
 
+use bulkhead_frontend::checks::{self, Check};
 use bulkhead_frontend::kubernetes::{names, policies_in_force};
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::Report;
+use bulkhead_frontend::volumes::Severity;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
-use serde_json::json;
 
+use crate::agents::{self, AgentPod, Pool};
 use crate::cluster::{Cluster, Failure, failed};
 use crate::lost::Lost;
 use crate::nodes::{self, Member};
@@ -18,53 +21,37 @@ const ACCOUNT: &str = "bulkhead-agent";
 /// The namespace of the agents where no DaemonSet tells another.
 const NAMESPACE: &str = "bulkhead-system";
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    Ok,
-    Note,
-    Failed,
-}
-
-struct Check(Outcome, String, String);
-
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let mut checks = vec![driver(cluster).await?];
-    let agents = daemon_set(cluster).await?;
-    let namespace = agents.as_ref().and_then(ResourceExt::namespace).unwrap_or_else(|| NAMESPACE.to_owned());
+    let set = daemon_set(cluster).await?;
+    let namespace = set.as_ref().and_then(ResourceExt::namespace).unwrap_or_else(|| NAMESPACE.to_owned());
     checks.push(policies(cluster, &namespace).await);
-    checks.push(agents.as_ref().map_or_else(without_daemon_set, rollout));
+    checks.push(set.as_ref().map_or_else(without_daemon_set, rollout));
     let members = nodes::members(cluster).await?;
     if members.is_empty() {
         let message = "none has the driver: is an agent running on a node with a pool?".to_owned();
-        checks.push(Check(Outcome::Failed, "nodes".to_owned(), message));
+        checks.push(Check::failed("nodes", message));
     }
-    checks.extend(members.iter().map(|(name, member)| node(name, member)));
+    for (name, member) in &members {
+        checks.push(node(cluster, name, member).await);
+    }
+    let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
+    for (node, read) in agents::read_all(cluster, pods).await {
+        match read {
+            Ok(agent) => checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found))),
+            Err(why) => checks.push(Check::note(format!("pools on {node}"), format!("unknown: {why}"))),
+        }
+    }
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
             "{} claims wait for nodes that do not exist: `kubectl bulkhead orphans` lists them, and release-node gives them back",
             lost.claims.len()
         );
-        checks.push(Check(Outcome::Failed, "claims".to_owned(), message));
+        checks.push(Check::failed("claims", message));
     }
-    let healthy = checks.iter().all(|check| check.0 != Outcome::Failed);
-    let rows = checks.iter().map(|Check(outcome, name, message)| [word(*outcome), name.clone(), message.clone()]);
-    let table = Table::rows(rows);
-    let json = checks.iter().map(|Check(outcome, name, message)| {
-        json!({ "name": name, "outcome": word(*outcome).to_lowercase(), "message": message })
-    });
-    let json = json!({ "healthy": healthy, "checks": json.collect::<Vec<_>>() });
-    Ok((Report::new(json, table), healthy))
-}
-
-fn word(outcome: Outcome) -> String {
-    match outcome {
-        Outcome::Ok => "ok",
-        Outcome::Note => "note",
-        Outcome::Failed => "FAILED",
-    }
-    .to_owned()
+    Ok(checks::report(&checks))
 }
 
 async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
@@ -72,12 +59,12 @@ async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
     let found = drivers.get_opt(&cluster.driver).await.map_err(failed("looking for the CSIDriver object"))?;
     let name = format!("CSIDriver {}", cluster.driver);
     Ok(match found {
-        None => Check(Outcome::Failed, name, "is missing: apply deploy/kubernetes/base".to_owned()),
+        None => Check::failed(name, "is missing: apply deploy/kubernetes/base".to_owned()),
         Some(driver) if driver.spec.attach_required != Some(false) || driver.spec.storage_capacity != Some(true) => {
             let message = "has other settings than this release's: apply deploy/kubernetes/base".to_owned();
-            Check(Outcome::Failed, name, message)
+            Check::failed(name, message)
         }
-        Some(_) => Check(Outcome::Ok, name, "is as it should be".to_owned()),
+        Some(_) => Check::ok(name, "is as it should be".to_owned()),
     })
 }
 
@@ -86,9 +73,9 @@ async fn policies(cluster: &Cluster, namespace: &str) -> Check {
     match policies_in_force(&cluster.client, &account).await {
         Ok(()) => {
             let message = format!("all {} are in force for {account}", names::AGENT_POLICIES.len());
-            Check(Outcome::Ok, "policies".to_owned(), message)
+            Check::ok("policies", message)
         }
-        Err(flaw) => Check(Outcome::Failed, "policies".to_owned(), flaw),
+        Err(flaw) => Check::failed("policies", flaw),
     }
 }
 
@@ -100,7 +87,7 @@ async fn daemon_set(cluster: &Cluster) -> Result<Option<DaemonSet>, Failure> {
 
 fn without_daemon_set() -> Check {
     let message = "there is no DaemonSet: right if the agents are services of the hosts".to_owned();
-    Check(Outcome::Note, "agents".to_owned(), message)
+    Check::note("agents", message)
 }
 
 fn rollout(set: &DaemonSet) -> Check {
@@ -108,25 +95,57 @@ fn rollout(set: &DaemonSet) -> Check {
     let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
     let message = format!("{ready} of {wanted} are ready");
     if ready == wanted {
-        Check(Outcome::Ok, "agents".to_owned(), message)
+        Check::ok("agents", message)
     } else {
         let namespace = set.namespace().unwrap_or_default();
         let look = format!("{message}; look at `kubectl --namespace {namespace} describe pods`");
-        Check(Outcome::Failed, "agents".to_owned(), look)
+        Check::failed("agents", look)
     }
 }
 
-fn node(name: &str, member: &Member) -> Check {
-    let outcome = if nodes::state(member) == "ready" { Outcome::Ok } else { Outcome::Failed };
-    let message = match nodes::state(member) {
-        "lost" => format!(
-            "does not exist, but {} volumes are on it; if it is gone for good: `kubectl bulkhead release-node {name}`",
-            member.volumes
+async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
+    let name = format!("node {node}");
+    match nodes::state(member) {
+        "ready" => Check::ok(name, format!("{} volumes", member.volumes)),
+        "lost" => Check::failed(
+            name,
+            format!(
+                "does not exist, but {} volumes are on it; if it is gone for good: `kubectl bulkhead release-node {node}`",
+                member.volumes
+            ),
         ),
-        "not-registered" => "the kubelet has not registered the driver: is the agent running, and ready?".to_owned(),
-        "not-ready" => "the agent's pod is not ready: look at its log, and run `bulkheadctl doctor` there".to_owned(),
-        "no-capacity" => "publishes no capacity, so that no pod is scheduled there: look at the agent's log".to_owned(),
-        _ => format!("{} volumes", member.volumes),
+        "not-registered" => {
+            Check::failed(name, "the kubelet has not registered the driver: is the agent running, and ready?")
+        }
+        "not-ready" => Check::failed(name, not_ready(cluster, member.pod.as_ref()).await),
+        _ => Check::failed(name, "publishes no capacity, so that no pod is scheduled there: look at the agent's log"),
+    }
+}
+
+/// What an agent that is not ready says of that.
+async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
+    let Some(pod) = pod else { return String::new() };
+    match pod.missing_parts(&cluster.client).await {
+        Ok(parts) if parts.is_empty() => "the agent is ready, but its pod is not yet: wait a moment".to_owned(),
+        Ok(parts) => format!("the agent is not ready: {}", parts.join("; ")),
+        Err(why) => format!("the agent's pod {} is not ready: look at its log; {why}", pod.name),
+    }
+}
+
+fn pool(node: &str, name: &str, pool: &Pool) -> Check {
+    let check = format!("pool {name} on {node}");
+    let size = |bytes: Option<u64>| Quantity::from(bytes.unwrap_or_default());
+    let room = match pool.size {
+        Some(_) => format!("{} of {} available", size(pool.available), size(pool.size)),
+        None => "no figures".to_owned(),
     };
-    Check(outcome, format!("node {name}"), message)
+    let facts = std::iter::once(room.as_str()).chain(pool.conditions.iter().map(|kind| kind.meaning()));
+    let message = facts.collect::<Vec<_>>().join("; ");
+    if pool.conditions.is_empty() {
+        Check::ok(check, message)
+    } else if pool.conditions.iter().all(|kind| kind.severity() == Severity::Notice) {
+        Check::note(check, message)
+    } else {
+        Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))
+    }
 }

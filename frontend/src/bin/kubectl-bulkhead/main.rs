@@ -1,10 +1,12 @@
 //! `kubectl bulkhead`: the volumes of all nodes, with the user's own rights. kubectl finds this program by its name.
 
+mod agents;
 mod cluster;
 mod doctor;
 mod lost;
 mod nodes;
 mod options;
+mod pools;
 mod release;
 mod volumes;
 
@@ -38,7 +40,8 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let report = match options.command {
         Command::Nodes => nodes::list(&cluster, wide).await?,
-        Command::Pools => nodes::pools(&cluster).await?,
+        Command::Pools => pools::list(&cluster, wide).await?,
+        Command::Capacity => pools::capacity(&cluster).await?,
         Command::Volumes { watch: false } => volumes::list(&cluster, wide).await?,
         Command::Volumes { watch: true } => {
             volumes::watch(&cluster, options.output).await?;

@@ -43,8 +43,12 @@ pub enum Output {
 pub enum Command {
     /// List the nodes: whether the driver is registered, what they hold, and how much room is left.
     Nodes,
-    /// List the room for new volumes that each node publishes for each storage class.
+    /// List the pools of all nodes as their agents know them: room, volumes, condition.
+    ///
+    /// The agents' metrics are read through the API server's proxy to their pods, which takes the right to get pods/proxy.
     Pools,
+    /// List the room that each node publishes for each storage class, by which the scheduler chooses.
+    Capacity,
     /// List the volumes: node, claim, size, phase.
     Volumes {
         /// Go on printing volumes that change.

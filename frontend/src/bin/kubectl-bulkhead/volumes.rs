@@ -13,15 +13,15 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::options::Output;
 
+/// How many columns are shown where more are not asked for.
+const NARROW: usize = 5;
+
 pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     let volumes = cluster.volumes().await?;
     let json = volumes.iter().map(Volume::json).collect();
-    let table = if wide {
-        let headings = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
-        Table::headed(headings, volumes.iter().map(wide_row))
-    } else {
-        Table::headed(["volume", "node", "claim", "size", "phase"], volumes.iter().map(row))
-    };
+    let headings = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
+    let table = Table::headed(headings, volumes.iter().map(row));
+    let table = if wide { table } else { table.narrowed(NARROW) };
     Ok(Report::new(json, table))
 }
 
@@ -34,10 +34,8 @@ pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Fail
         match events.try_next().await {
             Ok(Some(object)) => {
                 if let Some(volume) = cluster.volume(&object) {
-                    let table = match output {
-                        Some(Output::Wide) => Table::rows([wide_row(&volume)]),
-                        _ => Table::rows([row(&volume)]),
-                    };
+                    let table = Table::rows([row(&volume)]);
+                    let table = if output == Some(Output::Wide) { table } else { table.narrowed(NARROW) };
                     crate::print(&Report::new(volume.json(), table), output)?;
                 }
             }
@@ -48,19 +46,17 @@ pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Fail
     }
 }
 
-fn row(volume: &Volume) -> [String; 5] {
+fn row(volume: &Volume) -> [String; 8] {
     [
         volume.name.clone(),
         volume.node.clone(),
         volume.claim_name(),
         Quantity::from(volume.bytes).to_string(),
         volume.phase.clone(),
+        volume.class.clone(),
+        volume.mode.clone(),
+        volume.policy.clone(),
     ]
-}
-
-fn wide_row(volume: &Volume) -> [String; 8] {
-    let [name, node, claim, size, phase] = row(volume);
-    [name, node, claim, size, phase, volume.class.clone(), volume.mode.clone(), volume.policy.clone()]
 }
 
 /// The volumes for machines.

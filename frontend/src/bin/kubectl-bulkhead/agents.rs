@@ -1,0 +1,189 @@
+//! What agents know beyond the objects of the API server: their metrics and their probe, read through the API server's
+//! proxy to their pods.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bulkhead_frontend::metrics::scrape::{Sample, samples};
+use bulkhead_frontend::volumes::ConditionKind;
+use futures::{StreamExt, stream};
+use http::Request;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use tokio::time::timeout;
+
+use crate::cluster::{Cluster, Failure, failed};
+
+/// The label of the agents' pods.
+const PODS: &str = "app.kubernetes.io/name=bulkhead";
+
+/// The name of the port at which they serve metrics and probes.
+const PORT: &str = "metrics";
+
+/// How long an agent may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many agents are asked at the same time.
+const SIDE_BY_SIDE: usize = 16;
+
+/// An agent's pod.
+#[derive(Clone)]
+pub struct AgentPod {
+    pub name: String,
+    pub is_ready: bool,
+    namespace: String,
+    port: Option<i32>,
+}
+
+/// What an agent says of itself.
+#[derive(Default)]
+pub struct Agent {
+    pub release: String,
+    pub pools: BTreeMap<String, Pool>,
+}
+
+/// A pool as its agent knows it. A figure is missing while the pool is not served.
+#[derive(Default)]
+pub struct Pool {
+    pub size: Option<u64>,
+    pub available: Option<u64>,
+    pub largest_volume: Option<u64>,
+    pub promised: Option<u64>,
+    pub used: Option<u64>,
+    pub volumes: Option<u64>,
+    pub emptying: Option<u64>,
+    pub abnormal: Option<u64>,
+    pub conditions: Vec<ConditionKind>,
+}
+
+/// The agents' pods, by their nodes.
+pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
+    let pods: Api<Pod> = Api::all(cluster.client.clone());
+    let list = pods.list(&ListParams::default().labels(PODS)).await.map_err(failed("listing the agents' pods"))?;
+    let of_node = |pod: Pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let is_ready = conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True");
+        let spec = pod.spec.as_ref()?;
+        let mut ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
+        let port = ports.find(|port| port.name.as_deref() == Some(PORT)).map(|port| port.container_port);
+        let namespace = pod.namespace().unwrap_or_default();
+        Some((spec.node_name.clone()?, AgentPod { name: pod.name_any(), is_ready, namespace, port }))
+    };
+    Ok(list.items.into_iter().filter_map(of_node).collect())
+}
+
+/// Asks the agents on these nodes, or says why one cannot be asked.
+pub async fn read_all<'n>(
+    cluster: &Cluster,
+    pods: impl Iterator<Item = (&'n String, &'n AgentPod)>,
+) -> BTreeMap<String, Result<Agent, String>> {
+    let ask = |(node, pod): (&'n String, &'n AgentPod)| async move {
+        let text = pod.get(&cluster.client, "metrics").await;
+        (node.clone(), text.map(|text| Agent::of(&text)).map_err(|failure| failure.to_string()))
+    };
+    stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
+/// Why an agent has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Unread {
+    #[error("its pod {0} has no port called {PORT}: is --metrics-address set?")]
+    NoPort(String),
+    #[error("the right to get pods/proxy in namespace {0} is needed for more")]
+    Forbidden(String),
+    #[error("it did not answer within {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("{0}")]
+    Api(Box<kube::Error>),
+}
+
+impl AgentPod {
+    /// The parts that are not ready, each with its reason.
+    pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
+        let report = match self.get(client, "readyz").await {
+            // The answer of one that is not ready is an error to the proxy.
+            Err(Unread::Api(error)) => match *error {
+                kube::Error::Api(status) if status.message.contains("[-]") => status.message.clone(),
+                error => return Err(Unread::Api(Box::new(error))),
+            },
+            report => report?,
+        };
+        Ok(report.lines().filter_map(|line| line.strip_prefix("[-]")).map(str::to_owned).collect())
+    }
+
+    async fn get(&self, client: &Client, path: &str) -> Result<String, Unread> {
+        let Self { namespace, name, .. } = self;
+        let port = self.port.ok_or_else(|| Unread::NoPort(name.clone()))?;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/{path}");
+        let request = Request::get(path)
+            .body(Vec::new())
+            .map_err(|error| Unread::Api(Box::new(kube::Error::HttpError(error))))?;
+        match timeout(PATIENCE, client.request_text(request)).await {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(Unread::Forbidden(namespace.clone())),
+            Ok(Err(error)) => Err(Unread::Api(Box::new(error))),
+            Err(_) => Err(Unread::Late),
+        }
+    }
+}
+
+impl Agent {
+    fn of(metrics: &str) -> Self {
+        let mut agent = Self::default();
+        for sample in samples(metrics) {
+            if sample.name == "bulkhead_build_info" {
+                agent.release = sample.label("version").unwrap_or_default().to_owned();
+            }
+            if let Some(pool) = sample.label("pool") {
+                agent.pools.entry(pool.to_owned()).or_default().note(&sample);
+            }
+        }
+        agent
+    }
+}
+
+impl Pool {
+    fn note(&mut self, sample: &Sample<'_>) {
+        let figure = match sample.name {
+            "bulkhead_pool_size_bytes" => &mut self.size,
+            "bulkhead_pool_available_bytes" => &mut self.available,
+            "bulkhead_pool_largest_volume_bytes" => &mut self.largest_volume,
+            "bulkhead_pool_promised_bytes" => &mut self.promised,
+            "bulkhead_pool_used_bytes" => &mut self.used,
+            "bulkhead_pool_volumes" => &mut self.volumes,
+            "bulkhead_pool_emptying_volumes" => &mut self.emptying,
+            "bulkhead_pool_abnormal_volumes" => &mut self.abnormal,
+            "bulkhead_pool_condition" => {
+                let kind =
+                    sample.label("condition").map(|name| ConditionKind::named(name).unwrap_or(ConditionKind::Other));
+                self.conditions.extend(kind.filter(|_| sample.value != 0.0));
+                return;
+            }
+            _ => return,
+        };
+        *figure = Some(sample.value as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_metrics_tell_of_its_pools() {
+        let agent = Agent::of(
+            "bulkhead_build_info{version=\"0.1.0\"} 1\n\
+             bulkhead_pool_size_bytes{pool=\"fast\"} 1073741824\n\
+             bulkhead_pool_volumes{pool=\"fast\"} 3\n\
+             bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
+             bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
+             bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n",
+        );
+        assert_eq!(agent.release, "0.1.0");
+        let fast = &agent.pools["fast"];
+        assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
+        assert_eq!(fast.conditions, [ConditionKind::ShutDown]);
+        assert_eq!(agent.pools["slow"].conditions, [ConditionKind::Other]);
+    }
+}

@@ -1,0 +1,100 @@
+//! `pools`: the pools of all nodes as their agents know them; `capacity`: the room that the scheduler goes by.
+
+use bulkhead_frontend::quantity::{Quantity, parse};
+use bulkhead_frontend::report::{Report, Table};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
+use serde_json::{Value, json};
+
+use crate::agents::{self, Pool};
+use crate::cluster::{Cluster, Failure};
+use crate::nodes;
+
+pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
+    let members = nodes::members(cluster).await?;
+    let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
+    let mut read = agents::read_all(cluster, pods).await;
+    let (mut json, mut rows) = (Vec::new(), Vec::new());
+    for (node, member) in members.iter().filter(|(_, member)| member.exists) {
+        let host_service = || Err("no pod to ask: see `bulkheadctl pool list` on the node".to_owned());
+        match read.remove(node).unwrap_or_else(host_service) {
+            Ok(agent) => {
+                json.extend(agent.pools.iter().map(|(name, pool)| described(node, name, pool)));
+                rows.extend(agent.pools.iter().map(|(name, pool)| row(node, name, pool)));
+            }
+            Err(why) => {
+                json.push(json!({ "node": node, "availableBytes": member.available, "unknown": why }));
+                rows.push(unknown(node, member.available, why));
+            }
+        }
+    }
+    let headings = [
+        "node", "pool", "size", "available", "promised", "used", "volumes", "condition", "largest-volume", "emptying",
+        "abnormal",
+    ];
+    let table = Table::headed(headings, rows);
+    Ok(Report::new(json.into(), if wide { table } else { table.narrowed(8) }))
+}
+
+fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
+    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.meaning()).collect();
+    [
+        node.to_owned(),
+        name.to_owned(),
+        size(pool.size),
+        size(pool.available),
+        size(pool.promised),
+        size(pool.used),
+        number(pool.volumes),
+        if conditions.is_empty() { "healthy".to_owned() } else { conditions.join("; ") },
+        size(pool.largest_volume),
+        number(pool.emptying),
+        number(pool.abnormal),
+    ]
+}
+
+/// A node whose agent cannot be asked still publishes its room.
+fn unknown(node: &str, available: Option<u64>, why: String) -> [String; 11] {
+    let mut row = [const { String::new() }; 11].map(|_| "-".to_owned());
+    row[0] = node.to_owned();
+    row[3] = size(available);
+    row[7] = format!("unknown: {why}");
+    row
+}
+
+fn size(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
+}
+
+fn described(node: &str, name: &str, pool: &Pool) -> Value {
+    json!({
+        "node": node, "pool": name, "totalBytes": pool.size, "availableBytes": pool.available,
+        "largestVolumeBytes": pool.largest_volume, "promisedBytes": pool.promised, "usedBytes": pool.used,
+        "volumes": pool.volumes, "emptying": pool.emptying, "abnormalVolumes": pool.abnormal,
+        "conditions": pool.conditions.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+    })
+}
+
+pub async fn capacity(cluster: &Cluster) -> Result<Report, Failure> {
+    let capacities = cluster.capacities().await?;
+    let json = capacities.iter().map(|(node, capacity)| {
+        json!({
+            "node": node, "storageClass": capacity.storage_class_name,
+            "availableBytes": bytes(capacity.capacity.as_ref()),
+            "largestVolumeBytes": bytes(capacity.maximum_volume_size.as_ref()),
+        })
+    });
+    let row = |(node, capacity): &(String, CSIStorageCapacity)| {
+        let size = |stored: Option<&Stored>| size(Some(bytes(stored)));
+        let largest = size(capacity.maximum_volume_size.as_ref());
+        [node.clone(), capacity.storage_class_name.clone(), size(capacity.capacity.as_ref()), largest]
+    };
+    let headings = ["node", "class", "available", "largest-volume"];
+    Ok(Report::new(json.collect(), Table::headed(headings, capacities.iter().map(row))))
+}
+
+/// The bytes of a quantity; none if there is none.
+pub fn bytes(stored: Option<&Stored>) -> u64 {
+    stored.and_then(|stored| parse(&stored.0)).unwrap_or_default()
+}
