@@ -4,6 +4,8 @@ module bulkhead/control-plane
 
 go 1.26.0
 
+toolchain go1.26.8
+
 godebug default=go1.26
 
 tool (

@@ -44,6 +44,8 @@ pub enum Need {
     /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
     /// in any case.
     OwnPool,
+    /// An API server of Kubernetes 1.36 or later: one that labels claims and volumes, and knows all fields.
+    Recent,
     /// Much time.
     Long,
     /// No other test beside it, for this reason. It matters only where tests run side by side.
@@ -61,6 +63,8 @@ pub enum Elsewhere {
     NeedsTime,
     /// It belongs to the other phase, or to no phase at all.
     NeedsReboot,
+    /// It needs a recent API server.
+    NeedsRecent,
     /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program.
     RunsOnHost,
 }
@@ -86,6 +90,7 @@ impl<S: Scene> Case<S> {
             _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),
             _ if phase.is_some() => None,
             _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
+            _ if self.needs(Need::Recent) && setting.older_kubernetes => Some(Elsewhere::NeedsRecent),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
             Place::Vm if !in_this_machine && !setting.everything => Some(Elsewhere::RunsOnHost),

@@ -11,6 +11,12 @@ use crate::stand::Stand;
 /// The flags that let a frontend serve them at a port of its choice.
 pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 
+/// Lets the next frontend of `stand`, which serves them, do so at this address.
+pub fn serve_at(stand: &mut Stand, address: &str) {
+    stand.frontend_flags.retain(|flag| !FLAGS.iter().any(|usual| flag == usual));
+    stand.frontend_flags.extend([FLAGS[0], address].map(Into::into));
+}
+
 /// How a frontend logs where it serves them.
 const SERVING: &str = "serving metrics and probes address=";
 

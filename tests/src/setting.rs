@@ -58,6 +58,9 @@ pub struct Setting {
     /// Run one half of the tests that a reboot interrupts, and nothing else
     #[arg(long)]
     pub phase: Option<Phase>,
+    /// The API server is older than Kubernetes 1.36: it does not label claims and volumes, and may not know all fields
+    #[arg(long)]
+    pub older_kubernetes: bool,
     /// The pool that tests share, one after another; set by the run for its tests.
     #[arg(long, hide = true)]
     pub shared_pool: Option<PathBuf>,
@@ -143,6 +146,7 @@ impl Setting {
             long: false,
             everything: false,
             phase: None,
+            older_kubernetes: false,
             shared_pool: None,
             control_plane: None,
             pool_mebibytes: POOL_MEBIBYTES,
@@ -161,6 +165,9 @@ impl Setting {
         }
         if let Some(phase) = self.phase {
             flags.extend(["--phase", phase.name()].map(Into::into));
+        }
+        if self.older_kubernetes {
+            flags.push("--older-kubernetes".into());
         }
         if let Some(directory) = &self.shared_pool {
             flags.extend(["--shared-pool".into(), directory.into()]);

@@ -12,7 +12,7 @@ use crate::workspace::Architecture;
 pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
 
 /// What the suite calls on its host beside them: to let system calls fail, and as a client that shares no code with ours.
-pub const SUITE_TOOLS: [&str; 2] = ["python3", "strace"];
+pub const SUITE_TOOLS: [&str; 3] = ["iproute2", "python3", "strace"];
 
 /// Makes sure that Debian packages are installed: installs them as root, or fails with the command that does.
 pub fn require(packages: &[&str]) -> Result<()> {

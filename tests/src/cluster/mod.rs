@@ -8,6 +8,7 @@ pub mod control_plane;
 mod credentials;
 mod fence;
 pub mod manifests;
+pub mod network;
 pub mod node;
 pub mod objects;
 pub mod prometheus;

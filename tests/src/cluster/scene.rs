@@ -16,7 +16,7 @@ use tonic::codegen::http::Request;
 use super::access::Access;
 use super::agent::Agent;
 use super::control_plane::{ControlPlane, START};
-use super::{manifests, node, objects};
+use super::{manifests, network, node, objects};
 use crate::case::Case;
 use crate::keeper::NODES;
 use crate::scene::Scene;
@@ -59,9 +59,14 @@ impl Scene for Cluster {
     const SIDE_BY_SIDE: usize = 6;
 
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
+        network::enter()?;
         let control_plane = ControlPlane::launch()?;
         // This needs no controllers, which are still starting, and the policies must have a certain age for agents.
-        manifests::apply_cluster_wide(&control_plane.access()?.kubeconfig())?;
+        let kubeconfig = control_plane.access()?.kubeconfig();
+        match setting.older_kubernetes {
+            true => manifests::apply(&kubeconfig, "base")?,
+            false => manifests::apply_cluster_wide(&kubeconfig)?,
+        }
         control_plane.wait_for_controllers()?;
         setting.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)
@@ -129,6 +134,11 @@ impl Cluster {
         };
         cluster.make_namespace()?;
         Ok(cluster)
+    }
+
+    /// Whether the API server labels claims and volumes with their node, and knows all fields.
+    pub fn is_recent(&self) -> bool {
+        !self.setting.older_kubernetes
     }
 
     /// How long a controller's reaction may take.

@@ -106,7 +106,9 @@ fn run(
     let provide: Option<fn(&Workspace) -> Result<PathBuf>> = match steps {
         _ if steps.contains(&Step::StorageE2e) => Some(kubernetes::cluster_with_tests),
         _ if steps.contains(&Step::Node) => Some(kubernetes::cluster),
-        _ if steps.contains(&Step::Kubernetes) => Some(kubernetes::control_plane),
+        _ if steps.iter().any(|step| [Step::Kubernetes, Step::OlderKubernetes].contains(step)) => {
+            Some(kubernetes::control_plane)
+        }
         _ => None,
     };
     if let Some(provide) = provide {

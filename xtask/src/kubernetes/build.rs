@@ -13,9 +13,6 @@ use crate::process::run;
 use crate::progress::{say, timed};
 use crate::workspace::Architecture;
 
-/// The toolchain of the release: a later one breaks its API descriptions.
-const TOOLCHAIN: &str = "go1.26.8";
-
 /// Builds those that are not in the cache yet, and returns the directory that holds all.
 pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> {
     let cache = cache::directory("kubernetes")?;
@@ -45,7 +42,7 @@ fn build(release: &Release, cache: &Path, program: &Path, package: &str) -> Resu
     };
     build.args(["-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", &release.linker_flags()]);
     build.arg("-o").arg(&unfinished).arg(package).current_dir(&release.module);
-    build.env("GOTOOLCHAIN", TOOLCHAIN).env("GOOS", "linux").env("GOARCH", Architecture::host().debian());
+    build.env("GOTOOLCHAIN", &release.toolchain).env("GOOS", "linux").env("GOARCH", Architecture::host().debian());
     run(&mut build)?;
     fs::rename(&unfinished, program).with_context(|| format!("install {}", program.display()))
 }

@@ -3,10 +3,11 @@
 mod build;
 mod release;
 
-use std::env;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use self::release::Release;
 use crate::workspace::Workspace;
@@ -17,14 +18,15 @@ pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 /// A program, and the package that it is built from.
 type Program = (&'static str, &'static str);
 
-/// What a cluster without nodes consists of.
-const CONTROL_PLANE: [Program; 5] = [
-    ("etcd", "go.etcd.io/etcd/server/v3"),
+/// What makes a control plane one of its release.
+const SERVERS: [Program; 3] = [
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-    ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
+
+/// What it needs besides, which serves every release.
+const COMPANIONS: [Program; 2] = [("etcd", "go.etcd.io/etcd/server/v3"), ("kubectl", "k8s.io/kubernetes/cmd/kubectl")];
 
 /// What a node has besides.
 const NODE: [Program; 1] = [("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
@@ -38,17 +40,32 @@ const TESTS: [Program; 3] = [
 
 /// Finds the programs of a control plane, or builds them, and returns their directory.
 pub fn control_plane(workspace: &Workspace) -> Result<PathBuf> {
-    provide(workspace, &CONTROL_PLANE)
+    provide(workspace, &[SERVERS.as_slice(), &COMPANIONS].concat())
+}
+
+/// The same of older releases, with the version of each.
+pub fn older_control_planes(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
+    let companions = control_plane(workspace)?;
+    let with_companions = |release: Release| {
+        let directory = build::provide(&release, &SERVERS)?;
+        for (name, _) in COMPANIONS {
+            let link = directory.join(name);
+            let _ = fs::remove_file(&link);
+            symlink(companions.join(name), &link).with_context(|| format!("make {}", link.display()))?;
+        }
+        Ok((release.version, directory))
+    };
+    Release::older(workspace)?.into_iter().map(with_companions).collect()
 }
 
 /// The same with the kubelet.
 pub fn cluster(workspace: &Workspace) -> Result<PathBuf> {
-    provide(workspace, &[CONTROL_PLANE.as_slice(), &NODE].concat())
+    provide(workspace, &[SERVERS.as_slice(), &COMPANIONS, &NODE].concat())
 }
 
 /// The same with the release's own tests.
 pub fn cluster_with_tests(workspace: &Workspace) -> Result<PathBuf> {
-    provide(workspace, &[CONTROL_PLANE.as_slice(), &NODE, &TESTS].concat())
+    provide(workspace, &[SERVERS.as_slice(), &COMPANIONS, &NODE, &TESTS].concat())
 }
 
 fn provide(workspace: &Workspace, programs: &[Program]) -> Result<PathBuf> {

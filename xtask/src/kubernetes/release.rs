@@ -1,4 +1,4 @@
-//! Which release of Kubernetes is tested with: the Go module that lists its programs says so, and nothing else does.
+//! Which releases of Kubernetes are tested with: the Go modules that list their programs say so, and nothing else does.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,22 +7,40 @@ use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 
-/// The pinned release.
+/// Below this directory of the repository are the modules.
+const MODULES: &str = "tests/control-plane";
+
+/// The directories of those with older releases.
+const OLDER: [&str; 2] = ["1.34", "1.32"];
+
+/// A release that is tested with.
 pub struct Release {
     /// The Go module that pins it.
     pub module: PathBuf,
     /// As `kubectl version` shows it: `v1.36.3`.
     pub version: String,
+    /// The toolchain of the release: a later one breaks its API descriptions.
+    pub toolchain: String,
 }
 
 impl Release {
-    /// Reads it from the module.
+    /// The one that everything is tested with.
     pub fn pinned(workspace: &Workspace) -> Result<Self> {
-        let module = workspace.root.join("tests/control-plane");
+        Self::of(workspace.root.join(MODULES))
+    }
+
+    /// Older ones that are supported too, without the labels that the API server of a newer one sets.
+    pub fn older(workspace: &Workspace) -> Result<Vec<Self>> {
+        OLDER.iter().map(|directory| Self::of(workspace.root.join(MODULES).join(directory))).collect()
+    }
+
+    fn of(module: PathBuf) -> Result<Self> {
         let file = module.join("go.mod");
         let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
         let version = version(&text).with_context(|| format!("{} requires no k8s.io/kubernetes", file.display()))?;
-        Ok(Release { version: version.to_owned(), module })
+        let toolchain = text.lines().find_map(|line| line.strip_prefix("toolchain "));
+        let toolchain = toolchain.with_context(|| format!("{} names no toolchain", file.display()))?;
+        Ok(Release { version: version.to_owned(), toolchain: toolchain.to_owned(), module })
     }
 
     /// What the linker writes into the programs, which otherwise call themselves v0.0.0.

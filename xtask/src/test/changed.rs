@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use anyhow::{Context, Result};
 
 use super::step::Step::{
-    self, Ext4, Host, Kubernetes, Node, Policy, PowerCut, Reboot, Sanity, StorageE2e, Systemd, Unit, Xfs,
+    self, Ext4, Host, Kubernetes, Node, OlderKubernetes, Policy, PowerCut, Reboot, Sanity, StorageE2e, Systemd, Unit,
+    Xfs,
 };
 use crate::process::{capture, command};
 use crate::workspace::Workspace;
@@ -75,6 +76,7 @@ const RULES: &[Rule] = &[
     rule("protocol/tests/", HELPER, &[Unit]),
     // The tests themselves.
     rule("tests/control-plane/", ALL, &[Kubernetes, Node, StorageE2e]),
+    rule("tests/control-plane/1.", ALL, &[OlderKubernetes]),
     rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),

@@ -24,7 +24,17 @@ use crate::workspace::TestProgram;
 /// of its loop devices. The control plane of the agents comes last, when that of the node has little left to do. A step
 /// that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
-    &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Ext4, Step::PowerCut, Step::Kubernetes],
+    &[
+        Step::Unit,
+        Step::Host,
+        Step::Xfs,
+        Step::Sanity,
+        Step::Reboot,
+        Step::Ext4,
+        Step::PowerCut,
+        Step::Kubernetes,
+        Step::OlderKubernetes,
+    ],
     &[Step::Node, Step::Systemd, Step::StorageE2e, Step::Release],
 ];
 

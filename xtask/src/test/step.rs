@@ -13,6 +13,8 @@ pub enum Step {
     Host,
     /// Storage agents on a real control plane, on this host.
     Kubernetes,
+    /// The same on older control planes; only with `--all` or by name.
+    OlderKubernetes,
     /// The suite in the machine, with its pool on XFS.
     Xfs,
     /// The suite in the machine, with its pool on ext4.
@@ -41,6 +43,7 @@ impl Step {
             Step::Unit => "unit",
             Step::Host => "host",
             Step::Kubernetes => "kubernetes",
+            Step::OlderKubernetes => "older-kubernetes",
             Step::Xfs => "xfs",
             Step::Ext4 => "ext4",
             Step::Sanity => "sanity",
@@ -60,6 +63,7 @@ impl Step {
             Step::Unit => "unit and property tests",
             Step::Host => "suite on this host",
             Step::Kubernetes => "agents on a real control plane",
+            Step::OlderKubernetes => "agents on older control planes",
             Step::Xfs => "suite in the machine on XFS",
             Step::Ext4 => "suite in the machine on ext4",
             Step::Sanity => "csi-sanity in the machine",
@@ -74,22 +78,31 @@ impl Step {
 
     /// Whether its tests can be selected by name.
     pub fn takes_filter(self) -> bool {
-        matches!(self, Step::Host | Step::Kubernetes | Step::Xfs | Step::Ext4 | Step::Systemd | Step::StorageE2e)
+        matches!(
+            self,
+            Step::Host
+                | Step::Kubernetes
+                | Step::OlderKubernetes
+                | Step::Xfs
+                | Step::Ext4
+                | Step::Systemd
+                | Step::StorageE2e
+        )
     }
 
     /// Whether it takes so long that only `--all` includes it, or its name on the command line.
     pub fn is_long(self) -> bool {
-        matches!(self, Step::StorageE2e | Step::Release)
+        matches!(self, Step::OlderKubernetes | Step::StorageE2e | Step::Release)
     }
 
     /// Whether it boots a machine.
     pub fn needs_machine(self) -> bool {
-        !matches!(self, Step::Policy | Step::Unit | Step::Host | Step::Kubernetes)
+        !matches!(self, Step::Policy | Step::Unit) && !self.needs_root()
     }
 
     /// Whether it makes mounts and loop devices on this host, or starts programs as another user, which takes root.
     pub fn needs_root(self) -> bool {
-        matches!(self, Step::Host | Step::Kubernetes)
+        matches!(self, Step::Host | Step::Kubernetes | Step::OlderKubernetes)
     }
 
     /// Whether it runs what cargo builds.

@@ -45,17 +45,27 @@ impl Suites<'_> {
     /// Runs a step in the machine that an earlier one left, or in its own, and leaves that for a later one.
     pub fn run(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
         match step {
-            Step::Host => self.on_host(SUITE, &mut command("sh"), transcript),
+            Step::Host => {
+                let line = self.line(&self.programs.path(SUITE), "host", "xfs");
+                self.on_host(&line, &mut command("sh"), transcript)
+            }
             Step::Kubernetes => {
-                let assets = kubernetes::control_plane(self.workspace)?;
-                let mut suite = command("sh");
-                suite.env(kubernetes::ASSETS, assets);
+                let mut suite = on_control_plane(&kubernetes::control_plane(self.workspace)?);
                 if self.long {
                     for tool in [HELM, PROMETHEUS, PROMTOOL] {
                         suite.env(tool.variable, tool.provide(self.workspace)?);
                     }
                 }
-                self.on_host(CLUSTER, &mut suite, transcript)
+                self.on_host(&self.line(&self.programs.path(CLUSTER), "host", "xfs"), &mut suite, transcript)
+            }
+            Step::OlderKubernetes => {
+                let line = self.line(&self.programs.path(CLUSTER), "host", "xfs --older-kubernetes");
+                let mut sum = Count::default();
+                for (version, assets) in kubernetes::older_control_planes(self.workspace)? {
+                    transcript.say(&format!("== Kubernetes {version}"));
+                    sum.add(self.on_host(&line, &mut on_control_plane(&assets), transcript)?);
+                }
+                Ok(sum)
             }
             Step::Xfs | Step::Ext4 => {
                 let line = self.line(Path::new(SUITE), "vm", filesystem(step));
@@ -82,10 +92,10 @@ impl Suites<'_> {
         }
     }
 
-    fn on_host(&self, program: &str, suite: &mut Command, transcript: &mut Transcript<'_>) -> Result<Count> {
-        suite.args(["-c", &self.line(&self.programs.path(program), "host", "xfs")]);
+    fn on_host(&self, line: &str, shell: &mut Command, transcript: &mut Transcript<'_>) -> Result<Count> {
+        shell.args(["-c", line]);
         let since = transcript.counts();
-        let status = run_with(suite, |bytes| transcript.push(Output::Stdout, bytes))?;
+        let status = run_with(shell, |bytes| transcript.push(Output::Stdout, bytes))?;
         transcript.verdict(since, status)
     }
 
@@ -165,6 +175,13 @@ impl Suites<'_> {
         }
         line
     }
+}
+
+/// A shell whose suite starts the control plane of these programs.
+fn on_control_plane(assets: &Path) -> Command {
+    let mut shell = command("sh");
+    shell.env(kubernetes::ASSETS, assets);
+    shell
 }
 
 /// The filesystem of the pool in a step.

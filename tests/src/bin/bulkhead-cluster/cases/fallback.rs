@@ -12,8 +12,8 @@ use serde_json::json;
 
 cases! {
     on Cluster;
-    claims_are_found_without_the_policy: Bare + Alone("removes the policies"),
-    claims_from_before_the_policy_are_found: Bare + Alone("removes the policies"),
+    claims_are_found_without_the_policy: Bare + Recent + Alone("removes the policies"),
+    claims_from_before_the_policy_are_found: Bare + Recent + Alone("removes the policies"),
 }
 
 /// Runs `test` while the policies that set labels are removed, and applies them again.

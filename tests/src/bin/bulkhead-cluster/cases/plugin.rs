@@ -1,21 +1,28 @@
 //! `kubectl bulkhead`, beside agents on a real control plane.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod};
 use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
-use serde_json::Value;
+use bulkhead_tests::monitoring;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
 
 cases! {
     on Cluster;
     nodes_pools_and_volumes_are_listed,
     volumes_are_watched,
+    pools_and_parts_are_read_from_the_agents: Bare,
     the_doctor_knows_the_policies_and_each_node,
     a_node_that_exists_is_not_released,
     a_lost_node_is_released,
@@ -25,7 +32,7 @@ fn plugin(cluster: &Cluster, arguments: &[&str]) -> Result<Printed> {
     Printed::by(kubectl_bulkhead(&cluster.access.kubeconfig())?.args(arguments))
 }
 
-fn json(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
+fn as_json(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let printed = plugin(cluster, &[arguments, &["-o", "json"]].concat())?.succeeded()?;
     serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}"))
 }
@@ -41,7 +48,7 @@ fn nodes_pools_and_volumes_are_listed(cluster: &mut Cluster) -> Result<()> {
     Printed::row(&volumes, &[&volume, &node, &claim, "8 MiB", "Bound"])?;
     let wide = plugin(cluster, &["volumes", "-o", "wide"])?.succeeded()?;
     Printed::row(&wide, &[&volume, &node, &claim, "8 MiB", "Bound", &cluster.class, "Filesystem", "Delete"])?;
-    let listed = json(cluster, &["volumes"])?;
+    let listed = as_json(cluster, &["volumes"])?;
     let listed = listed.as_array().and_then(|all| all.iter().find(|one| one["name"] == volume)).context("missing")?;
     ensure!(listed["bytes"] == 8 << 20 && listed["claim"] == claim && listed["node"] == node, "{listed}");
 
@@ -49,9 +56,13 @@ fn nodes_pools_and_volumes_are_listed(cluster: &mut Cluster) -> Result<()> {
         let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
         Printed::row(&nodes, &["NODE", "STATE", "VOLUMES", "PROMISED", "AVAILABLE"])?;
         Printed::row(&nodes, &[&node, "ready", "1", "8 MiB"])?;
-        let pools = plugin(cluster, &["pools"])?.succeeded()?;
-        let room = Printed::row(&pools, &[&node, &cluster.class])?;
+        let capacity = plugin(cluster, &["capacity"])?.succeeded()?;
+        let room = Printed::row(&capacity, &[&node, &cluster.class])?;
         ensure!(room.contains("iB"), "{room}");
+        // The agent is no pod here.
+        let pools = plugin(cluster, &["pools"])?.succeeded()?;
+        let told = Printed::row(&pools, &[&node, "-", "-"])?;
+        ensure!(told.contains("iB") && told.contains("bulkheadctl pool list"), "{told}");
         Ok(())
     })
 }
@@ -74,6 +85,65 @@ fn volumes_are_watched(cluster: &mut Cluster) -> Result<()> {
     watching.wait()?;
     ensure!(found?.contains(&node), "another node");
     Ok(())
+}
+
+/// The pod of the agent, as the kubelet reports it.
+fn agent_pod(cluster: &Cluster, port: u16, is_ready: bool) -> Result<()> {
+    let name = "agent";
+    let mut agent = pod(name, &cluster.namespace, &[]);
+    agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
+    agent["spec"]["nodeName"] = json!(cluster.node());
+    agent["spec"]["containers"][0]["ports"] = json!([{ "name": "metrics", "containerPort": port }]);
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
+    if cluster.access.run(pods.get_opt(name))?.is_none() {
+        cluster.create_pod(&agent)?;
+    }
+    let ready = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
+    let address = json!({ "ip": POD_ADDRESS });
+    let status = json!({ "phase": "Running", "podIP": POD_ADDRESS, "podIPs": [address], "conditions": [ready] });
+    let patch = Patch::Strategic(json!({ "status": status }));
+    cluster.access.run(pods.patch_status(name, &PatchParams::default(), &patch))?;
+    Ok(())
+}
+
+fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|_| {})?;
+    cluster.add_agent_with(|stand| {
+        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
+        stand.add_pool("default")
+    })?;
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
+    cluster.bound("data")?;
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    agent_pod(cluster, address.port(), true)?;
+
+    // Its agent looks at its pools every half minute.
+    cluster.access.wait(cluster.patience(), "the pool's volume", || {
+        let pools = as_json(cluster, &["pools"])?;
+        let own = |pool: &&Value| pool["node"] == node;
+        let pool = pools.as_array().and_then(|all| all.iter().find(own)).context("no pool of the node")?;
+        ensure!(pool["pool"] == "default" && pool["volumes"] == 1 && pool["promisedBytes"] == 8 << 20, "{pool}");
+        // Pools on this host have no quotas.
+        ensure!(pool["conditions"] == json!(["not_enforced"]), "{pool}");
+        Ok(())
+    })?;
+    let pools = plugin(cluster, &["pools", "-o", "wide"])?.succeeded()?;
+    Printed::row(&pools, &["NODE", "POOL", "SIZE", "AVAILABLE", "PROMISED", "USED", "VOLUMES", "CONDITION"])?;
+    let told = Printed::row(&pools, &[&node, "default"])?;
+    ensure!(told.contains("8 MiB") && told.contains("sizes are not enforced"), "{told}");
+    let doctor = plugin(cluster, &["doctor"])?;
+    Printed::row(&doctor.text, &["note", &format!("pool default on {node}")])?;
+
+    cluster.agents[0].stand.kill_helper()?;
+    agent_pod(cluster, address.port(), false)?;
+    cluster.access.wait(cluster.patience(), "the doctor to see that the helper is away", || {
+        let doctor = plugin(cluster, &["doctor"])?;
+        let told = Printed::row(&doctor.text, &["FAILED", &format!("node {node}")])?;
+        ensure!(told.contains("the agent is not ready: helper"), "{told}");
+        Ok(())
+    })?;
+    cluster.agents[0].stand.start_helper()
 }
 
 fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<()> {

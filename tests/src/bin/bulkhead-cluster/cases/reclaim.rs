@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
+use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod, volume};
 use bulkhead_tests::cluster::{Cluster, PATIENCE};
 use bulkhead_tests::csi::requests::{delete, mount, publish, unpublish};
@@ -141,7 +142,11 @@ fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
     let stand = &cluster.agents[0].stand;
     let handle = stand.create(&stand.csi()?, "by-hand", 16 << 20, mount())?;
     let name = format!("{}-static", cluster.namespace);
-    cluster.create_volume(&volume(&name, &handle, &cluster.class, "16Mi", &cluster.node()))?;
+    let mut by_hand = volume(&name, &handle, &cluster.class, "16Mi", &cluster.node());
+    if !cluster.is_recent() {
+        by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: cluster.node() });
+    }
+    cluster.create_volume(&by_hand)?;
     let mut claim = claim("data", &cluster.class, "16Mi");
     claim["spec"]["volumeName"] = json!(name);
     cluster.create_claim(&claim)?;

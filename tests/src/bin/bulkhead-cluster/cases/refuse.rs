@@ -14,7 +14,7 @@ cases! {
     a_selector_is_refused,
     snapshots_and_clones_are_refused,
     a_populators_source_is_left_to_it,
-    a_class_of_volume_attributes_is_refused,
+    a_class_of_volume_attributes_is_refused: Recent,
     an_unknown_parameter_is_refused,
     an_unknown_parameter_of_the_sidecars_is_refused,
     an_unknown_mount_option_is_refused,

@@ -11,8 +11,8 @@ use serde_json::{json, to_value};
 
 cases! {
     on Cluster;
-    each_step_of_a_claims_life_costs_few_requests: Alone("a request that a busy server answers late is repeated"),
-    claims_of_other_nodes_cost_no_requests,
+    each_step_of_a_claims_life_costs_few_requests: Recent + Alone("a request that a busy server answers late is repeated"),
+    claims_of_other_nodes_cost_no_requests: Recent,
 }
 
 /// How long an agent must have made no requests for its work to be done. It does not pause between the writes of a step.

@@ -202,7 +202,7 @@ fn nothing_but_the_growth_is_written_to_the_status(cluster: &mut Cluster) -> Res
             (select(Value::Null), SELECTED),
             (select(rights.there.as_str()), SELECTED),
         ] {
-            rights.agent.patch(&status, Patch::Merge, &change).refused_by(POLICY, message)?;
+            rights.refuses(&status, &change, POLICY, message)?;
         }
         Ok(())
     })

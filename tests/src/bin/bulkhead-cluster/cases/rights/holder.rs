@@ -113,6 +113,11 @@ impl Answer {
         self.result.with_context(|| format!("not granted: {}", self.request))
     }
 
+    /// The object, if it was granted.
+    pub fn object(&self) -> Option<&Value> {
+        self.result.as_ref().ok()
+    }
+
     /// Checks that it was refused by the expression of a policy whose message is `message`.
     pub fn refused_by(self, policy: &str, message: &str) -> Result<()> {
         self.refused(&format!("ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {message}"))

@@ -13,10 +13,10 @@ use super::{Patch, VOLUMES, with_rights};
 
 cases! {
     on Cluster;
-    claims_are_labelled_in_the_same_write: Bare,
-    bound_claims_without_a_node_get_no_label: Bare,
-    the_label_never_makes_a_write_fail: Bare,
-    volumes_get_their_nodes_label: Bare,
+    claims_are_labelled_in_the_same_write: Bare + Recent,
+    bound_claims_without_a_node_get_no_label: Bare + Recent,
+    the_label_never_makes_a_write_fail: Bare + Recent,
+    volumes_get_their_nodes_label: Bare + Recent,
 }
 
 fn label(claim: &Value) -> &Value {

@@ -88,11 +88,29 @@ impl Rights<'_> {
             self.agent
                 .try_create(&self.events(), &self.event(&self.there))
                 .refused_by(reports::EVENTS, reports::REPORTER)?;
-            let labelled =
-                self.administrator.try_create(&self.claims(), &self.claim("probe", &self.there)).granted()?;
-            ensure!(labelled["metadata"]["labels"][TOPOLOGY_KEY] == self.there, "claims get no label");
+            let made = self.administrator.try_create(&self.claims(), &self.claim("probe", &self.there)).granted()?;
+            let labelled = made["metadata"]["labels"][TOPOLOGY_KEY] == self.there;
+            ensure!(labelled == self.cluster.is_recent(), "claims are labelled: {labelled}");
             Ok(())
         })
+    }
+
+    /// Checks that the agent's patch is refused. An older API server drops fields that it does not know, and then changes
+    /// no more than who wrote last.
+    fn refuses(&self, path: &str, change: &Value, policy: &str, message: &str) -> Result<()> {
+        let content = |object: &Value| {
+            let mut object = object.clone();
+            for field in ["resourceVersion", "managedFields"] {
+                object["metadata"][field].take();
+            }
+            object
+        };
+        let before = content(&self.administrator.get(path).granted()?);
+        let answer = self.agent.patch(path, Patch::Merge, change);
+        if !self.cluster.is_recent() && answer.object().is_some_and(|object| content(object) == before) {
+            return Ok(());
+        }
+        answer.refused_by(policy, message)
     }
 
     /// Removes what is not in the test's namespace, all of it even if one removal fails.

@@ -31,11 +31,13 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/storageclasses",
             &format!("/apis/storage.k8s.io/v1/csinodes/{}", rights.here),
             CAPACITIES,
-            &format!("{BINDINGS}/bulkhead-claims"),
             &format!("{POLICIES}/bulkhead-agent-volumes"),
             &format!("{POLICY_BINDINGS}/bulkhead-agent-events"),
         ] {
             rights.agent.get(path).granted()?;
+        }
+        if rights.cluster.is_recent() {
+            rights.agent.get(&format!("{BINDINGS}/bulkhead-claims")).granted()?;
         }
         Ok(())
     })

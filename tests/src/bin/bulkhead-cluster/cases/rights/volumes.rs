@@ -241,7 +241,7 @@ fn nothing_but_capacity_and_finalizer_is_changed(cluster: &mut Cluster) -> Resul
                 FINALIZERS,
             ),
         ] {
-            rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY, message)?;
+            rights.refuses(&path, &change, POLICY, message)?;
         }
         let status = json!({ "status": { "phase": "Available" } });
         rights.agent.patch(&format!("{path}/status"), Patch::Merge, &status).refused_by_role()?;
