@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::storm::{Wanted, bind_all, bind_by_hand};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-use crate::LIMIT;
+use crate::{LIMIT, scrape};
 
 fn print_times(what: &str, times: &[Duration]) {
     let at = |percent| percentile(times, percent).as_secs_f64() * 1000.0;
@@ -71,6 +71,7 @@ pub fn at_once(cluster: &Cluster, wanted: Wanted<'_>, number: usize, who: &str) 
     std::thread::sleep(Duration::from_secs(3));
     let bound = requests(&cluster.access, None)?;
     print_requests("requests to provision", number, &since(&before, &bound));
+    scrape::print(cluster, &format!("beside {number} volumes, {who}"))?;
     let start = Instant::now();
     delete_all(cluster)?;
     println!("{what}: deleted in {:.1} s", start.elapsed().as_secs_f64());

@@ -1,10 +1,11 @@
 //! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory beside the claims
-//! of other nodes, and the requests of many agents to an API server. Nothing here is a test, and the figures depend on
+//! of other nodes, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and the figures depend on
 //! the machine.
 
 mod agents;
 mod claims;
 mod memory;
+mod scrape;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -67,6 +68,7 @@ fn measure(cluster: &mut Cluster, options: &Options) -> Result<()> {
     })?;
     let any_node = Wanted::AnyNode { class: &immediate };
     memory::print(cluster, "when started")?;
+    scrape::memory(cluster)?;
     claims::by_hand(cluster, options.alone)?;
     claims::alone(cluster, Wanted::EachNode, options.alone)?;
     claims::alone(cluster, any_node, options.alone)?;

@@ -1,0 +1,43 @@
+//! What metrics cost an agent.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::bench::percentile;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::monitoring;
+
+use crate::memory;
+
+/// How often it is scraped.
+const SCRAPES: usize = 100;
+
+/// Prints the time and the size of a scrape of the first agent.
+pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
+    let (mut times, mut length, mut samples) = (Vec::new(), 0, 0);
+    for _ in 0..SCRAPES {
+        let start = Instant::now();
+        let (status, text) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        times.push(start.elapsed());
+        ensure!(status == 200, "status {status}");
+        length = text.len();
+        samples = text.lines().filter(|line| !line.starts_with('#')).count();
+    }
+    times.sort();
+    let at = |percent| percentile(&times, percent).as_secs_f64() * 1000.0;
+    println!("a scrape {when}: p50 {:.2} ms, p99 {:.2} ms, {length} bytes, {samples} samples", at(50), at(99));
+    Ok(())
+}
+
+/// Prints the memory of the first agent with metrics and without.
+pub fn memory(cluster: &mut Cluster) -> Result<()> {
+    print(cluster, "when started")?;
+    memory::print(cluster, &format!("after {SCRAPES} scrapes"))?;
+    let with = cluster.agent().stand.frontend_flags.clone();
+    cluster.agent().stand.frontend_flags.retain(|flag| !monitoring::FLAGS.iter().any(|metrics| flag == metrics));
+    cluster.agent().stand.restart_frontend()?;
+    std::thread::sleep(Duration::from_secs(5));
+    memory::print(cluster, "without metrics")?;
+    cluster.agent().stand.frontend_flags = with;
+    cluster.agent().stand.restart_frontend()
+}
