@@ -151,6 +151,9 @@ impl Suites<'_> {
         let since = transcript.counts();
         let status =
             node::run(self.workspace, &self.programs, Equipment::usual(self.workspace)?, &arguments, |program| {
+                if self.everything {
+                    program.env(HELM.variable, HELM.provide(self.workspace)?);
+                }
                 run_with(program, |bytes| transcript.push(Output::Stdout, bytes))
             })?;
         transcript.verdict(since, status)

@@ -1,4 +1,4 @@
-//! The two ways in which Bulkhead runs on a node.
+//! The ways in which Bulkhead runs on a node.
 
 use std::fs;
 use std::path::Path;
@@ -8,6 +8,7 @@ use bulkhead_tests::cluster::bytes;
 use bulkhead_tests::node::{NAME, Node, eventually};
 use serde_json::Value;
 
+use crate::documented;
 use crate::story::Story;
 
 /// Which of them.
@@ -15,6 +16,8 @@ use crate::story::Story;
 pub enum Deployment {
     /// A DaemonSet has both programs.
     Container,
+    /// The same, installed by the chart.
+    Chart,
     /// The helper is a systemd service, and a DaemonSet has the frontend.
     HostService,
 }
@@ -23,10 +26,11 @@ pub enum Deployment {
 pub const AGENT: [&str; 3] = ["--namespace=bulkhead-system", "daemonset", "bulkhead"];
 
 impl Deployment {
-    /// Its overlay's name.
+    /// Its name, which is that of its overlay.
     pub fn name(self) -> &'static str {
         match self {
             Self::Container => "container",
+            Self::Chart => "chart",
             Self::HostService => "host-service",
         }
     }
@@ -36,8 +40,13 @@ impl Deployment {
     /// # Errors
     /// When a part does not get ready.
     pub fn install(self, node: &Node, deploy: &Path) -> Result<()> {
-        if self == Self::HostService {
-            install_helper(node, deploy)?;
+        match self {
+            Self::Container => {}
+            Self::Chart => {
+                documented::helm_install(node)?;
+                return wait_until_ready(node);
+            }
+            Self::HostService => install_helper(node, deploy)?,
         }
         for directory in [format!("overlays/{}", self.name()), "labels".to_owned()] {
             let directory = deploy.join("kubernetes").join(directory);
@@ -52,6 +61,9 @@ impl Deployment {
     /// # Errors
     /// When a part does not end.
     pub fn remove(self, node: &Node) -> Result<()> {
+        if self == Self::Chart {
+            return documented::helm_uninstall(node);
+        }
         node.kubectl.delete(&AGENT)?;
         if self == Self::HostService {
             node.machine.run("systemctl disable --now bulkhead-privhelper.socket bulkhead-privhelper.service")?;

@@ -34,9 +34,9 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run the tests: all of them in one deployment, and in the other one those whose outcome may differ
+    /// Run the tests: all of them in one deployment, and in another one those whose outcome may differ
     Test {
-        /// Run all of them in both deployments
+        /// Run all of them in both deployments, and those whose outcome may differ as the chart installs the first, too
         #[arg(long)]
         everything: bool,
     },
@@ -115,15 +115,20 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// The whole story in the first deployment, and in the second one what may differ there, or everything.
+/// The whole story in the first deployment, and in the second one what may differ there, or everything. The chart comes
+/// first: it does not adopt objects that kubectl has made.
 fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
-    for deployment in [Deployment::Container, Deployment::HostService] {
-        let first = deployment == Deployment::Container;
-        let wanted = |check: &Check| match check.extent {
-            Extent::EachDeployment => true,
-            Extent::OneDeployment => everything || first,
-            Extent::Everything => everything,
+    let mut deployments = vec![Deployment::Container, Deployment::HostService];
+    if everything {
+        deployments.insert(0, Deployment::Chart);
+    }
+    for deployment in deployments {
+        let wanted = |check: &Check| match (check.extent, deployment) {
+            (Extent::EachDeployment, _) => true,
+            (_, Deployment::Chart) => false,
+            (Extent::OneDeployment, Deployment::Container) => true,
+            (Extent::OneDeployment, Deployment::HostService) | (Extent::Everything, _) => everything,
         };
         let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).collect();
         let installed = outcome.run(node, deployment, "install", || deployment.install(node, deploy));

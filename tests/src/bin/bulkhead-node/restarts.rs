@@ -72,7 +72,7 @@ pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     let file = format!("{DIRECTORY}/before-the-upgrade");
     kubectl.exec("set-0", &format!("echo set-0 >{file} && sync"))?;
     let mut containers = vec!["frontend"];
-    if story.deployment == Deployment::Container {
+    if story.deployment != Deployment::HostService {
         containers.push("privhelper");
     }
     let images: Vec<_> = containers
