@@ -38,9 +38,9 @@ const CLIENTS: usize = 32;
 /// How long the helper may take to answer before it counts as not ready.
 const HELPER_ANSWERS: Duration = Duration::from_secs(2);
 
-/// How long its answer is good for. Anybody who reaches the port may ask, and each request to the helper is a line in its
-/// audit log.
-const HELPER_BELIEVED: Duration = Duration::from_secs(1);
+/// How long an answer is good for, the helper's as well as the metrics. Anybody who reaches the port may ask, each request
+/// to the helper is a line in its audit log, and writing the metrics keeps the only thread busy for milliseconds.
+const GOOD_FOR: Duration = Duration::from_secs(1);
 
 /// Where metrics and probes are served: an address and a port, or a port of all addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,10 @@ impl Monitoring {
         if let Ok(address) = listener.local_addr() {
             info!(%address, "serving metrics and probes");
         }
-        let shared = Arc::new(Shared { helper, readiness, process: self.process, helper_answered: Mutex::default() });
+        let process = self.process;
+        let shared =
+            Shared { helper, readiness, process, helper_answered: Mutex::default(), written: Mutex::default() };
+        let shared = Arc::new(shared);
         let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
         loop {
             let stream = match listener.accept().await {
@@ -154,6 +157,8 @@ struct Shared {
     process: Process,
     /// When the helper answered last, or failed to. Held while it is asked, so that many askers share one answer.
     helper_answered: Mutex<Option<Instant>>,
+    /// The metrics as they were last written, and when.
+    written: Mutex<Option<(Instant, Bytes)>>,
 }
 
 async fn serve_one(stream: TcpStream, shared: Arc<Shared>) {
@@ -175,8 +180,7 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
     }
     match request.uri().path() {
         "/metrics" => {
-            shared.process.refresh();
-            let mut metrics = text(StatusCode::OK, METRICS.text());
+            let mut metrics = text(StatusCode::OK, written(shared).await);
             metrics.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(TEXT));
             metrics
         }
@@ -190,6 +194,19 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
     }
 }
 
+async fn written(shared: &Shared) -> Bytes {
+    let mut written = shared.written.lock().await;
+    if let Some((at, metrics)) = &*written
+        && at.elapsed() < GOOD_FOR
+    {
+        return metrics.clone();
+    }
+    shared.process.refresh();
+    let metrics = Bytes::from(METRICS.text());
+    *written = Some((Instant::now(), metrics.clone()));
+    metrics
+}
+
 async fn look_at_helper(shared: &Shared) {
     let Shared { helper, readiness, helper_answered, .. } = shared;
     let mut answered = helper_answered.lock().await;
@@ -197,7 +214,7 @@ async fn look_at_helper(shared: &Shared) {
         *answered = None;
         return readiness.not_ready(Part::Helper, away);
     }
-    if answered.is_some_and(|at| at.elapsed() < HELPER_BELIEVED) {
+    if answered.is_some_and(|at| at.elapsed() < GOOD_FOR) {
         return;
     }
     match timeout(HELPER_ANSWERS, helper.probe()).await {

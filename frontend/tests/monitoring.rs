@@ -7,6 +7,7 @@ mod mock_api;
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod program;
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -200,4 +201,20 @@ async fn whoever_asks_all_the_time_does_not_fill_the_helpers_log() {
     let (requests, seconds) = (asked() - before, begun.elapsed().as_secs());
     // One a second; the frontend itself looks at its pools from time to time.
     assert!(requests as u64 <= seconds + 3, "{requests} requests to the helper in {seconds} s");
+}
+
+#[tokio::test]
+async fn whoever_scrapes_all_the_time_does_not_keep_the_frontend_busy() {
+    let (mut fake, ..) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    readyz(&address, 200, "[+]helper ok\n").await;
+    let (mut written, begun) = (BTreeSet::new(), Instant::now());
+    for _ in 0..100 {
+        // Each has another number of open files or of seconds on the processor.
+        written.insert(get(&address, "/metrics").await.1);
+    }
+    let seconds = begun.elapsed().as_secs();
+    assert!(written.len() as u64 <= seconds + 2, "written {} times in {seconds} s", written.len());
 }

@@ -38,7 +38,11 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
         }
     }
     for (node, pod) in agents::pods(cluster).await? {
-        members.entry(node).or_default().pod = Some(pod);
+        let known = &mut members.entry(node).or_default().pod;
+        // Beside one that is ready there may be another that has been replaced.
+        if known.as_ref().is_none_or(|known| !known.is_ready) {
+            *known = Some(pod);
+        }
     }
     for (node, capacity) in cluster.capacities().await? {
         let member = members.entry(node).or_default();

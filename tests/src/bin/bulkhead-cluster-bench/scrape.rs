@@ -10,7 +10,10 @@ use bulkhead_tests::monitoring;
 use crate::memory;
 
 /// How often it is scraped.
-const SCRAPES: usize = 100;
+const SCRAPES: usize = 20;
+
+/// An agent writes its metrics once in this time.
+const PAUSE: Duration = Duration::from_millis(1100);
 
 /// Prints the time and the size of a scrape of the first agent.
 pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
@@ -19,6 +22,7 @@ pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
         let start = Instant::now();
         let (status, text) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
         times.push(start.elapsed());
+        std::thread::sleep(PAUSE);
         ensure!(status == 200, "status {status}");
         length = text.len();
         samples = text.lines().filter(|line| !line.starts_with('#')).count();
