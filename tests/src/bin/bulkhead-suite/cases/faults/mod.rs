@@ -26,10 +26,13 @@ cases! {
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_of_the_start: Bare + Long,
     an_error_at_every_call_for_a_directory: Bare + Long,
+    an_error_at_every_call_in_the_background: Bare + Long,
     an_error_at_every_call_for_a_device: Bare + Long,
     a_full_disk_at_every_call_of_the_start: Bare + Long,
     a_broken_disk_at_every_call_of_the_start: Bare + Long,
+    a_lack_of_descriptors_at_every_call_of_the_start: Bare + Long,
     a_lack_of_memory_at_every_call_of_the_start: Bare + Long,
+    something_busy_at_every_call_of_the_start: Bare + Long,
     an_interruption_at_every_call_of_the_start: Bare + Long,
 }
 
@@ -71,7 +74,11 @@ fn a_kill_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
 }
 
 fn an_error_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &with_background(on_directories()), All(40))
+    operation::error(stand, &on_directories(), All(40))
+}
+
+fn an_error_at_every_call_in_the_background(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &in_background(), All(40))
 }
 
 fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
@@ -88,10 +95,18 @@ fn a_broken_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
     start::error(stand, &["EIO"], All(40))
 }
 
+fn a_lack_of_descriptors_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["EMFILE"], All(40))
+}
+
 fn a_lack_of_memory_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EMFILE", "ENOMEM"], All(40))
+    start::error(stand, &["ENOMEM"], All(40))
+}
+
+fn something_busy_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
+    start::error(stand, &["EBUSY"], All(40))
 }
 
 fn an_interruption_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
-    start::error(stand, &["EBUSY", "EINTR"], All(40))
+    start::error(stand, &["EINTR"], All(40))
 }
