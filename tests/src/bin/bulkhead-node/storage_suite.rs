@@ -27,7 +27,7 @@ pub fn run(node: &Node, definition: &Path, filter: Option<&str>) -> Result<ExitC
     let mut suite = Command::new(assets.join("ginkgo"));
     suite.args(["run", "--no-color", "--silence-skips", "--timeout=6h", "--keep-going"]);
     suite.arg(format!("--procs={PROCESSES}"));
-    suite.arg(format!("--focus=External.Storage.*{}", filter.unwrap_or_default()));
+    suite.arg(format!("--focus=External.Storage.*({})", filter.unwrap_or_default()));
     suite.args(skips.not_run().map(|part| format!("--skip={}", literal(part))));
     suite.arg("--output-dir").arg(directory.path()).arg(format!("--json-report={REPORT}"));
     suite.arg(assets.join("e2e.test")).args(["--", "--provider=skeleton"]);
