@@ -24,7 +24,8 @@ pub fn run(node: &Node, definition: &Path, filter: Option<&str>) -> Result<ExitC
     let skips = Skips::read(&definition.join(LIST))?;
     let directory = tempfile::tempdir()?;
     let assets = node.kubectl.program.parent().context("kubectl has no directory")?;
-    let mut suite = Command::new(assets.join("ginkgo"));
+    let mut suite = Command::new("setpriv");
+    suite.args(["--pdeathsig", "KILL", "--"]).arg(assets.join("ginkgo"));
     suite.args(["run", "--no-color", "--silence-skips", "--timeout=6h", "--keep-going"]);
     suite.arg(format!("--procs={PROCESSES}"));
     suite.arg(format!("--focus=External.Storage.*({})", filter.unwrap_or_default()));
