@@ -20,6 +20,7 @@ use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::pool::Pool;
 use crate::setting::{Setting, program};
+use crate::wait;
 
 /// The stand of one test.
 #[derive(Debug)]
@@ -200,6 +201,19 @@ impl Stand {
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
+    }
+
+    /// The registration socket, which appears a moment after CSI is served.
+    ///
+    /// # Errors
+    /// When it does not appear.
+    pub fn registration_socket(&self) -> Result<PathBuf> {
+        let socket = self.kubelet.registration_socket();
+        wait::until(self.patience(Duration::from_secs(20)), || {
+            ensure!(socket.exists(), "there is no {}", socket.display());
+            Ok(())
+        })?;
+        Ok(socket)
     }
 
     fn probe(&self) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -10,7 +9,6 @@ use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::registration::registration_client::RegistrationClient;
 use bulkhead_tests::csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use bulkhead_tests::stand::Stand;
-use bulkhead_tests::wait;
 
 cases! {
     the_kubelet_learns_what_it_needs,
@@ -22,13 +20,13 @@ cases! {
 }
 
 fn get_info(stand: &Stand) -> Result<PluginInfo> {
-    let client = CsiClient::connect(&stand.kubelet.registration_socket())?;
+    let client = CsiClient::connect(&stand.registration_socket()?)?;
     let mut registration = RegistrationClient::new(client.channel());
     Ok(client.run(registration.get_info(InfoRequest {}))?.into_inner())
 }
 
 fn notify(stand: &Stand, plugin_registered: bool, error: &str) -> Result<()> {
-    let client = CsiClient::connect(&stand.kubelet.registration_socket())?;
+    let client = CsiClient::connect(&stand.registration_socket()?)?;
     let mut registration = RegistrationClient::new(client.channel());
     let status = RegistrationStatus { plugin_registered, error: error.to_owned() };
     client.run(registration.notify_registration_status(status))?;
@@ -53,11 +51,7 @@ fn the_csi_socket_serves_when_the_registration_socket_appears(stand: &mut Stand)
     stand.start_helper()?;
     ensure!(!stand.kubelet.registration_socket().exists() && !stand.kubelet.csi_socket().exists());
     stand.launch_frontend()?;
-    let limit = stand.patience(Duration::from_secs(20));
-    wait::until(limit, || {
-        ensure!(stand.kubelet.registration_socket().exists(), "no registration socket");
-        Ok(())
-    })?;
+    stand.registration_socket()?;
     // The kubelet calls it at once.
     let info = stand.csi()?.get_plugin_info(Default::default())?;
     ensure!(info.name == "bulkhead.csi.local", "{info:?}");
@@ -66,7 +60,7 @@ fn the_csi_socket_serves_when_the_registration_socket_appears(stand: &mut Stand)
 }
 
 fn the_kubelet_sees_nothing_of_restarts(stand: &mut Stand) -> Result<()> {
-    let inode = |stand: &Stand| -> Result<u64> { Ok(fs::symlink_metadata(stand.kubelet.registration_socket())?.ino()) };
+    let inode = |stand: &Stand| -> Result<u64> { Ok(fs::symlink_metadata(stand.registration_socket()?)?.ino()) };
     let before = inode(stand)?;
     stand.restart_frontend()?;
     get_info(stand)?;
@@ -89,12 +83,12 @@ fn a_refusal_is_logged_and_asked_again(stand: &mut Stand) -> Result<()> {
 }
 
 fn the_registry_holds_one_socket_and_no_half_made_one(stand: &mut Stand) -> Result<()> {
-    let socket = stand.kubelet.registration_socket();
     for _ in 0..2 {
+        let socket = stand.registration_socket()?;
         let names: Vec<_> = fs::read_dir(stand.kubelet.root().join("plugins_registry"))?
             .map(|entry| entry.map(|entry| entry.path()))
             .collect::<Result<_, _>>()?;
-        ensure!(names == [socket.clone()], "{names:?}");
+        ensure!(names == [socket], "{names:?}");
         stand.restart_helper()?;
         stand.restart_frontend()?;
     }
@@ -102,7 +96,7 @@ fn the_registry_holds_one_socket_and_no_half_made_one(stand: &mut Stand) -> Resu
 }
 
 fn a_socket_that_was_removed_comes_back_with_the_next_start(stand: &mut Stand) -> Result<()> {
-    fs::remove_file(stand.kubelet.registration_socket())?;
+    fs::remove_file(stand.registration_socket()?)?;
     fs::remove_file(stand.kubelet.csi_socket())?;
     stand.kill_frontend()?;
     stand.restart_helper()?;

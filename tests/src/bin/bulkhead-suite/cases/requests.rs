@@ -267,11 +267,10 @@ fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
 }
 
 fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
+    let sockets = [(Socket::Csi, stand.kubelet.csi_socket()), (Socket::Registration, stand.registration_socket()?)];
     stand.kill_frontend()?;
     let helper = stand.helper()?;
-    for (socket, path) in
-        [(Socket::Csi, stand.kubelet.csi_socket()), (Socket::Registration, stand.kubelet.registration_socket())]
-    {
+    for (socket, path) in sockets {
         // While no process serves it, a client waits in the queue and is not rejected.
         let waiting = std::os::unix::net::UnixStream::connect(&path)?;
         let listener = UnixListener::from(listen(&helper, socket)?);
