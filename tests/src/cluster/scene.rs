@@ -31,6 +31,10 @@ const RELIED_ON: Duration = Duration::from_secs(10);
 /// The binding of the policy that gives claims the label by which agents watch them.
 const CLAIMS_POLICY: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims";
 
+/// The binding of a policy that restricts agents, on an API server that has no policies of the other kind.
+const AGENTS_POLICY: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bulkhead-agent-volumes";
+
 /// A namespace of a shared control plane, and agents of its own.
 #[derive(Debug)]
 pub struct Cluster {
@@ -179,7 +183,7 @@ impl Cluster {
     /// # Errors
     /// When the policy's binding cannot be read.
     pub fn wait_until_policies_are_relied_on(&self) -> Result<()> {
-        let request = Request::get(CLAIMS_POLICY).body(Vec::new())?;
+        let request = Request::get(if self.is_recent() { CLAIMS_POLICY } else { AGENTS_POLICY }).body(Vec::new())?;
         let binding: Value = match self.access.run(self.access.client().request(request)) {
             Ok(binding) => binding,
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
