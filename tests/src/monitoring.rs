@@ -11,9 +11,14 @@ use crate::stand::Stand;
 /// The flags that let a frontend serve them at a port of its choice.
 pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 
-/// Lets the next frontend of `stand`, which serves them, do so at this address.
-pub fn serve_at(stand: &mut Stand, address: &str) {
+/// Lets the next frontend of `stand` serve none.
+pub fn leave_out(stand: &mut Stand) {
     stand.frontend_flags.retain(|flag| !FLAGS.iter().any(|usual| flag == usual));
+}
+
+/// Lets the next frontend of `stand` serve them at this address.
+pub fn serve_at(stand: &mut Stand, address: &str) {
+    leave_out(stand);
     stand.frontend_flags.extend([FLAGS[0], address].map(Into::into));
 }
 

@@ -45,7 +45,7 @@ pub fn control_plane(workspace: &Workspace) -> Result<PathBuf> {
 
 /// The same of older releases, with the version of each.
 pub fn older_control_planes(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
-    let companions = control_plane(workspace)?;
+    let companions = control_plane(workspace)?.canonicalize()?;
     let with_companions = |release: Release| {
         let directory = build::provide(&release, &SERVERS)?;
         for (name, _) in COMPANIONS {

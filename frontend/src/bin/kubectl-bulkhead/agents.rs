@@ -7,11 +7,14 @@ use std::time::Duration;
 use bulkhead_frontend::metrics::scrape::{Sample, samples};
 use bulkhead_frontend::volumes::ConditionKind;
 use futures::{StreamExt, stream};
-use http::Request;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
+use kube::client::Body;
 use kube::{Api, Client, ResourceExt};
 use tokio::time::timeout;
+use tower::BoxError;
 
 use crate::cluster::{Cluster, Failure, failed};
 
@@ -25,7 +28,10 @@ const PORT: &str = "metrics";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many agents are asked at the same time.
-const SIDE_BY_SIDE: usize = 16;
+pub const SIDE_BY_SIDE: usize = 16;
+
+/// The longest answer that is read: an honest one has a tenth of this.
+const LONGEST: usize = 1 << 20;
 
 /// An agent's pod.
 #[derive(Clone)]
@@ -57,9 +63,9 @@ pub struct Pool {
     pub conditions: Vec<ConditionKind>,
 }
 
-/// The agents' pods, by their nodes.
+/// The agents' pods, by their nodes. Those of other namespaces are not theirs, whatever they are labelled.
 pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
-    let pods: Api<Pod> = Api::all(cluster.client.clone());
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let list = pods.list(&ListParams::default().labels(PODS)).await.map_err(failed("listing the agents' pods"))?;
     let of_node = |pod: Pod| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -79,8 +85,7 @@ pub async fn read_all<'n>(
     pods: impl Iterator<Item = (&'n String, &'n AgentPod)>,
 ) -> BTreeMap<String, Result<Agent, String>> {
     let ask = |(node, pod): (&'n String, &'n AgentPod)| async move {
-        let text = pod.get(&cluster.client, "metrics").await;
-        (node.clone(), text.map(|text| Agent::of(&text)).map_err(|failure| failure.to_string()))
+        (node.clone(), pod.metrics(&cluster.client).await.map_err(|failure| failure.to_string()))
     };
     stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
 }
@@ -94,38 +99,58 @@ pub enum Unread {
     Forbidden(String),
     #[error("it did not answer within {} s", PATIENCE.as_secs())]
     Late,
+    #[error("it cannot be reached: the API server's proxy answers {0}")]
+    Status(StatusCode),
+    #[error("its answer cannot be read: {0}")]
+    Answer(BoxError),
     #[error("{0}")]
     Api(Box<kube::Error>),
+}
+
+impl From<kube::Error> for Unread {
+    fn from(error: kube::Error) -> Self {
+        Self::Api(Box::new(error))
+    }
 }
 
 impl AgentPod {
     /// The parts that are not ready, each with its reason.
     pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
-        let report = match self.get(client, "readyz").await {
-            // The answer of one that is not ready is an error to the proxy.
-            Err(Unread::Api(error)) => match *error {
-                kube::Error::Api(status) if status.message.contains("[-]") => status.message.clone(),
-                error => return Err(Unread::Api(Box::new(error))),
-            },
-            report => report?,
-        };
-        Ok(report.lines().filter_map(|line| line.strip_prefix("[-]")).map(str::to_owned).collect())
+        let (status, report) = self.get(client, "readyz").await?;
+        let parts: Vec<_> = report.lines().filter_map(|line| line.strip_prefix("[-]")).map(str::to_owned).collect();
+        // An agent that is not ready answers as a proxy does that does not reach it.
+        if status == StatusCode::OK || !parts.is_empty() { Ok(parts) } else { Err(Unread::Status(status)) }
     }
 
-    async fn get(&self, client: &Client, path: &str) -> Result<String, Unread> {
+    async fn metrics(&self, client: &Client) -> Result<Agent, Unread> {
+        let (status, text) = self.get(client, "metrics").await?;
+        if status == StatusCode::OK { Ok(Agent::of(&text)) } else { Err(Unread::Status(status)) }
+    }
+
+    async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {
         let Self { namespace, name, .. } = self;
         let port = self.port.ok_or_else(|| Unread::NoPort(name.clone()))?;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/{path}");
-        let request = Request::get(path)
-            .body(Vec::new())
-            .map_err(|error| Unread::Api(Box::new(kube::Error::HttpError(error))))?;
-        match timeout(PATIENCE, client.request_text(request)).await {
-            Ok(Ok(text)) => Ok(text),
-            Ok(Err(kube::Error::Api(status))) if status.code == 403 => Err(Unread::Forbidden(namespace.clone())),
-            Ok(Err(error)) => Err(Unread::Api(Box::new(error))),
+        let request = Request::get(path).body(Body::empty()).map_err(kube::Error::HttpError)?;
+        let answer = async {
+            let (head, body) = client.send(request).await?.into_parts();
+            let body = Limited::new(body, LONGEST).collect().await.map_err(Unread::Answer)?.to_bytes();
+            Ok((head.status, printable(&String::from_utf8_lossy(&body))))
+        };
+        match timeout(PATIENCE, answer).await {
+            Ok(Ok((StatusCode::FORBIDDEN, _))) => Err(Unread::Forbidden(namespace.clone())),
+            Ok(answer) => answer,
             Err(_) => Err(Unread::Late),
         }
     }
+}
+
+/// Without anything that a terminal would obey: an agent may have been taken over.
+fn printable(text: &str) -> String {
+    let shown = |character: char| {
+        if character.is_control() && character != '\n' { char::REPLACEMENT_CHARACTER } else { character }
+    };
+    text.chars().map(shown).collect()
 }
 
 impl Agent {
@@ -185,5 +210,13 @@ mod tests {
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
         assert_eq!(fast.conditions, [ConditionKind::ShutDown]);
         assert_eq!(agent.pools["slow"].conditions, [ConditionKind::Other]);
+    }
+
+    #[test]
+    fn a_terminal_obeys_nothing_that_an_agent_says() {
+        assert_eq!(
+            printable("[-]helper not ready: \u{1b}]0;x\u{7}\r\n[+]csi"),
+            "[-]helper not ready: \u{fffd}]0;x\u{fffd}\u{fffd}\n[+]csi"
+        );
     }
 }

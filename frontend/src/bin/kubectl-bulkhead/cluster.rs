@@ -7,6 +7,7 @@ use bulkhead_frontend::kubernetes::names;
 use bulkhead_frontend::prompt::NotConfirmed;
 use bulkhead_frontend::quantity::parse;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -39,10 +40,18 @@ pub fn failed(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failu
     move |error| Failure::Api { operation: operation.into(), error: Box::new(error) }
 }
 
+/// The service account of the agents, and the object that gives it its rights.
+pub const ACCOUNT: &str = "bulkhead-agent";
+
+/// The namespace of the agents where nothing says another.
+const NAMESPACE: &str = "bulkhead-system";
+
 /// The API server, and the driver in question.
 pub struct Cluster {
     pub client: Client,
     pub driver: String,
+    /// The namespace of the agents.
+    pub namespace: String,
 }
 
 /// A volume, by its PersistentVolume.
@@ -71,7 +80,8 @@ impl Cluster {
         // An agent that is not ready says why with status 503, which is no reason to ask again.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(Failure::Client)?;
-        Ok(Self { client, driver: options.driver.clone() })
+        let namespace = namespace(&client).await?;
+        Ok(Self { client, driver: options.driver.clone(), namespace })
     }
 
     /// The label on what belongs to a node, and the key of its topology.
@@ -160,6 +170,20 @@ impl Cluster {
         });
         Ok(stranded.collect())
     }
+}
+
+/// The namespace of the account that has the agents' rights: only an administrator can say so, whereas anybody may label a
+/// DaemonSet or a pod.
+async fn namespace(client: &Client) -> Result<String, Failure> {
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    let binding = match bindings.get_opt(ACCOUNT).await {
+        // A user of few rights has the usual installation.
+        Err(kube::Error::Api(status)) if status.code == 403 => None,
+        found => found.map_err(failed("looking for the agents' ClusterRoleBinding"))?,
+    };
+    let subjects = binding.and_then(|binding| binding.subjects).unwrap_or_default();
+    let account = subjects.into_iter().find(|subject| subject.kind == "ServiceAccount" && subject.name == ACCOUNT);
+    Ok(account.and_then(|account| account.namespace).unwrap_or_else(|| NAMESPACE.to_owned()))
 }
 
 impl Volume {

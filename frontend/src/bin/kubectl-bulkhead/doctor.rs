@@ -5,37 +5,30 @@ use bulkhead_frontend::kubernetes::{names, policies_in_force};
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::Report;
 use bulkhead_frontend::volumes::Severity;
+use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::agents::{self, AgentPod, Pool};
-use crate::cluster::{Cluster, Failure, failed};
+use crate::cluster::{ACCOUNT, Cluster, Failure, failed};
 use crate::lost::Lost;
 use crate::nodes::{self, Member};
-
-/// The name of the agents' service account.
-const ACCOUNT: &str = "bulkhead-agent";
-
-/// The namespace of the agents where no DaemonSet tells another.
-const NAMESPACE: &str = "bulkhead-system";
 
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let mut checks = vec![driver(cluster).await?];
     let set = daemon_set(cluster).await?;
-    let namespace = set.as_ref().and_then(ResourceExt::namespace).unwrap_or_else(|| NAMESPACE.to_owned());
-    checks.push(policies(cluster, &namespace).await);
+    checks.push(policies(cluster).await);
     checks.push(set.as_ref().map_or_else(without_daemon_set, rollout));
     let members = nodes::members(cluster).await?;
     if members.is_empty() {
-        let message = "none has the driver: is an agent running on a node with a pool?".to_owned();
+        let message = "none has the driver: is an agent running on a node with a pool?";
         checks.push(Check::failed("nodes", message));
     }
-    for (name, member) in &members {
-        checks.push(node(cluster, name, member).await);
-    }
+    let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member));
+    checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
     for (node, read) in agents::read_all(cluster, pods).await {
         match read {
@@ -59,17 +52,17 @@ async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
     let found = drivers.get_opt(&cluster.driver).await.map_err(failed("looking for the CSIDriver object"))?;
     let name = format!("CSIDriver {}", cluster.driver);
     Ok(match found {
-        None => Check::failed(name, "is missing: apply deploy/kubernetes/base".to_owned()),
+        None => Check::failed(name, "is missing: apply deploy/kubernetes/base"),
         Some(driver) if driver.spec.attach_required != Some(false) || driver.spec.storage_capacity != Some(true) => {
-            let message = "has other settings than this release's: apply deploy/kubernetes/base".to_owned();
+            let message = "has other settings than this release's: apply deploy/kubernetes/base";
             Check::failed(name, message)
         }
-        Some(_) => Check::ok(name, "is as it should be".to_owned()),
+        Some(_) => Check::ok(name, "is as it should be"),
     })
 }
 
-async fn policies(cluster: &Cluster, namespace: &str) -> Check {
-    let account = format!("system:serviceaccount:{namespace}:{ACCOUNT}");
+async fn policies(cluster: &Cluster) -> Check {
+    let account = format!("system:serviceaccount:{}:{ACCOUNT}", cluster.namespace);
     match policies_in_force(&cluster.client, &account).await {
         Ok(()) => {
             let message = format!("all {} are in force for {account}", names::AGENT_POLICIES.len());
@@ -80,13 +73,13 @@ async fn policies(cluster: &Cluster, namespace: &str) -> Check {
 }
 
 async fn daemon_set(cluster: &Cluster) -> Result<Option<DaemonSet>, Failure> {
-    let sets: Api<DaemonSet> = Api::all(cluster.client.clone());
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
     Ok(sets.list(&parameters).await.map_err(failed("listing DaemonSets"))?.items.into_iter().next())
 }
 
 fn without_daemon_set() -> Check {
-    let message = "there is no DaemonSet: right if the agents are services of the hosts".to_owned();
+    let message = "there is no DaemonSet: right if the agents are services of the hosts";
     Check::note("agents", message)
 }
 

@@ -38,7 +38,7 @@ pub fn memory(cluster: &mut Cluster) -> Result<()> {
     print(cluster, "when started")?;
     memory::print(cluster, &format!("after {SCRAPES} scrapes"))?;
     let with = cluster.agent().stand.frontend_flags.clone();
-    cluster.agent().stand.frontend_flags.retain(|flag| !monitoring::FLAGS.iter().any(|metrics| flag == metrics));
+    monitoring::leave_out(&mut cluster.agent().stand);
     cluster.agent().stand.restart_frontend()?;
     std::thread::sleep(Duration::from_secs(5));
     memory::print(cluster, "without metrics")?;

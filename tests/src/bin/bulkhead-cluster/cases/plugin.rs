@@ -7,6 +7,7 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod};
@@ -15,8 +16,8 @@ use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, from_value, json};
 
 cases! {
     on Cluster;
@@ -87,22 +88,22 @@ fn volumes_are_watched(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The pod of the agent, as the kubelet reports it.
-fn agent_pod(cluster: &Cluster, port: u16, is_ready: bool) -> Result<()> {
-    let name = "agent";
-    let mut agent = pod(name, &cluster.namespace, &[]);
+/// A pod that is labelled as an agent's, as the kubelet of the node reports it.
+fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
+    let name = cluster.node();
+    let mut agent = pod(&name, &cluster.namespace, &[]);
     agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
-    agent["spec"]["nodeName"] = json!(cluster.node());
+    agent["spec"]["nodeName"] = json!(name);
     agent["spec"]["containers"][0]["ports"] = json!([{ "name": "metrics", "containerPort": port }]);
-    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
-    if cluster.access.run(pods.get_opt(name))?.is_none() {
-        cluster.create_pod(&agent)?;
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), namespace);
+    if cluster.access.run(pods.get_opt(&name))?.is_none() {
+        cluster.access.run(pods.create(&PostParams::default(), &from_value(agent)?))?;
     }
     let ready = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
     let address = json!({ "ip": POD_ADDRESS });
     let status = json!({ "phase": "Running", "podIP": POD_ADDRESS, "podIPs": [address], "conditions": [ready] });
     let patch = Patch::Strategic(json!({ "status": status }));
-    cluster.access.run(pods.patch_status(name, &PatchParams::default(), &patch))?;
+    cluster.access.run(pods.patch_status(&name, &PatchParams::default(), &patch))?;
     Ok(())
 }
 
@@ -116,7 +117,9 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     cluster.bound("data")?;
     let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
-    agent_pod(cluster, address.port(), true)?;
+    agent_pod(cluster, NAMESPACE, address.port(), true)?;
+    // A tenant's pod takes the place of none, whatever it is labelled.
+    agent_pod(cluster, &cluster.namespace, 1, true)?;
 
     // Its agent looks at its pools every half minute.
     cluster.access.wait(cluster.patience(), "the pool's volume", || {
@@ -136,7 +139,7 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     Printed::row(&doctor.text, &["note", &format!("pool default on {node}")])?;
 
     cluster.agents[0].stand.kill_helper()?;
-    agent_pod(cluster, address.port(), false)?;
+    agent_pod(cluster, NAMESPACE, address.port(), false)?;
     cluster.access.wait(cluster.patience(), "the doctor to see that the helper is away", || {
         let doctor = plugin(cluster, &["doctor"])?;
         let told = Printed::row(&doctor.text, &["FAILED", &format!("node {node}")])?;
