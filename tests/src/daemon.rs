@@ -19,6 +19,8 @@ pub struct Daemon {
     name: &'static str,
     child: Child,
     log: PathBuf,
+    /// How long the log was when it was started.
+    earlier: u64,
 }
 
 impl Daemon {
@@ -43,6 +45,7 @@ impl Daemon {
         fs::create_dir_all(logs)?;
         let log = logs.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
+        let earlier = output.metadata()?.len();
         let child = command
             .process_group(0)
             .stdin(Stdio::null())
@@ -50,7 +53,7 @@ impl Daemon {
             .stderr(stderr.unwrap_or_else(|| output.into()))
             .spawn()
             .with_context(|| format!("start {command:?}"))?;
-        Ok(Self { name, child, log })
+        Ok(Self { name, child, log, earlier })
     }
 
     /// Process id.
@@ -64,6 +67,16 @@ impl Daemon {
     /// When the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
+    }
+
+    /// All it has written so far in this life.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn own_log(&self) -> Result<String> {
+        let log = fs::read(&self.log)?;
+        let own = log.get(usize::try_from(self.earlier)?..).unwrap_or_default();
+        Ok(String::from_utf8_lossy(own).into_owned())
     }
 
     /// Waits until what it has written passes `check`: a line is written by a thread of its own, a moment after

@@ -30,9 +30,15 @@ const SERVING: &str = "serving metrics and probes address=";
 /// # Errors
 /// When it does not say so.
 pub fn address(stand: &Stand) -> Result<String> {
-    let log = std::fs::read_to_string(stand.logs().join("frontend.log"))?;
-    let (_, rest) = log.rsplit_once(SERVING).context("the frontend does not say where it serves metrics")?;
-    Ok(rest.split_whitespace().next().context("an address")?.to_owned())
+    let mut address = String::new();
+    // The log is written by a thread of its own.
+    crate::wait::until(Duration::from_secs(10), || {
+        let log = stand.frontend_log()?;
+        let (_, rest) = log.split_once(SERVING).context("the frontend does not say where it serves metrics")?;
+        address = rest.split_whitespace().next().context("an address")?.to_owned();
+        Ok(())
+    })?;
+    Ok(address)
 }
 
 /// What the latest frontend of `stand` answers to a request for `path`: the status and the body.

@@ -256,6 +256,14 @@ impl Stand {
         self.frontend.as_mut().context("the frontend was not started")
     }
 
+    /// What the frontend that runs has logged.
+    ///
+    /// # Errors
+    /// When none was started.
+    pub fn frontend_log(&self) -> Result<String> {
+        self.frontend.as_ref().context("the frontend was not started")?.own_log()
+    }
+
     /// Kills the helper without warning.
     ///
     /// # Errors

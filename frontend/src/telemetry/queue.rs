@@ -12,6 +12,12 @@ use crate::metrics::METRICS;
 /// The maximum number of lines that wait.
 const LONGEST: usize = 1024;
 
+/// How long the thread rests after it has written: waking it for each line would cost a call more than the line does.
+const REST: Duration = Duration::from_millis(5);
+
+/// How much memory the thread keeps for the lines that come next.
+const MEMORY: usize = 64 << 10;
+
 /// How long the process waits at its end for the last lines to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -22,13 +28,18 @@ pub struct Queue(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
-    /// Notified when lines are added, and when they are written.
-    changed: Condvar,
+    /// Notified when lines are added and the thread is idle.
+    added: Condvar,
+    /// Notified when lines are written.
+    written: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
-    lines: Vec<Vec<u8>>,
+    text: Vec<u8>,
+    lines: usize,
+    /// Whether the thread waits to be notified.
+    idle: bool,
     /// Whether the thread is writing lines that it has taken.
     writing: bool,
     dropped: u64,
@@ -43,32 +54,38 @@ impl Queue {
 
     /// Waits until the lines so far are written, but not for long.
     pub fn flush(&self) {
-        let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
-        let _ = self.0.changed.wait_timeout_while(self.waiting(), PATIENCE, unwritten);
+        let unwritten = |waiting: &mut Waiting| waiting.writing || waiting.lines > 0;
+        let _ = self.0.written.wait_timeout_while(self.waiting(), PATIENCE, unwritten);
     }
 
     fn write_out(&self, output: &mut impl Write) {
+        let mut text = Vec::new();
         loop {
-            let (lines, dropped) = self.take();
-            for line in lines {
-                // Standard error is the only place that could report that it does not work.
-                let _ = output.write_all(&line);
-            }
+            let dropped = self.take(&mut text);
+            // Standard error is the only place that could report that it does not work.
+            let _ = output.write_all(&text);
             if dropped > 0 {
                 warn!(dropped, "log lines were dropped because nobody read them");
             }
+            text.clear();
+            text.shrink_to(MEMORY);
+            std::thread::sleep(REST);
         }
     }
 
-    /// Waits for lines and takes them all, with the number of those dropped after them.
-    fn take(&self) -> (Vec<Vec<u8>>, u64) {
-        let mut idle = self.waiting();
-        idle.writing = false;
-        self.0.changed.notify_all();
-        let waiting = self.0.changed.wait_while(idle, |waiting| waiting.lines.is_empty());
+    /// Waits for lines and takes them all into `text`, which is empty; returns the number of those dropped after them.
+    fn take(&self, text: &mut Vec<u8>) -> u64 {
+        let mut waiting = self.waiting();
+        waiting.writing = false;
+        waiting.idle = true;
+        self.0.written.notify_all();
+        let waiting = self.0.added.wait_while(waiting, |waiting| waiting.lines == 0);
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
+        waiting.idle = false;
         waiting.writing = true;
-        (std::mem::take(&mut waiting.lines), std::mem::take(&mut waiting.dropped))
+        waiting.lines = 0;
+        std::mem::swap(text, &mut waiting.text);
+        std::mem::take(&mut waiting.dropped)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -80,9 +97,12 @@ impl Queue {
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut waiting = self.waiting();
-        if waiting.lines.len() < LONGEST {
-            waiting.lines.push(line.to_vec());
-            self.0.changed.notify_all();
+        if waiting.lines < LONGEST {
+            waiting.text.extend_from_slice(line);
+            waiting.lines += 1;
+            if std::mem::take(&mut waiting.idle) {
+                self.0.added.notify_one();
+            }
         } else {
             waiting.dropped += 1;
             METRICS.log_lines_dropped.with([]).inc();
@@ -103,13 +123,15 @@ mod tests {
     fn lines_that_find_the_queue_full_are_dropped_and_counted_once() {
         let mut queue = Queue::default();
         for number in 0..LONGEST + 3 {
-            queue.write_all(number.to_string().as_bytes()).unwrap();
+            queue.write_all(format!("{number}\n").as_bytes()).unwrap();
         }
-        let (lines, dropped) = queue.take();
-        assert_eq!((lines.len(), dropped), (LONGEST, 3));
-        assert_eq!(lines[0], b"0", "the oldest lines stay");
+        let mut text = Vec::new();
+        assert_eq!(queue.take(&mut text), 3);
+        let oldest: String = (0..LONGEST).map(|number| format!("{number}\n")).collect();
+        assert_eq!(text, oldest.as_bytes());
+        text.clear();
         queue.write_all(b"later").unwrap();
-        assert_eq!(queue.take(), (vec![b"later".to_vec()], 0));
+        assert_eq!((queue.take(&mut text), text.as_slice()), (0, b"later".as_slice()));
     }
 
     #[test]

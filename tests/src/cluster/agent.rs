@@ -71,12 +71,14 @@ impl Agent {
         Ok(fs::read_to_string(self.stand.logs().join("frontend.log"))?)
     }
 
-    /// Checks that the frontend has logged this.
+    /// Checks that the frontend logs this, or has done so.
     ///
     /// # Errors
     /// When it has not.
     pub fn has_logged(&self, part: &str) -> Result<()> {
-        ensure!(self.log()?.contains(part), "the log of the frontend on {} does not say {part:?}", self.node);
-        Ok(())
+        crate::wait::until(Duration::from_secs(10), || {
+            ensure!(self.log()?.contains(part), "the log of the frontend on {} does not say {part:?}", self.node);
+            Ok(())
+        })
     }
 }
