@@ -45,14 +45,23 @@ impl Kubelet {
         self.root.join(format!("plugins_registry/{DRIVER}@reg.sock"))
     }
 
+    /// Where the target of a directory volume is.
+    pub fn pod_target_path(&self, volume_name: &str, pod: &str) -> PathBuf {
+        self.root.join(format!("pods/{pod}/volumes/kubernetes.io~csi/{volume_name}/mount"))
+    }
+
+    /// Where the target of a block volume is.
+    pub fn block_target_path(&self, volume_name: &str, pod: &str) -> PathBuf {
+        self.devices().join(format!("publish/{volume_name}/{pod}"))
+    }
+
     /// The target of a directory volume, its parent made, without a record.
     ///
     /// # Errors
     /// When the parent cannot be made.
     pub fn pod_target(&self, volume_name: &str, pod: &str) -> Result<PathBuf> {
-        let parent = self.root.join(format!("pods/{pod}/volumes/kubernetes.io~csi/{volume_name}"));
-        fs::create_dir_all(&parent)?;
-        let target = parent.join("mount");
+        let target = self.pod_target_path(volume_name, pod);
+        fs::create_dir_all(target.parent().context("target without a parent")?)?;
         self.targets.borrow_mut().push(target.clone());
         Ok(target)
     }
@@ -81,9 +90,8 @@ impl Kubelet {
     /// # Errors
     /// When the parent cannot be made.
     pub fn block_target(&self, volume_name: &str, pod: &str) -> Result<PathBuf> {
-        let parent = self.devices().join(format!("publish/{volume_name}"));
-        fs::create_dir_all(&parent)?;
-        let target = parent.join(pod);
+        let target = self.block_target_path(volume_name, pod);
+        fs::create_dir_all(target.parent().context("target without a parent")?)?;
         self.targets.borrow_mut().push(target.clone());
         Ok(target)
     }

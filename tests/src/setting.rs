@@ -140,8 +140,13 @@ impl Phase {
 impl Setting {
     /// An ordinary run on this host.
     pub fn on_host(pool_fs: PoolFilesystem) -> Self {
+        Self::ordinary(Place::Host, pool_fs)
+    }
+
+    /// An ordinary run.
+    pub fn ordinary(place: Place, pool_fs: PoolFilesystem) -> Self {
         Self {
-            place: Place::Host,
+            place,
             pool_fs,
             long: false,
             everything: false,

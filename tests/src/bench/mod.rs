@@ -16,16 +16,16 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::keeper::{clean, end_processes, make_place};
-use crate::setting::{PoolFilesystem, Setting};
+use crate::setting::Setting;
 
 /// Tells a bench that it is the process that measures, and where.
 const WORK: &str = "BULKHEAD_BENCH_WORK";
 
-/// Calls `measure` with its setting on this host, a work directory and one for templates, and reports what went wrong.
-pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
+/// Calls `measure` with its setting, a work directory and one for templates, and reports what went wrong.
+pub fn run(setting: Setting, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
     let done = match std::env::var_os(WORK) {
-        Some(work) => in_place(pool_fs, &PathBuf::from(work), measure),
-        None => keep(pool_fs),
+        Some(work) => in_place(setting, &PathBuf::from(work), measure),
+        None => keep(&setting),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,23 +37,22 @@ pub fn run(pool_fs: PoolFilesystem, measure: impl FnOnce(&mut Setting, &Path, &P
 }
 
 fn in_place(
-    pool_fs: PoolFilesystem,
+    mut setting: Setting,
     work: &Path,
     measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>,
 ) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let scratch = work.parent().context("a work directory without a parent")?;
-    measure(&mut Setting::on_host(pool_fs), work, scratch)
+    measure(&mut setting, work, scratch)
 }
 
 /// Starts this program again to measure, and removes whatever that leaves behind, even when it is killed.
-fn keep(pool_fs: PoolFilesystem) -> Result<()> {
+fn keep(setting: &Setting) -> Result<()> {
     let mut signals = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let setting = Setting::on_host(pool_fs);
     let scratch = setting.place.make_scratch()?;
     let work = scratch.path().join("bench");
     std::fs::create_dir(&work)?;

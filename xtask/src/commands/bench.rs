@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: the cost of the services, or of storage agents, measured on this host with optimized programs.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -11,12 +12,19 @@ use crate::packages;
 use crate::process::command;
 use crate::programs::Programs;
 use crate::progress::timed;
-use crate::workspace::{Profile, Selection, Workspace};
+use crate::vm::{AGENT, Machine, Options, require_packages};
+use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const BENCH: [&str; 1] = ["bulkhead-bench"];
 /// It times loop devices: their ioctls need unsafe code in Rust.
 const LOOP_TIMER: [&str; 1] = ["python3"];
+const BENCH_IN_MACHINE: [&str; 2] = [BENCH[0], AGENT];
 const CLUSTER_BENCH: [&str; 1] = ["bulkhead-cluster-bench"];
+
+/// Memory of the machine in MiB, size of its disks in MiB, and the longest run.
+const MEMORY: u32 = 4096;
+const DISK: u64 = 10 << 10;
+const PATIENCE: Duration = Duration::from_secs(7200);
 
 /// What `bench` takes.
 #[derive(Args)]
@@ -24,6 +32,9 @@ pub struct BenchArguments {
     /// Measure storage agents on a real control plane instead of the CSI services.
     #[arg(long)]
     kubernetes: bool,
+    /// Measure the CSI services in the virtual machine, whose pool has project quotas; its processor is emulated.
+    #[arg(long, conflicts_with = "kubernetes")]
+    vm: bool,
     /// Passed on to the measuring program: `--help` after `--` lists what it takes.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
@@ -31,6 +42,9 @@ pub struct BenchArguments {
 
 /// Builds the shipped programs and the measuring one, and runs the latter.
 pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
+    if arguments.vm {
+        return in_machine(workspace, &arguments.arguments);
+    }
     let bench = if arguments.kubernetes { &CLUSTER_BENCH } else { &BENCH };
     ensure!(rustix::process::geteuid().is_root(), "measuring needs root: run it with sudo");
     packages::require(&packages::FILESYSTEM_TOOLS)?;
@@ -45,4 +59,18 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
         measure.arg("--output").arg(workspace.target.join("bench"));
     }
     Ok(exit_code(measure.args(&arguments.arguments).status()?))
+}
+
+/// Unless parts are chosen, the data path is left out: an emulated processor says nothing about it.
+fn in_machine(workspace: &Workspace, arguments: &[String]) -> Result<ExitCode> {
+    let architecture = Architecture::host();
+    require_packages(architecture)?;
+    let selection = Selection::ShippedWith(&BENCH_IN_MACHINE);
+    let programs = timed("building", || workspace.build(selection, architecture, Profile::Release))?;
+    let options = Options { memory: MEMORY, disk: DISK, programs, ..Options::new(Vec::new()) };
+    let mut machine = Machine::boot(workspace, &options)?;
+    let chosen = arguments.iter().any(|argument| argument.starts_with("--only"));
+    let parts = if chosen { "" } else { "--only calls,storms,density" };
+    let command = format!("bulkhead-bench --place vm --output /tmp/bench {parts} {}", arguments.join(" "));
+    Ok(exit_code(machine.run(&command, PATIENCE)?))
 }

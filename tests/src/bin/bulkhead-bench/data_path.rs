@@ -1,8 +1,10 @@
-//! Reading and writing with O_DIRECT: a published volume against the same bytes in the pool.
+//! Reading and writing with O_DIRECT: a published volume against the same bytes in the pool, and a published device also
+//! against loop devices of other kinds.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -12,7 +14,7 @@ use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::csi::requests::MIB;
 use bulkhead_tests::random::Random;
 use bulkhead_tests::stand::Stand;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::driver::{Call, Connection, Driver, Kind};
 use crate::options::Amount;
@@ -31,6 +33,14 @@ const ROUNDS: usize = 5;
 
 /// What O_DIRECT asks of a buffer's address.
 const ALIGNMENT: usize = 4096;
+
+/// Loop devices of the bench's own: name, whether with direct I/O, and logical block size.
+const LOOP_DEVICES: [(&str, bool, u32); 4] = [
+    ("loop device, direct, 512", true, 512),
+    ("loop device, direct, 4096", true, 4096),
+    ("loop device, buffered, 512", false, 512),
+    ("loop device, buffered, 4096", false, 4096),
+];
 
 #[derive(Clone, Copy)]
 struct Load {
@@ -54,12 +64,14 @@ pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -
         driver.phase(Connection::Kept, 1, &volumes, Call::Create)?;
         driver.phase(Connection::Kept, 1, &volumes, Call::Publish)?;
         let raw = stand.pool().directory.join(".raw");
-        let target = stand.target(&format!("data-{}-0", kind.name()));
-        let (published, against) = match kind {
-            Kind::Directory => (target.join("file"), "a file in the pool"),
-            Kind::Block => (target, "the raw image file"),
+        let target = &volumes[0].target;
+        let measured = match kind {
+            Kind::Directory => {
+                let others = [("published", prepare(&target.join("file"))?)];
+                compare(run, kind, &raw, "a file in the pool", &others, amount.round)
+            }
+            Kind::Block => compare_devices(run, &raw, target, amount.round),
         };
-        let measured = compare(run, kind, &raw, &published, against, amount.round);
         fs::remove_file(&raw).context("remove the raw file")?;
         driver.remove(&volumes)?;
         measured?;
@@ -67,26 +79,76 @@ pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -
     Ok(())
 }
 
-fn compare(run: &mut Run, kind: Kind, raw: &Path, published: &Path, against: &str, round: Duration) -> Result<()> {
-    let files = [prepare(raw)?, prepare(published)?];
+/// A published device and the loop devices that it could be, each with a file of its own.
+fn compare_devices(run: &mut Run, raw: &Path, published: &Path, round: Duration) -> Result<()> {
+    let mut devices = Vec::new();
+    let mut others = vec![("published", prepare(published)?)];
+    for (name, direct, block_size) in LOOP_DEVICES {
+        let device = Attached::to(&raw.with_extension(format!("{direct}-{block_size}")), direct, block_size)?;
+        others.push((name, prepare(&device.path)?));
+        devices.push(device);
+    }
+    compare(run, Kind::Block, raw, "the raw image file", &others, round)
+}
+
+fn compare(
+    run: &mut Run,
+    kind: Kind,
+    raw: &Path,
+    against: &str,
+    others: &[(&str, File)],
+    round: Duration,
+) -> Result<()> {
+    let raw = prepare(raw)?;
     for load in LOADS {
         let subject = format!("{}, {}", load.name, kind.name());
         if !run.has_time_for(&format!("data path: {subject}")) {
             continue;
         }
-        let mut rates = [Vec::new(), Vec::new()];
+        let mut rates = vec![Vec::new(); 1 + others.len()];
         for _ in 0..ROUNDS {
-            for (file, rates) in files.iter().zip(&mut rates) {
+            let files = std::iter::once(&raw).chain(others.iter().map(|(_, file)| file));
+            for (file, rates) in files.zip(&mut rates) {
                 rates.push(rate(file, load, round)?);
             }
         }
-        let [raw, published] = rates.map(|rates| Summary::of(&rates));
         let unit = if load.random { Unit::PerSecond } else { Unit::MebibytesPerSecond };
-        run.add(SECTION, &subject, "raw", unit, raw, None);
-        let baseline = Baseline { name: against.to_owned(), median: raw.median, relative_error: raw.relative_error() };
-        run.add(SECTION, &subject, "published", unit, published, Some(baseline));
+        let floor = Summary::of(&rates[0]);
+        run.add(SECTION, &subject, "raw", unit, floor, None);
+        for ((name, _), rates) in others.iter().zip(&rates[1..]) {
+            let (name, median) = (*name, floor.median);
+            let baseline = Baseline { name: against.to_owned(), median, relative_error: floor.relative_error() };
+            run.add(SECTION, &subject, name, unit, Summary::of(rates), Some(baseline));
+        }
     }
     Ok(())
+}
+
+/// A loop device of the bench's own, whose image goes with it.
+struct Attached {
+    path: PathBuf,
+    image: PathBuf,
+}
+
+impl Attached {
+    fn to(image: &Path, direct: bool, block_size: u32) -> Result<Self> {
+        // As an image is: allocated, with nothing written to it.
+        rustix::fs::fallocate(File::create_new(image)?, FallocateFlags::empty(), 0, SIZE)?;
+        let mut command = Command::new("losetup");
+        command.arg(format!("--direct-io={}", if direct { "on" } else { "off" }));
+        command.args(["--find", "--show", "--sector-size", &block_size.to_string()]).arg(image);
+        let output = command.output().context("start losetup")?;
+        ensure!(output.status.success(), "losetup: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(Self { path: PathBuf::from(String::from_utf8(output.stdout)?.trim()), image: image.to_owned() })
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // What is left behind is found by whoever removes the pool.
+        let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
+        let _ = fs::remove_file(&self.image);
+    }
 }
 
 /// Opens a file or a device past the page cache, and writes all of it, so that no block is allocated later.

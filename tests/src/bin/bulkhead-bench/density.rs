@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_tests::bench::report::{Baseline, Unit};
@@ -47,7 +47,21 @@ pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amoun
     if !filled.is_empty() {
         run.tell("density: removing the volumes");
     }
-    filled.iter().try_for_each(|volumes| driver.remove(volumes))
+    filled.iter().try_for_each(|volumes| driver.remove(volumes))?;
+    wait_for_devices()
+}
+
+/// The helper removes the loop devices of so many volumes one after the other; a kill would leave them behind.
+fn wait_for_devices() -> Result<()> {
+    let mut before = usize::MAX;
+    loop {
+        let devices = fs::read_dir("/sys/block")?.count();
+        if devices >= before {
+            return Ok(());
+        }
+        before = devices;
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 /// Measures memory and restarts beside volumes that are not published. They stay.

@@ -12,6 +12,7 @@ use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::identity_client::IdentityClient;
 use bulkhead_tests::csi::v1::node_client::NodeClient;
 use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::kubelet::Kubelet;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use tonic::Status;
@@ -23,6 +24,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// For so long, a call that is refused is repeated: other programs look at every loop device there is, and then a device
 /// is busy for a moment.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The pod that uses all volumes.
+const POD: &str = "5d0a2b9e-6d3e-4b8f-9f2a-1c7e5a4d3b21";
 
 /// How large volumes are made, and how large they become.
 const SIZE: i64 = MIB;
@@ -90,7 +94,7 @@ pub enum Call {
 pub struct Volume {
     name: String,
     pub kind: Kind,
-    target: PathBuf,
+    pub target: PathBuf,
     /// Where the driver stages it, if it stages volumes. That counts as part of publishing.
     staging: Option<PathBuf>,
     sparse: bool,
@@ -106,19 +110,28 @@ pub struct Phase {
     pub took: Duration,
 }
 
+/// Where a driver publishes.
+#[derive(Debug)]
+pub enum Targets {
+    /// Where the kubelet has its targets, with its records beside them.
+    Kubelet(Kubelet),
+    /// In a directory.
+    Below(PathBuf),
+}
+
 /// A driver.
 #[derive(Debug)]
 pub struct Driver {
     endpoint: Endpoint,
     kept: Channel,
     runtime: Runtime,
-    targets: PathBuf,
+    targets: Targets,
     stages: bool,
 }
 
 impl Driver {
-    /// The driver that listens at `uri` and can publish below `targets`.
-    pub fn connect(uri: &str, targets: &Path) -> Result<Self> {
+    /// The driver that listens at `uri` and can publish at `targets`.
+    pub fn connect(uri: &str, targets: Targets) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(uri.to_owned())?;
         let kept = runtime
@@ -127,7 +140,7 @@ impl Driver {
         let mut node = NodeClient::new(kept.clone());
         let capabilities = runtime.block_on(node.node_get_capabilities(NodeGetCapabilitiesRequest {}))?.into_inner();
         let stages = capabilities.capabilities.iter().any(is_stage);
-        Ok(Self { endpoint, kept, runtime, targets: targets.to_owned(), stages })
+        Ok(Self { endpoint, kept, runtime, targets, stages })
     }
 
     /// Its own name and version.
@@ -146,8 +159,9 @@ impl Driver {
     pub fn volumes_of(&self, prefix: &str, kind: Kind, number: usize, sparse: bool, size: i64) -> Arc<Vec<Volume>> {
         let volume = |index| {
             let name = format!("{prefix}-{}-{index}", kind.name());
-            let staging = self.stages.then(|| self.targets.join(format!("{name}-staging")));
-            Volume { target: self.targets.join(&name), staging, name, kind, sparse, size, made: OnceLock::new() }
+            let target = self.targets.path(kind, &name);
+            let staging = self.stages.then(|| target.with_file_name(format!("{name}-staging")));
+            Volume { target, staging, name, kind, sparse, size, made: OnceLock::new() }
         };
         Arc::new((0..number).map(volume).collect())
     }
@@ -160,6 +174,9 @@ impl Driver {
         volumes: &Arc<Vec<Volume>>,
         call: Call,
     ) -> Result<Phase> {
+        if call == Call::Publish {
+            volumes.iter().try_for_each(|volume| self.targets.prepare(volume))?;
+        }
         let next = Arc::new(AtomicUsize::new(0));
         let start = Instant::now();
         let times = self.runtime.block_on(async {
@@ -181,6 +198,29 @@ impl Driver {
     pub fn remove(&self, volumes: &Arc<Vec<Volume>>) -> Result<()> {
         self.phase(Connection::Kept, 8, volumes, Call::Unpublish)?;
         self.phase(Connection::Kept, 8, volumes, Call::Delete).map(drop)
+    }
+}
+
+impl Targets {
+    fn path(&self, kind: Kind, name: &str) -> PathBuf {
+        match (self, kind) {
+            (Self::Kubelet(kubelet), Kind::Directory) => kubelet.pod_target_path(name, POD),
+            (Self::Kubelet(kubelet), Kind::Block) => kubelet.block_target_path(name, POD),
+            (Self::Below(directory), _) => directory.join(name),
+        }
+    }
+
+    /// Makes what the kubelet makes before it has a volume published.
+    fn prepare(&self, volume: &Volume) -> Result<()> {
+        let (Self::Kubelet(kubelet), Some((id, _))) = (self, volume.made.get()) else { return Ok(()) };
+        if volume.target.parent().is_some_and(Path::exists) {
+            return Ok(());
+        }
+        match volume.kind {
+            Kind::Directory => kubelet.prepare(id, &volume.name, POD),
+            Kind::Block => kubelet.prepare_block(id, &volume.name, POD),
+        }
+        .map(drop)
     }
 }
 

@@ -3,9 +3,10 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags};
@@ -14,10 +15,14 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use serde::Deserialize;
 
 use crate::driver::{Call, Kind};
+use crate::options::Amount;
 use crate::run::Run;
 
 /// How large an image is, as the measured volumes are.
 const SIZE: u64 = 1 << 20;
+
+/// The system calls of whole creations.
+const CREATIONS: &str = "two mkdir, setxattr, rename, fsync";
 
 /// As large as a volume's record.
 const RECORD: [u8; 96] = [7; 96];
@@ -96,17 +101,27 @@ impl Floor {
 }
 
 /// Measures all of it in a pool, and writes it down.
-pub fn measure(run: &mut Run, pool: &Path, targets: &Path, rounds: usize) -> Result<Floor> {
+pub fn measure(run: &mut Run, pool: &Path, targets: &Path, amount: &Amount) -> Result<Floor> {
     run.tell("the floor: system calls of one process");
     let place = Place::make(pool, targets)?;
-    let measured = place.measure(rounds);
+    let measured =
+        place.measure(run, amount.calls.min(200)).and_then(|raw| Ok((raw, place.creations(amount.calls, amount)?)));
     let removed = place.remove();
-    let floor = Floor(measured?);
+    let (raw, creations) = measured?;
+    let floor = Floor(raw);
     removed?;
     for (raw, summary) in &floor.0 {
         run.add("floor", raw.name(), "", Unit::Microseconds, *summary, None);
     }
+    for (threads, rate) in creations {
+        let alone = run.report.find("floor", CREATIONS, &at_once(1)).map(|own| own.as_baseline("one at a time"));
+        run.add("floor", CREATIONS, &at_once(threads), Unit::PerSecond, Summary::of(&[rate]), alone);
+    }
     Ok(floor)
+}
+
+fn at_once(threads: usize) -> String {
+    format!("{threads} at a time")
 }
 
 /// The times of one bind mount and one unmount beside whatever is mounted already.
@@ -145,7 +160,7 @@ impl Place {
         self.inside.join(format!("i{number}/image"))
     }
 
-    fn measure(&self, rounds: usize) -> Result<Vec<(Raw, Summary)>> {
+    fn measure(&self, run: &mut Run, rounds: usize) -> Result<Vec<(Raw, Summary)>> {
         let mut all = vec![(Raw::MakeDirectory, self.make_all(rounds)?)];
         all.push((Raw::MakeImage, repeat(rounds, |number| self.make_image(number))?));
         all.push((Raw::GrowImage, repeat(rounds, |number| grow(&self.image(number)))?));
@@ -155,8 +170,10 @@ impl Place {
         all.extend([(Raw::BindDirectory, bound), (Raw::UnmountDirectory, unmounted)]);
         let [bound, unmounted] = self.nodes(rounds)?;
         all.extend([(Raw::BindNode, bound), (Raw::UnmountNode, unmounted)]);
-        let [attached, detached] = loop_devices(&self.image(0), rounds)?;
-        all.extend([(Raw::Attach, attached), (Raw::Detach, detached)]);
+        match loop_devices(&self.image(0), rounds) {
+            Ok([attached, detached]) => all.extend([(Raw::Attach, attached), (Raw::Detach, detached)]),
+            Err(error) => run.leave_out(format!("system calls of loop devices: {error:#}")),
+        }
         let renamed =
             repeat(rounds, |number| rename(&self.volume(number), &self.inside.join(format!(".gone{number}"))))?;
         all.push((Raw::Rename, renamed));
@@ -165,13 +182,15 @@ impl Place {
     }
 
     fn make_all(&self, rounds: usize) -> Result<Summary> {
-        repeat(rounds, |number| {
-            let unfinished = self.inside.join(format!(".d{number}"));
-            fs::create_dir(&unfinished)?;
-            fs::create_dir(unfinished.join("data"))?;
-            rustix::fs::setxattr(&unfinished, "trusted.bench", &RECORD, XattrFlags::empty())?;
-            rename(&unfinished, &self.volume(number))
-        })
+        repeat(rounds, |number| self.make_directory(&format!("d{number}")))
+    }
+
+    fn make_directory(&self, name: &str) -> Result<()> {
+        let unfinished = self.inside.join(format!(".{name}"));
+        fs::create_dir(&unfinished)?;
+        fs::create_dir(unfinished.join("data"))?;
+        rustix::fs::setxattr(&unfinished, "trusted.bench", &RECORD, XattrFlags::empty())?;
+        rename(&unfinished, &self.inside.join(name))
     }
 
     fn make_image(&self, number: usize) -> Result<()> {
@@ -181,6 +200,32 @@ impl Place {
         let image = File::create(unfinished.join("image"))?;
         rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, SIZE)?;
         rename(&unfinished, &self.inside.join(format!("i{number}")))
+    }
+
+    /// How many volumes the system calls behind a creation make in a second, by as many threads as calls are made at once.
+    fn creations(&self, each: usize, amount: &Amount) -> Result<Vec<(usize, f64)>> {
+        let rate = |&threads: &usize| {
+            let total = each.max(threads * 2);
+            let next = AtomicUsize::new(0);
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                let work = || -> Result<()> {
+                    let directory = File::open(&self.inside)?;
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= total {
+                            return Ok(());
+                        }
+                        self.make_directory(&format!("c{threads}-{number}"))?;
+                        directory.sync_all()?;
+                    }
+                };
+                let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+                workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a thread panicked"))?)
+            })?;
+            Ok((threads, total as f64 / start.elapsed().as_secs_f64()))
+        };
+        amount.in_flight.iter().map(rate).collect()
     }
 
     /// Only the sync is timed: what it makes durable is not.
@@ -302,6 +347,6 @@ fn round_trips(rounds: usize) -> Result<Summary> {
         Ok(())
     });
     drop(near);
-    echo.join().map_err(|_| anyhow::anyhow!("the other side panicked"))??;
+    echo.join().map_err(|_| anyhow!("the other side panicked"))??;
     trips
 }

@@ -3,6 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
+use bulkhead_tests::setting::Place;
 
 use crate::options::Options;
 
@@ -19,9 +20,13 @@ pub fn describe(options: &Options) -> Result<Vec<String>> {
     let load = fs::read_to_string("/proc/loadavg")?;
     let load = load.split_whitespace().next().unwrap_or_default();
     let build = if cfg!(debug_assertions) { "development" } else { "release" };
+    let quotas = match options.place {
+        Place::Host => "without quotas",
+        Place::Vm => "with project quotas",
+    };
     let mut lines = vec![
         format!("machine: {processors} × {model}, Linux {}", kernel.release().to_string_lossy()),
-        format!("pool: {} in a file on a loop device, without quotas", options.pool_fs.name()),
+        format!("pool: {} in a file on a loop device, {quotas}", options.pool_fs.name()),
         format!("run: {}, {build} build, load average {load} at its start", options.size()),
     ];
     if load.parse::<f64>().is_ok_and(|load| load > QUIET * processors as f64) {

@@ -18,11 +18,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use bulkhead_tests::bench;
 use bulkhead_tests::bench::report::Report;
+use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 use clap::Parser;
 
-use crate::driver::Driver;
+use crate::driver::{Driver, Targets};
 use crate::floor::Floor;
 use crate::options::{Amount, Options, Part};
 use crate::run::Run;
@@ -35,7 +37,7 @@ const LIMITS: [&str; 4] = ["--max-volumes", "100000", "--max-targets", "200000"]
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    bench::run(options.pool_fs, |setting, work, templates| {
+    bench::run(Setting::ordinary(options.place, options.pool_fs), |setting, work, templates| {
         // A file that cannot be read is told at once, and the new report may take its place.
         let earlier = options.compare.as_deref().map(Report::read).transpose()?;
         setting.pool_mebibytes = POOL_MEBIBYTES;
@@ -58,10 +60,10 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     stand.pools[0].options.push_str(",overcommit=100");
     stand.helper_flags.extend(LIMITS.map(str::to_owned));
     // Before the helper starts: what begins with a dot in its pool is its own.
-    let floor = floor::measure(run, &stand.pool().directory, &stand.publish_directory(), amount.calls.min(200))?;
+    let floor = floor::measure(run, &stand.pool().directory, &stand.publish_directory(), &amount)?;
     stand.start()?;
     let socket = format!("unix://{}", stand.kubelet.csi_socket().display());
-    let driver = Driver::connect(&socket, &stand.publish_directory())?;
+    let driver = Driver::connect(&socket, Targets::Kubelet(Kubelet::make(stand.kubelet.root())?))?;
     if options.wants(Part::Calls) {
         calls::measure(run, "", &driver, &floor, &amount)?;
     }
@@ -88,7 +90,7 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
 /// The other driver publishes in its own mount namespace: nothing of that is seen here.
 fn measure_peer(run: &mut Run, uri: &str, options: &Options, floor: &Floor, amount: &Amount) -> Result<()> {
     let directory = &options.peer_directory;
-    let peer = Driver::connect(uri, directory)?;
+    let peer = Driver::connect(uri, Targets::Below(directory.clone()))?;
     let name = peer.name()?;
     fs::create_dir(directory).with_context(|| format!("make {}, which must not exist", directory.display()))?;
     let measured = calls::measure(run, &name, &peer, floor, amount);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bulkhead_tests::setting::PoolFilesystem;
+use bulkhead_tests::setting::{Place, PoolFilesystem};
 use clap::{Parser, ValueEnum};
 
 /// Measures what Bulkhead costs on this host, and prints one report.
@@ -40,6 +40,9 @@ pub struct Options {
     /// Seconds after which nothing more is begun
     #[arg(long)]
     limit: Option<u64>,
+    /// Where this runs; the virtual machine has project quotas
+    #[arg(long, default_value = "host")]
+    pub place: Place,
     /// Filesystem of the pool
     #[arg(long, default_value = "xfs")]
     pub pool_fs: PoolFilesystem,

@@ -16,7 +16,7 @@ use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::storm::Wanted;
 use bulkhead_tests::cluster::{Cluster, manifests};
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::PoolFilesystem;
+use bulkhead_tests::setting::{PoolFilesystem, Setting};
 use clap::Parser;
 use serde_json::json;
 
@@ -43,7 +43,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     // No filesystem is made: the pools are directories on this host.
-    bench::run(PoolFilesystem::Ext4, |setting, work, templates| {
+    bench::run(Setting::on_host(PoolFilesystem::Ext4), |setting, work, templates| {
         let start = Instant::now();
         let control_plane = ControlPlane::start()?;
         println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
