@@ -73,6 +73,8 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
     let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     spawn(Box::new(log::write_out))?;
     spawn(Box::new(move || closed.into_iter().for_each(drop)))?;
+    let devices = Arc::clone(service);
+    spawn(Box::new(move || devices.state.loops.remove_surplus()))?;
     let pools = service.state.pools.len();
     for pool in 0..pools {
         let own = Arc::clone(service);
@@ -85,7 +87,7 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
         let _ = freed.send(());
         spawn(Box::new(move || work(&service, &waiting, &closing, &freed)))?;
     }
-    for result in reports.iter().take(number.saturating_add(pools).saturating_add(2)) {
+    for result in reports.iter().take(number.saturating_add(pools).saturating_add(3)) {
         result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
     }
     Ok(Threads { connections, closing, free })

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, VolumeId};
@@ -36,9 +36,19 @@ pub struct Loops {
     /// The devices of attached volumes. Only the holder of a volume's lock takes a copy of its descriptor: the last close
     /// is the one in [`Self::detach`].
     held: Mutex<BTreeMap<u32, Arc<OwnedFd>>>,
-    /// Numbers that were unbound when last seen. One that is given back goes to the end and is the last to be used again,
-    /// because a container's own node for it may still exist.
-    idle: Mutex<VecDeque<u32>>,
+    idle: Mutex<Idle>,
+    /// Notified when there is a device to remove.
+    surplus: Condvar,
+}
+
+/// Numbers that were unbound when last seen.
+#[derive(Debug, Default)]
+struct Idle {
+    /// One that is given back goes to the end and is the last to be used again, because a container's own node for it may
+    /// still exist.
+    kept: VecDeque<u32>,
+    /// To be removed, and until then used when there are no others.
+    surplus: VecDeque<u32>,
 }
 
 /// How many numbers to try before giving up: other programs bind loop devices too.
@@ -50,7 +60,7 @@ const MOST_IDLE: usize = 128;
 impl Loops {
     /// Loop devices of this control device, with their nodes in this directory.
     pub fn new(control: OwnedFd, nodes: OwnedFd) -> Self {
-        Self { control, nodes, held: Mutex::default(), idle: Mutex::default() }
+        Self { control, nodes, held: Mutex::default(), idle: Mutex::default(), surplus: Condvar::new() }
     }
 
     /// Opens an existing device, to look at it.
@@ -68,9 +78,20 @@ impl Loops {
         Ok(Device { number, read_only })
     }
 
-    /// Notes that a device is unbound, and that nobody can have a node for it.
+    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's.
     pub fn note_idle(&self, number: u32) {
-        lock(&self.idle).push_back(number);
+        lock(&self.idle).kept.push_back(number);
+    }
+
+    /// Removes the devices that are given back beyond those that are kept, for as long as the process lives. The kernel
+    /// takes milliseconds for each, for which no operation waits.
+    pub fn remove_surplus(&self) {
+        loop {
+            let idle = self.surplus.wait_while(lock(&self.idle), |idle| idle.surplus.is_empty());
+            let next = idle.unwrap_or_else(PoisonError::into_inner).surplus.pop_front();
+            // Another program may have it by now; then it is that program's.
+            next.map(|number| loopdevice::remove(&self.control, number));
+        }
     }
 
     /// Attaches an image, which is open for writing, to a device that is not in use.
@@ -82,7 +103,7 @@ impl Loops {
         read_only: bool,
     ) -> SysResult<Device> {
         for _ in 0..TRIES {
-            let idle = lock(&self.idle).pop_front();
+            let idle = lock(&self.idle).take();
             // Not just any that is unbound: a container may have a node for one whose volume was detached by others.
             let number = idle.map_or_else(|| loopdevice::add(&self.control), Ok)?;
             match self.bind(number, volume, &image, block_size, read_only) {
@@ -94,7 +115,7 @@ impl Loops {
                 Err(Errno::NXIO | Errno::BUSY) => self.remove_node(number),
                 Err(errno) => {
                     self.remove_node(number);
-                    lock(&self.idle).push_back(number);
+                    lock(&self.idle).kept.push_back(number);
                     return Err(errno);
                 }
             }
@@ -161,12 +182,11 @@ impl Loops {
         drop(held);
         self.remove_node(device.number);
         let mut idle = lock(&self.idle);
-        if idle.len() < MOST_IDLE {
-            idle.push_back(device.number);
+        if idle.kept.len() < MOST_IDLE {
+            idle.kept.push_back(device.number);
         } else {
-            drop(idle);
-            // Another program may have it by now; then it is that program's.
-            let _ = loopdevice::remove(&self.control, device.number);
+            idle.surplus.push_back(device.number);
+            self.surplus.notify_one();
         }
         Ok(())
     }
@@ -217,6 +237,12 @@ impl Loops {
     fn remove_node(&self, number: u32) {
         // The only failure is that it is missing already.
         let _ = file::remove(&self.nodes, node_name(number));
+    }
+}
+
+impl Idle {
+    fn take(&mut self) -> Option<u32> {
+        self.kept.pop_front().or_else(|| self.surplus.pop_back())
     }
 }
 
