@@ -70,7 +70,7 @@ fn publish(
     content: impl FnOnce() -> Result<(OwnedFd, MountAttrFlags), Error>,
 ) -> Result<Reply, Error> {
     let path = target.path;
-    if let Some(published) = volume.targets.get(path) {
+    if let Some(published) = volume.published_at(path) {
         if target.mount()?.is_some_and(|mount| mount.is(published, volume, state)) {
             if published.flags == flags {
                 return Ok(Reply::Done);

@@ -71,7 +71,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     let opened = Target::open(state, target);
     let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
     let published = match volume.kind() {
-        Kind::Directory => match (volume.targets.get(target), opened.mount()?) {
+        Kind::Directory => match (volume.published_at(target), opened.mount()?) {
             (Some(published), Some(mount)) => mount.is(published, volume, state),
             _ => false,
         },

@@ -64,7 +64,7 @@ pub fn still_published<'a>(
     volume: &'a Volume,
     except: Option<&TargetPath>,
 ) -> Option<&'a TargetPath> {
-    for (path, published) in volume.targets.iter().filter(|(path, _)| Some(*path) != except) {
+    for (path, published) in volume.targets.iter().filter(|(path, _)| Some(&**path) != except) {
         if !is_gone(state, path, published) {
             return Some(path);
         }

@@ -29,7 +29,7 @@ fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Res
         return Err(wrong_kind(id, kind));
     }
     state.publish_directory(path)?.check_shape(path, kind)?;
-    let noted = volume.targets.get(path);
+    let noted = volume.published_at(path);
     let target = match Target::open(state, path) {
         Err(error) if error.kind == ErrorKind::NotFound => None,
         target => Some(target?),

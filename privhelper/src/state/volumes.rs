@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bulkhead_protocol::{MountFlags, TargetPath, VolumeId};
 
@@ -23,8 +23,8 @@ pub struct Volume {
     pub record: Record,
     /// The directory that is published, or the image: what is mounted or attached is compared with it.
     pub content: FileId,
-    /// Where it is published.
-    pub targets: BTreeMap<TargetPath, Published>,
+    /// Where it is published. Most volumes have one target, for which a map would take ten times the memory.
+    pub targets: Vec<(Arc<TargetPath>, Published)>,
     /// The loop device its image is attached to.
     pub device: Option<Device>,
 }
@@ -48,6 +48,11 @@ impl Volume {
         self.record.spec.kind.into()
     }
 
+    /// What is mounted at a target, if it is published there.
+    pub fn published_at(&self, target: &TargetPath) -> Option<&Published> {
+        self.targets.iter().find(|(path, _)| **path == *target).map(|(_, published)| published)
+    }
+
     /// What it takes of its filesystem.
     pub fn share(&self) -> Share {
         Share::of(&self.record.spec, self.project)
@@ -61,7 +66,7 @@ pub struct Volumes(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     volumes: BTreeMap<VolumeId, Volume>,
-    targets: BTreeMap<TargetPath, VolumeId>,
+    targets: BTreeMap<Arc<TargetPath>, VolumeId>,
 }
 
 impl Volumes {
@@ -101,7 +106,11 @@ impl Volumes {
     pub fn add_target(&self, id: &VolumeId, target: TargetPath, published: Published) {
         let mut table = lock(&self.0);
         if let Some(volume) = table.volumes.get_mut(id) {
-            volume.targets.insert(target.clone(), published);
+            let target = Arc::new(target);
+            volume.targets.retain(|(path, _)| *path != target);
+            // A vector that grows by itself begins with room for four.
+            volume.targets.reserve_exact(usize::from(volume.targets.is_empty()));
+            volume.targets.push((Arc::clone(&target), published));
             table.targets.insert(target, id.clone());
         }
     }
@@ -110,7 +119,7 @@ impl Volumes {
     pub fn remove_target(&self, id: &VolumeId, target: &TargetPath) {
         let mut table = lock(&self.0);
         if let Some(volume) = table.volumes.get_mut(id) {
-            volume.targets.remove(target);
+            volume.targets.retain(|(path, _)| **path != *target);
         }
         if table.targets.get(target) == Some(id) {
             table.targets.remove(target);
@@ -161,8 +170,6 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use bulkhead_protocol::{BlockSize, Bytes, NameHash, VolumeKind, VolumeSpec};
 
     use super::*;
@@ -183,7 +190,7 @@ mod tests {
             project: None,
             record: Record { spec, unused: true },
             content: FileId { device: (0, 0), inode: 1 },
-            targets: BTreeMap::new(),
+            targets: Vec::new(),
             device: None,
         }
     }
@@ -244,8 +251,9 @@ mod tests {
         assert_eq!(volumes.at(&target("a")), Some(id("vol-a")));
         assert_eq!(volumes.at(&target("b")), None);
         assert_eq!(volumes.number_of_targets(), 1);
-        let targets: BTreeSet<_> = volumes.get(&id("vol-a")).expect("it exists").targets.into_keys().collect();
-        assert_eq!(targets, BTreeSet::from([target("a")]));
+        let volume = volumes.get(&id("vol-a")).expect("it exists");
+        assert_eq!((volume.targets.len(), volume.published_at(&target("a"))), (1, Some(&published())));
+        assert_eq!(volume.published_at(&target("b")), None);
         volumes.remove_target(&id("vol-b"), &target("a"));
         assert_eq!(volumes.at(&target("a")), Some(id("vol-a")), "another volume's target stays");
         volumes.remove_target(&id("vol-a"), &target("a"));
