@@ -82,21 +82,21 @@ def gone(path):
 
 
 def crowd(path):
-    """With one pool, nine connections are served, and the tenth is closed."""
+    """With one pool, 33 connections are served, and one more is closed."""
     time.sleep(0.2)
-    served = [Connection(path) for _ in range(9)]
+    served = [Connection(path) for _ in range(33)]
     for connection in served:
         connection.hello()
-    tenth = Connection(path)
+    another = Connection(path)
     try:
-        tenth.send(hello())
-        answer = tenth.receive()
+        another.send(hello())
+        answer = another.receive()
     except BrokenPipeError:
         answer = None
     for connection in served:
         connection.ask(request("List", option(None), u16(1)))
         connection.close()
-    return None if answer is None else "a tenth connection is served"
+    return None if answer is None else "a further connection is served"
 
 
 def slow(path):

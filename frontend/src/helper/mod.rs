@@ -24,15 +24,16 @@ use crate::metrics::METRICS;
 
 pub use error::{CallError, Unreachable};
 
-/// The maximum number of connections, without those that hang. The helper serves five, and four more for each pool.
-const CONNECTIONS: usize = 4;
+/// The maximum number of connections, without those that hang. The helper serves seventeen, and sixteen more for each pool,
+/// and works on sixteen requests for one filesystem at a time.
+const CONNECTIONS: usize = 16;
 
 /// How many of them may be used by requests that wait for the disk: they allocate space, or are complete only once they
 /// are on it. One always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 
-/// How many of these may be used by deletions, which come in hundreds and can wait. One remains for creations.
-const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS - 1;
+/// How many of these may be used by deletions, which come in hundreds and can wait. The others remain for creations.
+const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS / 2;
 
 /// When a request takes longer, it hangs: on a filesystem that is frozen, or whose disk does not answer. It goes on, but
 /// others do not wait for it. The helper limits how many hang on one filesystem.

@@ -4,7 +4,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::sys::Result as SysResult;
+use crate::sys::{Errno, Result as SysResult};
+
+/// How long to wait for the first measurement while another thread takes it.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A figure that is measured once in a while at most, by one thread at a time.
 #[derive(Debug)]
@@ -22,14 +25,24 @@ impl<T: Copy> Cached<T> {
     }
 
     /// The figure. While another thread measures it, which takes for ever on a filesystem that hangs, the last one does.
+    ///
+    /// # Errors
+    /// What `measure` says; `BUSY` when another thread takes long over the first measurement.
     pub fn get(&self, measure: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
         let begun = Instant::now();
-        let turn = self.measuring.try_lock();
-        if let Some((when, value)) = *lock(&self.last)
-            && (turn.is_err() || begun.saturating_duration_since(when) < self.lasts)
-        {
-            return Ok(value);
-        }
+        let _turn = loop {
+            let turn = self.measuring.try_lock();
+            if let Some((when, value)) = *lock(&self.last)
+                && (turn.is_err() || begun.saturating_duration_since(when) < self.lasts)
+            {
+                return Ok(value);
+            }
+            match turn {
+                Ok(turn) => break turn,
+                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
+                Err(_) => return Err(Errno::BUSY),
+            }
+        };
         let value = measure()?;
         *lock(&self.last) = Some((begun, value));
         Ok(value)
@@ -39,7 +52,6 @@ impl<T: Copy> Cached<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::Errno;
 
     #[test]
     fn a_figure_is_measured_again_when_it_is_old() {
@@ -57,5 +69,8 @@ mod tests {
         assert_eq!(cached.get(|| Ok(1)), Ok(1));
         let inner = cached.get(|| cached.get(|| panic!("two measurements at a time")));
         assert_eq!(inner, Ok(1));
+        let first = Cached::<u8>::new(Duration::ZERO);
+        let inner = first.get(|| first.get(|| panic!("two measurements at a time")));
+        assert_eq!(inner, Err(Errno::BUSY));
     }
 }

@@ -62,7 +62,7 @@ impl Drop for Locked<'_> {
 }
 
 /// How many operations may be in progress on one filesystem: as many as a frontend usually sends at a time.
-pub const MOST_ON_A_FILESYSTEM: usize = 4;
+pub const MOST_ON_A_FILESYSTEM: usize = 16;
 /// A filesystem on which an operation takes longer is reported as hanging.
 const LONGEST: Duration = Duration::from_secs(15);
 

@@ -44,7 +44,7 @@ fn status(helper: &HelperClient, pool: &str) -> Result<PoolStatus> {
 fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Result<()> {
     two_pools(stand)?;
     let frozen = Frozen::freeze(&stand.pool().directory)?;
-    let mut clients = (0..8).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let mut clients = (0..20).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
     for (number, client) in clients.iter().enumerate() {
         client.send(&encode(&create(&format!("vol-{number}"), directory_spec(SIZE)))?)?;
     }
@@ -58,7 +58,7 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
             hanging.push(client);
         }
     }
-    ensure!(hanging.len() == 4, "{} creations hang", hanging.len());
+    ensure!(hanging.len() == 16, "{} creations hang", hanging.len());
     let begun = Instant::now();
     let helper = stand.helper()?;
     for _ in 0..20 {
@@ -90,7 +90,7 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
         ensure!(matches!(answer, Ok(Reply::Size(_))), "{answer:?}");
     }
     ensure!(status(&helper, "default")?.available > 0);
-    for number in 0..8 {
+    for number in 0..20 {
         helper.ask(&delete(&format!("vol-{number}")))?;
     }
     Ok(())
@@ -104,7 +104,7 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
         parameters: parameters(pool),
         ..csi::create(id, csi::MIB, csi::mount())
     };
-    let ids: Vec<String> = (0..8).map(|number| format!("vol-{number}")).collect();
+    let ids: Vec<String> = (0..20).map(|number| format!("vol-{number}")).collect();
     let frozen = Frozen::freeze(&stand.pool().directory)?;
     let creations: Vec<_> = slow.run(async {
         let creations = ids.iter().map(|id| {
