@@ -44,7 +44,7 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
     reply.map(|reply| (reply, None))
 }
 
-/// The pool on whose filesystem a request may have to wait. Its status never waits.
+/// The pool on whose filesystem a request may have to wait. Its status does not wait where the filesystem is known to hang.
 fn pool_of<'a>(state: &'a State, request: &Request) -> Option<&'a Served> {
     match request {
         Request::Create { pool, .. } => state.pool(pool).ok().map(|(_, pool)| pool),

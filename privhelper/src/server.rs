@@ -211,15 +211,12 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
         let begun = Instant::now();
         let outcome = check_version(&request, version).and_then(|()| dispatch(&service.state, &request));
-        let microseconds = begun.elapsed().as_micros();
+        audit::record(&request, client, &outcome, begun.elapsed().as_micros());
         let (response, descriptor): (Response, _) = match outcome {
             Ok((reply, descriptor)) => (Ok(reply), descriptor),
             Err(error) => (Err(error), None),
         };
-        let sent = send(connection, &response, descriptor);
-        // The client waits for its answer, and nobody for the log.
-        audit::record(&request, client, &response, microseconds);
-        sent?;
+        send(connection, &response, descriptor)?;
     }
     Ok(())
 }

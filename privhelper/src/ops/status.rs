@@ -10,8 +10,8 @@ use rustix::fs::{FileType, OFlags};
 
 use super::target::Target;
 use crate::state::{Deletion, Kind, Served, Share, State, Strays, Volume, failed, layout};
-use crate::sys::file;
 use crate::sys::loopdevice::MAJOR;
+use crate::sys::{Errno, file};
 
 const NOT_ENFORCED: &str = "sizes are not enforced in this pool: it is configured with quota=none";
 
@@ -103,15 +103,14 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let filesystem = &pool.filesystem;
     let hangs = filesystem.in_progress.hangs_for(Instant::now());
+    // Until the end: to look for projects may take for ever as well.
+    let _admitted = hangs.is_none().then(|| filesystem.in_progress.admit(name)).transpose()?;
     let (failure, room) = match hangs {
         Some(_) => (None, filesystem.no_room()),
-        None => {
-            let _admitted = filesystem.in_progress.admit(name)?;
-            match pool.failure() {
-                None => (None, filesystem.room(&pool.config, state.measure(pool)?)),
-                failure => (failure, filesystem.no_room()),
-            }
-        }
+        None => match pool.failure() {
+            None => (None, filesystem.room(&pool.config, state.measure(pool)?)),
+            failure => (failure, filesystem.no_room()),
+        },
     };
     let full = state.check_number_of_volumes().err();
     let available = if full.is_some() { 0 } else { whole_steps(room.available) };
@@ -156,7 +155,8 @@ fn conditions(
         add(ConditionKind::NotEnforced, NOT_ENFORCED.to_owned());
     } else if hangs.is_none() {
         match pool.filesystem.strays().map(|strays| evasion(&strays)) {
-            Ok(None) => {}
+            // Another status is looking.
+            Ok(None) | Err(Errno::BUSY) => {}
             Ok(Some(text)) => add(ConditionKind::QuotaEvasion, text),
             Err(errno) => add(ConditionKind::Other, format!("cannot look for projects that no volume has: {errno}")),
         }

@@ -54,6 +54,9 @@ struct Idle {
 /// How many numbers to try before giving up: other programs bind loop devices too.
 const TRIES: usize = 64;
 
+/// How often to try to remove a device that is busy.
+const TRIES_TO_REMOVE: usize = 20;
+
 /// How many idle devices are kept. One that is given back beyond them is removed.
 const MOST_IDLE: usize = 128;
 
@@ -78,7 +81,8 @@ impl Loops {
         Ok(Device { number, read_only })
     }
 
-    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's.
+    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's, or
+    /// one that a helper which was killed had yet to remove.
     pub fn note_idle(&self, number: u32) {
         lock(&self.idle).kept.push_back(number);
     }
@@ -89,8 +93,13 @@ impl Loops {
         loop {
             let idle = self.surplus.wait_while(lock(&self.idle), |idle| idle.surplus.is_empty());
             let next = idle.unwrap_or_else(PoisonError::into_inner).surplus.pop_front();
-            // Another program may have it by now; then it is that program's.
-            next.map(|number| loopdevice::remove(&self.control, number));
+            // A device manager may look at it for a moment; or another program has it by now, and then it is that program's.
+            for _ in 0..TRIES_TO_REMOVE {
+                match next.map(|number| loopdevice::remove(&self.control, number)) {
+                    Some(Err(Errno::BUSY)) => std::thread::sleep(Duration::from_millis(50)),
+                    _ => break,
+                }
+            }
         }
     }
 
@@ -242,7 +251,7 @@ impl Loops {
 
 impl Idle {
     fn take(&mut self) -> Option<u32> {
-        self.kept.pop_front().or_else(|| self.surplus.pop_back())
+        self.kept.pop_front().or_else(|| self.surplus.pop_front())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bulkhead_protocol::{Condition, ConditionKind, Error, ErrorKind, MountFlags, PoolName, QuotaMode};
 
@@ -102,13 +103,22 @@ impl Served {
     }
 
     /// Does so again if it failed: what is answered without a change of its own may rest on one that was not synced.
+    ///
+    /// # Errors
+    /// `BUSY` when another thread has been at it for two seconds, and may be for ever.
     pub fn sync_again(&self) -> SysResult<()> {
-        let mut unsynced = lock(&self.unsynced);
-        if *unsynced {
-            file::sync(&self.directory)?;
-            *unsynced = false;
+        for _ in 0..200 {
+            let Ok(mut unsynced) = self.unsynced.try_lock() else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            if *unsynced {
+                file::sync(&self.directory)?;
+                *unsynced = false;
+            }
+            return Ok(());
         }
-        Ok(())
+        Err(Errno::BUSY)
     }
 
     /// What its filesystem has become after an error. Neither statfs(2) nor what some filesystems remember says so, but XFS
