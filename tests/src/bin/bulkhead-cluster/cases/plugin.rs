@@ -178,10 +178,13 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("waiting", &cluster.class, "8Mi"), &gone))?;
     cluster.create_pod(&pod("user", &cluster.namespace, &["waiting"]))?;
     node::delete(&cluster.access, &gone)?;
-    let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     let (lost, waiting) = (format!("{}/there", cluster.namespace), format!("{}/waiting", cluster.namespace));
-    Printed::row(&orphans, &["lost", &gone, &lost, "8 MiB", &volume])?;
-    Printed::row(&orphans, &["waiting", &gone, &waiting, "8 MiB"])?;
+    cluster.access.wait(cluster.patience(), "the controller manager to leave the claim to the driver", || {
+        let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+        Printed::row(&orphans, &["lost", &gone, &lost, "8 MiB", &volume])?;
+        Printed::row(&orphans, &["waiting", &gone, &waiting, "8 MiB"])?;
+        Ok(())
+    })?;
     let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
     Printed::row(&nodes, &[&gone, "lost", "1"])?;
 
