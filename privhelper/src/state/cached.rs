@@ -3,11 +3,8 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::lock;
-use crate::sys::{Errno, Result as SysResult};
-
-/// How long to wait for the first measurement while another thread takes it.
-const PATIENCE: Duration = Duration::from_secs(2);
+use super::{lock, lock_in_time};
+use crate::sys::Result as SysResult;
 
 /// A figure that is measured once in a while at most, by one thread at a time.
 #[derive(Debug)]
@@ -30,19 +27,13 @@ impl<T: Copy> Cached<T> {
     /// What `measure` says; `BUSY` when another thread takes long over the first measurement.
     pub fn get(&self, measure: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
         let begun = Instant::now();
-        let _turn = loop {
-            let turn = self.measuring.try_lock();
-            if let Some((when, value)) = *lock(&self.last)
-                && (turn.is_err() || begun.saturating_duration_since(when) < self.lasts)
-            {
-                return Ok(value);
-            }
-            match turn {
-                Ok(turn) => break turn,
-                Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
-                Err(_) => return Err(Errno::BUSY),
-            }
-        };
+        let turn = self.measuring.try_lock();
+        if let Some((when, value)) = *lock(&self.last)
+            && (turn.is_err() || begun.saturating_duration_since(when) < self.lasts)
+        {
+            return Ok(value);
+        }
+        let _turn = turn.or_else(|_| lock_in_time(&self.measuring))?;
         let value = measure()?;
         *lock(&self.last) = Some((begun, value));
         Ok(value)
@@ -52,6 +43,7 @@ impl<T: Copy> Cached<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Errno;
 
     #[test]
     fn a_figure_is_measured_again_when_it_is_old() {

@@ -54,9 +54,6 @@ struct Idle {
 /// How many numbers to try before giving up: other programs bind loop devices too.
 const TRIES: usize = 64;
 
-/// How often to try to remove a device that is busy.
-const TRIES_TO_REMOVE: usize = 20;
-
 /// How many idle devices are kept. One that is given back beyond them is removed.
 const MOST_IDLE: usize = 128;
 
@@ -94,12 +91,8 @@ impl Loops {
             let idle = self.surplus.wait_while(lock(&self.idle), |idle| idle.surplus.is_empty());
             let next = idle.unwrap_or_else(PoisonError::into_inner).surplus.pop_front();
             // A device manager may look at it for a moment; or another program has it by now, and then it is that program's.
-            for _ in 0..TRIES_TO_REMOVE {
-                match next.map(|number| loopdevice::remove(&self.control, number)) {
-                    Some(Err(Errno::BUSY)) => std::thread::sleep(Duration::from_millis(50)),
-                    _ => break,
-                }
-            }
+            let is_busy = || next.is_some_and(|number| loopdevice::remove(&self.control, number) == Err(Errno::BUSY));
+            (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
         }
     }
 

@@ -18,6 +18,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
@@ -135,6 +136,20 @@ pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> 
         other => ErrorKind::Io(other.raw_os_error()),
     };
     Error::new(kind, format!("{operation} {object}: {errno}"))
+}
+
+/// Locks a mutex whose holder may never come back, from a filesystem that hangs.
+///
+/// # Errors
+/// `BUSY` when it is held for two seconds.
+fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
+    for _ in 0..200 {
+        if let Ok(guard) = mutex.try_lock() {
+            return Ok(guard);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(Errno::BUSY)
 }
 
 /// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.

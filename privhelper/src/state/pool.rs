@@ -3,13 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bulkhead_protocol::{Condition, ConditionKind, Error, ErrorKind, MountFlags, PoolName, QuotaMode};
 
 use rustix::fs::OFlags;
 
-use super::{Ballast, Deletions, Filesystem, layout, lock};
+use super::{Ballast, Deletions, Filesystem, layout, lock, lock_in_time};
 use crate::sys::{Errno, Result as SysResult, file};
 
 const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
@@ -107,18 +106,12 @@ impl Served {
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds, and may be for ever.
     pub fn sync_again(&self) -> SysResult<()> {
-        for _ in 0..200 {
-            let Ok(mut unsynced) = self.unsynced.try_lock() else {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            };
-            if *unsynced {
-                file::sync(&self.directory)?;
-                *unsynced = false;
-            }
-            return Ok(());
+        let mut unsynced = lock_in_time(&self.unsynced)?;
+        if *unsynced {
+            file::sync(&self.directory)?;
+            *unsynced = false;
         }
-        Err(Errno::BUSY)
+        Ok(())
     }
 
     /// What its filesystem has become after an error. Neither statfs(2) nor what some filesystems remember says so, but XFS
