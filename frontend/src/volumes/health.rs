@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bulkhead_protocol::{PoolName, PoolStatus, Usage, VolumeId};
+use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus, Usage, VolumeId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
@@ -22,6 +22,9 @@ const PERIOD: Duration = Duration::from_secs(30);
 
 /// The shortest pause.
 const SHORTEST: Duration = Duration::from_millis(200);
+
+/// How long one pool may keep the others waiting.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long what was measured is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -90,10 +93,12 @@ impl Volumes {
         let welcome = self.helper.welcome().await?;
         let mut pools = BTreeMap::new();
         for pool in welcome.pools.as_slice() {
-            let status = match self.pool_status(&pool.name).await {
-                Ok(status) => Some(status),
-                Err(fault) if PoolCondition::of_fault(&fault).is_some() => None,
-                Err(fault) => return Err(fault),
+            let status = match timeout(PATIENCE, self.pool_status(&pool.name)).await {
+                Ok(Ok(status)) => Some(status),
+                Ok(Err(fault)) if fault.is(ErrorKind::Busy) || PoolCondition::of_fault(&fault).is_some() => None,
+                Ok(Err(fault)) => return Err(fault),
+                // Its filesystem hangs. The helper will notice as well, and report it when it is asked again.
+                Err(_) => None,
             };
             pools.insert(pool.name.clone(), status);
         }
