@@ -5,6 +5,7 @@ mod queue;
 use std::io;
 use std::str::FromStr;
 
+use tracing::error;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::{EnvFilter, fmt};
 
@@ -71,5 +72,36 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
     }
     .map_err(|_| TelemetryError::Begun)?;
+    let last = queue.clone();
+    // Rust would write the message itself, and wait for whoever reads it; and what was said before would be lost.
+    std::panic::set_hook(Box::new(move |panic| {
+        error!("{panic}");
+        last.flush();
+    }));
     Ok(queue)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// In a process of its own, which ends like a released one.
+    #[test]
+    fn a_panic_is_logged_after_what_was_logged_before() {
+        const OWN_PROCESS: &str = "BULKHEAD_TEST_PANIC";
+        if std::env::var_os(OWN_PROCESS).is_some() {
+            begin(LogFormat::Json, "info").unwrap();
+            tracing::info!("a line");
+            let _ = std::panic::catch_unwind(|| panic!("a bug"));
+            std::process::abort();
+        }
+        let name = "telemetry::tests::a_panic_is_logged_after_what_was_logged_before";
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        let output = process.args(["--exact", name]).env(OWN_PROCESS, "yes").output().unwrap();
+        let log = String::from_utf8_lossy(&output.stderr);
+        let (line, bug) = (log.find("a line"), log.find("a bug"));
+        assert!(line.is_some() && bug > line, "{log}");
+    }
 }
