@@ -97,7 +97,19 @@ impl Tracer {
     /// # Errors
     /// When strace cannot attach.
     pub fn fail(process: i32, call: &str, error: &str, when: &str) -> Result<Self> {
-        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:error={error}:when={when}"));
+        Self::disturb(process, call, &format!("error={error}:when={when}"))
+    }
+
+    /// Lets each call of this name take so much longer in all threads of a process.
+    ///
+    /// # Errors
+    /// When strace cannot attach.
+    pub fn delay(process: i32, call: &str, by: Duration) -> Result<Self> {
+        Self::disturb(process, call, &format!("delay_enter={}", by.as_micros()))
+    }
+
+    fn disturb(process: i32, call: &str, how: &str) -> Result<Self> {
+        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{how}"));
         Self::follow_processes(&[process], Path::new("/dev/null"), &["-e", &trace, "-e", &inject])
     }
 

@@ -5,6 +5,7 @@ use bulkhead_tests::case::Case;
 mod connections;
 mod dead_disk;
 mod devices;
+mod emptying;
 mod frozen;
 mod frozen_pool;
 mod full_pool;
@@ -25,6 +26,7 @@ pub fn cases() -> Vec<Case> {
         connections::cases(),
         dead_disk::cases(),
         devices::cases(),
+        emptying::cases(),
         frozen_pool::cases(),
         full_pool::cases(),
         hanging_pool::cases(),

@@ -1,10 +1,10 @@
 //! A disk that fails while a name is written to it: nothing is answered that a power cut could undo, and nothing is
 //! forgotten.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request};
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec};
@@ -15,6 +15,7 @@ use bulkhead_tests::wait;
 cases! {
     a_deletion_that_is_not_on_the_disk_is_not_done: Bare,
     a_creation_that_is_not_on_the_disk_is_not_done: Bare,
+    a_sync_that_hangs_keeps_no_other_deletion_waiting: Bare,
     what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is: Bare,
 }
 
@@ -56,6 +57,28 @@ fn a_creation_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<(
     drop(sick);
     helper.ask(&create("v0", directory_spec(SIZE)))?;
     helper.ask(&delete("v0"))?;
+    Ok(())
+}
+
+/// The deletion of a volume that is not there rests on the sync that failed, and tries it again.
+fn a_sync_that_hangs_keeps_no_other_deletion_waiting(stand: &mut Stand) -> Result<()> {
+    start(stand)?;
+    let (helper, waiting) = (stand.helper()?, stand.helper()?);
+    helper.ask(&create("v0", directory_spec(SIZE)))?;
+    let failing = sick(stand, "fsync", "1")?;
+    denied(helper.request(&delete("v0"))?, EIO, "sync to disk")?;
+    drop(failing);
+    let process = i32::try_from(stand.running_helper()?.pid())?;
+    let hanging = Tracer::delay(process, "fsync", stand.patience(Duration::from_secs(60)))?;
+    waiting.send(&encode(&delete("v0"))?)?;
+    ensure!(!waiting.is_answered(Duration::from_millis(500))?, "the sync does not hang");
+    let begun = Instant::now();
+    denied(helper.request(&delete("v1"))?, ErrorKind::Busy, "sync")?;
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
+    drop(hanging);
+    let answer: Response = decode(&waiting.receive()?.context("the connection is closed")?)?;
+    ensure!(matches!(answer, Ok(Reply::Done)), "{answer:?}");
+    helper.ask(&delete("v1"))?;
     Ok(())
 }
 

@@ -1,0 +1,68 @@
+//! Attacks of tenants on the process that empties their deleted volumes.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    an_encrypted_tree_whose_key_is_gone_goes: Bare,
+}
+
+const SIZE: u64 = 64 << 20;
+
+/// Deeper than the emptier goes: what lies there is moved to the top first.
+const DEEP: usize = 40;
+
+/// Names in such a directory can be removed, but nothing in it can be renamed (`ENOKEY`). The key is the tenant's.
+fn an_encrypted_tree_whose_key_is_gone_goes(stand: &mut Stand) -> Result<()> {
+    let (image, directory) = (stand.work().join("encrypted.disk"), stand.work().join("encrypted"));
+    File::create(&image)?.set_len(256 << 20)?;
+    run(Command::new("mkfs.ext4").args(["-q", "-O", "encrypt"]).arg(&image))?;
+    fs::create_dir(&directory)?;
+    run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).args([&image, &directory]))?;
+    run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
+    stand.pools.push(Pool::mounted(&stand.setting, &directory, "default"));
+    stand.start()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    encrypt_and_forget(&stand.target("a"))?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&delete("vol-a"))?;
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        let left = stand.pool().entries()?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
+}
+
+/// Makes a deep tree below a directory that is encrypted with a key that nobody has afterwards (fscrypt, Linux 5.4).
+fn encrypt_and_forget(top: &Path) -> Result<()> {
+    const SCRIPT: &str = r#"
+        my $path = "$ARGV[0]/secret";
+        open(my $top, '<', $ARGV[0]) or die "open: $!";
+        my $key = pack('L L x32 L x36', 2, 0, 64) . ('k' x 64);
+        ioctl($top, 0xc0506617, $key) or die "FS_IOC_ADD_ENCRYPTION_KEY: $!";
+        my $id = substr($key, 8, 16);
+        mkdir($path) or die "mkdir: $!";
+        open(my $secret, '<', $path) or die "open: $!";
+        ioctl($secret, 0x800c6613, pack('C5 x3', 2, 1, 4, 3, 0) . $id) or die "FS_IOC_SET_ENCRYPTION_POLICY: $!";
+        close($secret);
+        for (1 .. $ARGV[1]) { $path .= '/d'; mkdir($path) or die "mkdir: $!"; }
+        my $remove = pack('L L', 2, 0) . $id . "\0" x 40;
+        ioctl($top, 0xc0406618, $remove) or die "FS_IOC_REMOVE_ENCRYPTION_KEY: $!";
+        die "the key is still in use" if unpack('L', substr($remove, 40, 4));
+    "#;
+    run(Command::new("perl").args(["-e", SCRIPT]).arg(top).arg(DEEP.to_string()))?;
+    ensure!(!top.join("secret/d").exists(), "the names can still be read");
+    Ok(())
+}
