@@ -51,7 +51,7 @@ impl Raw {
             Self::MakeDirectory => "two mkdir, setxattr, rename",
             Self::MakeImage => "mkdir, create, fallocate 1 MiB, setxattr, rename",
             Self::GrowImage => "fallocate 1 MiB, ftruncate",
-            Self::Sync => "fsync after mkdir and rename",
+            Self::Sync => "fsync after two mkdir, setxattr, rename",
             Self::SyncedRecord => "setxattr, fsync",
             Self::BindDirectory => "mkdir, open_tree, move_mount, flags",
             Self::UnmountDirectory => "umount, rmdir",
@@ -233,9 +233,7 @@ impl Place {
         let directory = File::open(&self.inside)?;
         let mut times = Vec::new();
         for number in 0..rounds {
-            let made = self.inside.join(format!(".s{number}"));
-            fs::create_dir(&made)?;
-            rename(&made, &self.inside.join(format!("s{number}")))?;
+            self.make_directory(&format!("s{number}"))?;
             let start = Instant::now();
             directory.sync_all()?;
             times.push(start.elapsed());
@@ -244,7 +242,8 @@ impl Place {
     }
 
     fn bind_and_unmount(&self, rounds: usize) -> Result<[Summary; 2]> {
-        let target = |number| self.targets.join(format!("t{number}"));
+        let target = |number| self.targets.join(format!("t{number}/mount"));
+        self.make_parents(rounds, target)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         let bound = repeat(rounds, |number| {
             fs::create_dir(target(number))?;
@@ -257,9 +256,15 @@ impl Place {
         Ok([bound, unmounted])
     }
 
+    /// A directory for each target, as the kubelet makes it: filesystems spread directories, and what is in them.
+    fn make_parents(&self, rounds: usize, target: impl Fn(usize) -> PathBuf) -> Result<()> {
+        (0..rounds).try_for_each(|number| Ok(fs::create_dir(target(number).parent().context("a target's parent")?)?))
+    }
+
     fn nodes(&self, rounds: usize) -> Result<[Summary; 2]> {
-        let target = |number| self.targets.join(format!("n{number}"));
+        let target = |number| self.targets.join(format!("n{number}/pod"));
         let node = |number| self.targets.join(format!(".n{number}"));
+        self.make_parents(rounds, target)?;
         let (null, mode) = (rustix::fs::makedev(1, 3), Mode::RUSR | Mode::WUSR);
         let bound = repeat(rounds, |number| {
             rustix::fs::mknodat(CWD, node(number), FileType::CharacterDevice, mode, null)?;
