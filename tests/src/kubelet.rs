@@ -35,6 +35,11 @@ impl Kubelet {
         &self.root
     }
 
+    /// Where it keeps what belongs to pods.
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
+
     /// Where the CSI socket is looked for.
     pub fn csi_socket(&self) -> PathBuf {
         self.root.join(format!("plugins/{DRIVER}/csi.sock"))

@@ -1,4 +1,4 @@
-//! Programs that check what is deployed: each built once from its Go module, into a cache of the user's.
+//! Programs that check what is deployed, or that it is measured beside: each built once from its Go module, into a cache of the user's.
 
 use std::fs;
 use std::path::PathBuf;
@@ -55,6 +55,16 @@ pub const PROMETHEUS: GoTool = GoTool {
     module: "github.com/prometheus/prometheus",
     package: "github.com/prometheus/prometheus/cmd/prometheus",
     tags: "remove_all_sd",
+};
+
+/// local-path-provisioner, beside which the storage agent is measured.
+pub const LOCAL_PATH: GoTool = GoTool {
+    name: "local-path-provisioner",
+    variable: "BULKHEAD_LOCAL_PATH",
+    pinned_in: "tests/local-path",
+    module: "github.com/rancher/local-path-provisioner",
+    package: "github.com/rancher/local-path-provisioner",
+    tags: "",
 };
 
 impl GoTool {

@@ -82,9 +82,7 @@ impl PublishDirectory {
         if status.uid != 0 || status.file_type != FileType::RegularFile {
             return Err(refused("is not a file that belongs to root"));
         }
-        // A buffer of the full length would be mapped and unmapped for each volume that is published.
-        let length = usize::try_from(status.size).map_or(vol_data::MAX_LENGTH, |size| size.min(vol_data::MAX_LENGTH));
-        let content = file::read_up_to(&file, length).map_err(fail)?;
+        let content = file::read_up_to(&file, vol_data::MAX_LENGTH).map_err(fail)?;
         let found = vol_data::parse(&content).ok_or_else(|| refused("is not a JSON object of strings"))?;
         if found.driver != driver.as_str() {
             return Err(refused("names another driver"));

@@ -181,21 +181,16 @@ pub fn rewind(file: impl AsFd) -> Result<()> {
     rustix::fs::seek(file, SeekFrom::Start(0)).map(drop)
 }
 
-/// Reads at most `limit` bytes of an open file; `EFBIG` if there are more.
+/// Reads an open file from where it is to its end; `EFBIG` if that is more than `limit` bytes.
 pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
-    let mut content = vec![0; limit.saturating_add(1)];
-    let mut length = 0;
-    while let Some(rest) = content.get_mut(length..).filter(|rest| !rest.is_empty()) {
-        match rustix::io::read(&file, rest)? {
-            0 => break,
-            read => length = length.saturating_add(read),
+    let (mut content, mut part) = (Vec::new(), [0; 4 << 10]);
+    while content.len() <= limit {
+        match rustix::io::read(&file, &mut part)? {
+            0 => return Ok(content),
+            length => content.extend(part.iter().take(length)),
         }
     }
-    if length > limit {
-        return Err(Errno::FBIG);
-    }
-    content.truncate(length);
-    Ok(content)
+    Err(Errno::FBIG)
 }
 
 /// The project id and the flags of an open file (`FS_IOC_FSGETXATTR`, ioctl_xfs_fsgetxattr(2)).

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::exit_code;
+use crate::go_tool::LOCAL_PATH;
 use crate::kubernetes;
 use crate::packages;
 use crate::process::command;
@@ -53,6 +54,7 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     let mut measure = command("env");
     if arguments.kubernetes {
         measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
+        measure.env(LOCAL_PATH.variable, LOCAL_PATH.provide(workspace)?);
     }
     measure.arg(programs.path(bench[0]));
     if !arguments.kubernetes {

@@ -20,7 +20,7 @@ struct Budget {
     goal: usize,
 }
 
-const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_403, goal: 3_000 };
+const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_398, goal: 3_000 };
 const AT_START: Budget = Budget { name: "run only at start", limit: 1_763, goal: 1_100 };
 
 /// Counts both, and fails when one is above its limit.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_figure_above_its_limit_fails_and_its_neighbour_does_not() {
-        assert_eq!(RESIDENT.judge(RESIDENT.limit).expect("at the limit"), "4403 lines stay resident (goal 3000)");
+        assert_eq!(RESIDENT.judge(RESIDENT.limit).expect("at the limit"), "4398 lines stay resident (goal 3000)");
         assert!(RESIDENT.judge(RESIDENT.limit + 1).is_err());
         assert!(AT_START.judge(AT_START.limit + 1).unwrap_err().to_string().contains("run only at start"));
     }

@@ -96,7 +96,7 @@ impl Beside {
     fn calls(&self, run: &mut Run, stand: &Stand, driver: &Driver, calls: usize) -> Result<()> {
         let add = |run: &mut Run, subject: &str, summary| self.add(run, subject, Unit::Microseconds, summary);
         // What the kernel itself needs more beside many mounts.
-        let [bound, unmounted] = floor::measure_mounts(&stand.pool().directory, &stand.publish_directory(), calls)?;
+        let [bound, unmounted] = floor::measure_mounts(&stand.pool().directory, &stand.kubelet.pods(), calls)?;
         add(run, "bind, system calls only", bound);
         add(run, "unmount, system calls only", unmounted);
         let probes = driver.volumes("probe", Kind::Directory, calls, true);

@@ -20,6 +20,7 @@ use bulkhead_tests::bench;
 use bulkhead_tests::bench::report::Report;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::Pool;
 use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 use clap::Parser;
@@ -43,6 +44,8 @@ fn main() -> ExitCode {
         setting.pool_mebibytes = POOL_MEBIBYTES;
         let mut run = Run::new(options.amount().limit);
         run.report.machine = machine::describe(&options)?;
+        // On a filesystem of its own: the host's may need long for a directory, or tell its disk at once of one removed.
+        Pool::make_unmarked(setting, templates, &work.join("kubelet"), "kubelet")?;
         let mut stand = Stand::new(setting, work, templates)?;
         let measured = measure(&mut run, &mut stand, &options);
         stand.abandon();
@@ -60,7 +63,7 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     stand.pools[0].options.push_str(",overcommit=100");
     stand.helper_flags.extend(LIMITS.map(str::to_owned));
     // Before the helper starts: what begins with a dot in its pool is its own.
-    let floor = floor::measure(run, &stand.pool().directory, &stand.publish_directory(), &amount)?;
+    let floor = floor::measure(run, &stand.pool().directory, &stand.kubelet.pods(), &amount)?;
     stand.start()?;
     let socket = format!("unix://{}", stand.kubelet.csi_socket().display());
     let driver = Driver::connect(&socket, Targets::Kubelet(Kubelet::make(stand.kubelet.root())?))?;
@@ -84,7 +87,8 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     let pool = stand.pool().directory.clone();
     // Only the clean-up is left to do.
     stand.abandon();
-    mounts::unmount_all(&pool)
+    mounts::unmount_all(&pool)?;
+    mounts::unmount_all(stand.kubelet.root())
 }
 
 /// The other driver publishes in its own mount namespace: nothing of that is seen here.

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use crate::{LIMIT, scrape};
 
-fn print_times(what: &str, times: &[Duration]) {
+/// Prints the times of claims, which are sorted.
+pub fn print_times(what: &str, times: &[Duration]) {
     let at = |percent| percentile(times, percent).as_secs_f64() * 1000.0;
     println!("{what}: claim to bound: p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms", at(50), at(99), at(100));
 }

@@ -1,9 +1,10 @@
 //! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory beside the claims
-//! of other nodes, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and the figures depend on
-//! the machine.
+//! of other nodes, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and
+//! the figures depend on the machine.
 
 mod agents;
 mod claims;
+mod local_path;
 mod memory;
 mod scrape;
 
@@ -29,6 +30,9 @@ struct Options {
     /// Claims one after another
     #[arg(long, default_value_t = 100)]
     alone: usize,
+    /// Claims of local-path-provisioner one after another
+    #[arg(long, default_value_t = 20)]
+    local_path: usize,
     /// Claims at once
     #[arg(long, default_value_t = 1000)]
     storm: usize,
@@ -72,6 +76,7 @@ fn measure(cluster: &mut Cluster, options: &Options) -> Result<()> {
     claims::by_hand(cluster, options.alone)?;
     claims::alone(cluster, Wanted::EachNode, options.alone)?;
     claims::alone(cluster, any_node, options.alone)?;
+    local_path::alone(cluster, options.local_path)?;
     claims::at_once(cluster, Wanted::EachNode, options.storm, "one agent")?;
     memory::print(cluster, "after the storm")?;
     memory::beside_foreign_claims(cluster, options.foreign)?;

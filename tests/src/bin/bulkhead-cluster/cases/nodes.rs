@@ -60,14 +60,21 @@ fn claims_wait_for_an_agent_that_is_away(cluster: &mut Cluster) -> Result<()> {
     cluster.bound("there").map(drop)
 }
 
-/// The commands of docs/kubernetes.md, line by line.
-fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()> {
+/// Adds a node whose agent stops for good, and returns the node and the volume there of the claim `there`. A pod waits for
+/// the claim `waiting`, which is for that node too.
+pub fn lose_node(cluster: &mut Cluster) -> Result<(String, String)> {
     let gone = cluster.add_agent()?.node.clone();
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
     let volume = cluster.bound("there")?.metadata.name.context("a name")?;
     cluster.agents[1].stand.kill_frontend()?;
     cluster.create_claim(&on(claim("waiting", &cluster.class, "8Mi"), &gone))?;
     cluster.create_pod(&pod("user", &cluster.namespace, &["waiting"]))?;
+    Ok((gone, volume))
+}
+
+/// The commands of docs/kubernetes.md, line by line.
+fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()> {
+    let (gone, volume) = lose_node(cluster)?;
     let kubeconfig = cluster.access.kubeconfig();
     let kubectl = |line: &str| {
         let words: Vec<&str> = line.split(' ').chain(["--namespace", &cluster.namespace]).collect();

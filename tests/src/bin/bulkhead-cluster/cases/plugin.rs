@@ -19,6 +19,8 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
 
+use super::nodes::lose_node;
+
 cases! {
     on Cluster;
     nodes_pools_and_volumes_are_listed,
@@ -171,12 +173,7 @@ fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
 }
 
 fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
-    let gone = cluster.add_agent()?.node.clone();
-    cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
-    let volume = cluster.bound("there")?.metadata.name.context("a name")?;
-    cluster.agents[1].stand.kill_frontend()?;
-    cluster.create_claim(&on(claim("waiting", &cluster.class, "8Mi"), &gone))?;
-    cluster.create_pod(&pod("user", &cluster.namespace, &["waiting"]))?;
+    let (gone, volume) = lose_node(cluster)?;
     node::delete(&cluster.access, &gone)?;
     let (lost, waiting) = (format!("{}/there", cluster.namespace), format!("{}/waiting", cluster.namespace));
     cluster.access.wait(cluster.patience(), "the controller manager to leave the claim to the driver", || {

@@ -1,0 +1,122 @@
+//! The same claims with local-path-provisioner, which has a pod on the claim's node make each directory.
+//!
+//! There is no kubelet here, so each of these pods is reported to have succeeded as soon as it is seen: what a kubelet
+//! needs to start a container comes on top.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::component::Component;
+use bulkhead_tests::cluster::storm::{Wanted, bind_all};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use tokio_stream::StreamExt;
+
+use crate::LIMIT;
+use crate::claims::print_times;
+
+/// Names its program.
+const PROGRAM: &str = "BULKHEAD_LOCAL_PATH";
+const NAME: &str = "local-path-provisioner";
+const PROVISIONER: &str = "rancher.io/local-path";
+
+/// The pod that it starts on a node, to which it adds what is to be done.
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata:
+  name: helper
+spec:
+  containers:
+  - name: helper
+    image: none
+";
+
+/// Prints the times of claims one after the other, each deleted with its volume before the next.
+pub fn alone(cluster: &mut Cluster, number: usize) -> Result<()> {
+    if number == 0 {
+        return Ok(());
+    }
+    let program = std::env::var_os(PROGRAM).map(PathBuf::from);
+    let program = program.with_context(|| format!("${PROGRAM} does not name the program of {NAME}"))?;
+    let class = cluster.add_class(|class| {
+        class["provisioner"] = json!(PROVISIONER);
+        class["allowVolumeExpansion"] = json!(false);
+    })?;
+    let ours = std::mem::replace(&mut cluster.class, class);
+    let _provisioner = Component::start(cluster.access.component(NAME), program, flags(cluster)?)?;
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
+    let kubelet = cluster.access.run(async { tokio::spawn(let_succeed(pods)) });
+    let mut times = Vec::new();
+    // The first one waits for the provisioner to start.
+    for index in 0..=number {
+        let bound = cluster.access.run(bind_all(cluster, Wanted::EachNode, 1, LIMIT))?;
+        times.extend(bound.into_iter().filter(|_| index > 0));
+        let deleted = cluster.access.run(async { timeout(LIMIT, delete(cluster)).await });
+        deleted.with_context(|| format!("{NAME} does not delete its volumes"))??;
+    }
+    kubelet.abort();
+    cluster.class = ours;
+    times.sort();
+    print_times(&format!("{number} claims alone, each for a node, by {NAME}"), &times);
+    Ok(())
+}
+
+fn flags(cluster: &Cluster) -> Result<Vec<String>> {
+    let directory = cluster.access.directory();
+    let (config, pod) = (directory.join("local-path.json"), directory.join("local-path-pod.yaml"));
+    let everywhere = json!({ "node": "DEFAULT_PATH_FOR_NON_LISTED_NODES", "paths": ["/opt/local-path-provisioner"] });
+    fs::write(&config, json!({ "nodePathMap": [everywhere] }).to_string())?;
+    fs::write(&pod, POD)?;
+    let flags = [
+        ("--kubeconfig", cluster.access.kubeconfig().display().to_string()),
+        ("--namespace", cluster.namespace.clone()),
+        ("--service-account-name", "default".to_owned()),
+        ("--config", config.display().to_string()),
+        ("--helper-pod-file", pod.display().to_string()),
+    ];
+    let flags = flags.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+    Ok(std::iter::once("start".to_owned()).chain(flags).collect())
+}
+
+/// Reports every pod to have succeeded, as a kubelet does when its container has ended.
+async fn let_succeed(pods: Api<Pod>) {
+    let mut seen = Box::pin(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
+    while let Some(pod) = seen.next().await {
+        let Ok(pod) = pod else { continue };
+        if pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending") {
+            let succeeded = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
+            // It may have been deleted meanwhile.
+            let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await;
+        }
+    }
+}
+
+/// Deletes all claims, and waits until their volumes are gone.
+async fn delete(cluster: &Cluster) -> Result<()> {
+    let (claims, volumes) = (cluster.claims(), Api::<PersistentVolume>::all(cluster.access.client()));
+    for claim in claims.list(&Default::default()).await? {
+        claims.delete(&claim.name_any(), &DeleteParams::default()).await?;
+        wait_until_gone::<PersistentVolumeClaim>(&claims, &claim.name_any()).await?;
+        let volume = claim.spec.and_then(|spec| spec.volume_name).context("the claim has no volume")?;
+        wait_until_gone(&volumes, &volume).await?;
+    }
+    Ok(())
+}
+
+async fn wait_until_gone<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    while api.get_opt(name).await?.is_some() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
