@@ -79,6 +79,8 @@ const RULES: &[Rule] = &[
     rule("tests/control-plane/1.", ALL, &[OlderKubernetes]),
     rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
+    // Benches only.
+    rule("tests/local-path/", ALL, &[]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),
     rule("tests/storage-e2e/", ALL, &[StorageE2e]),
