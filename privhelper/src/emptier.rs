@@ -103,9 +103,10 @@ const MOST_TOPS: usize = 32;
 const DEEPEST: u32 = 32;
 /// How long one job may take before the next has its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it works at a time, and how long it rests then, so that others have the journal to themselves. A low priority
-/// would not do that: whoever waits for a lock of the filesystem would wait for the processor with it.
-const PACE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(18));
+/// How long it works at a time, and how long it rests then, so that others have the journal to themselves. A sync that comes
+/// next writes all that was removed at a time, so that is little. A low priority would not do: whoever waits for a lock of
+/// the filesystem would wait for the processor with it.
+const PACE: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(2250));
 /// Ends the way through a directory: it takes long, and others wait.
 const LONG: Errno = Errno::TIME;
 /// Ends the way through a directory: it continues in the last of [`Emptying::tops`].

@@ -206,7 +206,9 @@ impl ControlPlane {
 pub fn assets() -> Result<PathBuf> {
     let directory = env::var_os(ASSETS).map(PathBuf::from);
     let directory = directory.with_context(|| {
-        format!("${ASSETS} is not set: set it to the directory that `cargo xtask control-plane` prints")
+        format!(
+            "${ASSETS} is not set: it names the directory with the programs of a control plane; cargo xtask sets it"
+        )
     })?;
     ensure!(directory.is_dir(), "${ASSETS} names {}, which is not a directory", directory.display());
     Ok(directory)
