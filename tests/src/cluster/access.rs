@@ -10,6 +10,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 use tonic::codegen::http::Request;
 
 use super::component::Traces;
@@ -60,6 +61,11 @@ impl Access {
     /// Waits for asynchronous calls.
     pub fn run<F: Future>(&self, calls: F) -> F::Output {
         self.runtime.block_on(calls)
+    }
+
+    /// Makes asynchronous calls while this thread does something else.
+    pub fn spawn(&self, calls: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        self.runtime.spawn(calls)
     }
 
     /// One of the control plane's processes: `etcd`, `kube-apiserver`, …

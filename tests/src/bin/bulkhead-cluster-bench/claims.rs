@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::storm::{Wanted, bind_all, bind_by_hand};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-use crate::{LIMIT, scrape};
+use crate::{LIMIT, scrape, stages};
 
 /// Prints the times of claims, which are sorted.
 pub fn print_times(what: &str, times: &[Duration]) {
@@ -44,7 +44,7 @@ pub fn by_hand(cluster: &mut Cluster, number: usize) -> Result<()> {
 
 /// Prints the times of claims one after the other, each deleted before the next, and the agents' requests.
 pub fn alone(cluster: &Cluster, wanted: Wanted<'_>, number: usize) -> Result<()> {
-    let before = requests(&cluster.access, None)?;
+    let (before, seen) = (requests(&cluster.access, None)?, stages::passed(cluster)?);
     let mut times = Vec::new();
     for _ in 0..number {
         times.extend(cluster.access.run(bind_all(cluster, wanted, 1, LIMIT))?);
@@ -52,7 +52,9 @@ pub fn alone(cluster: &Cluster, wanted: Wanted<'_>, number: usize) -> Result<()>
     }
     times.sort();
     if !times.is_empty() {
-        print_times(&format!("{number} claims alone, {}", name(wanted)), &times);
+        let what = format!("{number} claims alone, {}", name(wanted));
+        print_times(&what, &times);
+        stages::print(&what, &seen, &stages::passed(cluster)?);
         print_requests("requests", number, &since(&before, &requests(&cluster.access, None)?));
     }
     Ok(())
@@ -63,12 +65,13 @@ pub fn at_once(cluster: &Cluster, wanted: Wanted<'_>, number: usize, who: &str) 
     if number == 0 {
         return Ok(());
     }
-    let before = requests(&cluster.access, None)?;
+    let (before, seen) = (requests(&cluster.access, None)?, stages::passed(cluster)?);
     let start = Instant::now();
     let times = cluster.access.run(bind_all(cluster, wanted, number, LIMIT))?;
     let what = format!("{number} claims at once, {who}");
     println!("{what}: all bound in {:.1} s", start.elapsed().as_secs_f64());
     print_times(&what, &times);
+    stages::print(&what, &seen, &stages::passed(cluster)?);
     std::thread::sleep(Duration::from_secs(3));
     let bound = requests(&cluster.access, None)?;
     print_requests("requests to provision", number, &since(&before, &bound));

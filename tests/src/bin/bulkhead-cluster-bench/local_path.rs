@@ -53,7 +53,7 @@ pub fn alone(cluster: &mut Cluster, number: usize) -> Result<()> {
     let ours = std::mem::replace(&mut cluster.class, class);
     let _provisioner = Component::start(cluster.access.component(NAME), program, flags(cluster)?)?;
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
-    let kubelet = cluster.access.run(async { tokio::spawn(let_succeed(pods)) });
+    let kubelet = cluster.access.spawn(let_succeed(pods));
     let mut times = Vec::new();
     // The first one waits for the provisioner to start.
     for index in 0..=number {

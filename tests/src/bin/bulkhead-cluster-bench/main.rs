@@ -7,6 +7,7 @@ mod claims;
 mod local_path;
 mod memory;
 mod scrape;
+mod stages;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
