@@ -1,4 +1,5 @@
-//! Programs that check what is deployed, or that it is measured beside: each built once from its Go module, into a cache of the user's.
+//! Programs that check what is deployed, or beside which it is measured: each built once from its Go module, into a cache
+//! of the user's.
 
 use std::fs;
 use std::path::PathBuf;
