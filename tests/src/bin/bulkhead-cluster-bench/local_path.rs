@@ -5,18 +5,16 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::component::Component;
 use bulkhead_tests::cluster::storm::{Wanted, bind_all};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt;
 
 use crate::LIMIT;
@@ -26,6 +24,9 @@ use crate::claims::print_times;
 const PROGRAM: &str = "BULKHEAD_LOCAL_PATH";
 const NAME: &str = "local-path-provisioner";
 const PROVISIONER: &str = "rancher.io/local-path";
+
+/// The first claim that is made at a time.
+const CLAIM: &str = "data-0";
 
 /// The pod that it starts on a node, to which it adds what is to be done.
 const POD: &str = "
@@ -59,8 +60,9 @@ pub fn alone(cluster: &mut Cluster, number: usize) -> Result<()> {
     for index in 0..=number {
         let bound = cluster.access.run(bind_all(cluster, Wanted::EachNode, 1, LIMIT))?;
         times.extend(bound.into_iter().filter(|_| index > 0));
-        let deleted = cluster.access.run(async { timeout(LIMIT, delete(cluster)).await });
-        deleted.with_context(|| format!("{NAME} does not delete its volumes"))??;
+        let volume = cluster.bound(CLAIM)?.metadata.name.context("a name")?;
+        cluster.delete_claim(CLAIM)?;
+        cluster.volume_gone(&volume)?;
     }
     kubelet.abort();
     cluster.class = ours;
@@ -97,26 +99,4 @@ async fn let_succeed(pods: Api<Pod>) {
             let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await;
         }
     }
-}
-
-/// Deletes all claims, and waits until their volumes are gone.
-async fn delete(cluster: &Cluster) -> Result<()> {
-    let (claims, volumes) = (cluster.claims(), Api::<PersistentVolume>::all(cluster.access.client()));
-    for claim in claims.list(&Default::default()).await? {
-        claims.delete(&claim.name_any(), &DeleteParams::default()).await?;
-        wait_until_gone::<PersistentVolumeClaim>(&claims, &claim.name_any()).await?;
-        let volume = claim.spec.and_then(|spec| spec.volume_name).context("the claim has no volume")?;
-        wait_until_gone(&volumes, &volume).await?;
-    }
-    Ok(())
-}
-
-async fn wait_until_gone<K>(api: &Api<K>, name: &str) -> Result<()>
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    while api.get_opt(name).await?.is_some() {
-        sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::memory;
 const SCRAPES: usize = 20;
 
 /// An agent writes its metrics once in this time.
-const PAUSE: Duration = Duration::from_millis(1100);
+pub const PAUSE: Duration = Duration::from_millis(1100);
 
 /// Prints the time and the size of a scrape of the first agent.
 pub fn print(cluster: &Cluster, when: &str) -> Result<()> {

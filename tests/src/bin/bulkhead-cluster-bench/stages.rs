@@ -1,18 +1,15 @@
 //! The agents' own part of the time from a claim to its volume, by their metrics.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::monitoring;
+
+use crate::scrape::PAUSE;
 
 const METRIC: &str = "bulkhead_provisioning_duration_seconds";
 
 /// The stages of a claim, from the moment at which its agent sees it.
 const STAGES: [&str; 2] = ["made", "acknowledged"];
-
-/// An agent writes its metrics once in this time.
-const PAUSE: Duration = Duration::from_millis(1100);
 
 /// For each stage, how many claims have passed it, and after how many seconds in total.
 #[derive(Clone, Copy)]

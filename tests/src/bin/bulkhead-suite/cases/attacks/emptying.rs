@@ -9,7 +9,6 @@ use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{bind, create, delete, directory_spec, unbind};
 use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
@@ -29,8 +28,7 @@ fn an_encrypted_tree_whose_key_is_gone_goes(stand: &mut Stand) -> Result<()> {
     run(Command::new("mkfs.ext4").args(["-q", "-O", "encrypt"]).arg(&image))?;
     fs::create_dir(&directory)?;
     run(Command::new("mount").args(["-t", "ext4", "-o", "loop"]).args([&image, &directory]))?;
-    run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-    stand.pools.push(Pool::mounted(&stand.setting, &directory, "default"));
+    stand.pools.push(Pool::plain(&directory, "default")?);
     stand.start()?;
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
