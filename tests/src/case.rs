@@ -39,7 +39,7 @@ pub enum Need {
     Kernel,
     /// Each filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
     Filesystem,
-    /// Programs that the machine does not have: it runs on the host only.
+    /// Programs, or modules of the kernel, that the machine does not have: it runs on the host only.
     Host,
     /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
     /// in any case.
@@ -65,7 +65,7 @@ pub enum Elsewhere {
     NeedsReboot,
     /// It needs a recent API server.
     NeedsRecent,
-    /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program.
+    /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program or a module.
     RunsOnHost,
 }
 

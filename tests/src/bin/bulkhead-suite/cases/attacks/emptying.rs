@@ -13,7 +13,7 @@ use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
 cases! {
-    an_encrypted_tree_whose_key_is_gone_goes: Bare,
+    an_encrypted_tree_whose_key_is_gone_goes: Bare + Host,
 }
 
 const SIZE: u64 = 64 << 20;
