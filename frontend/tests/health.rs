@@ -24,10 +24,10 @@ use bulkhead_protocol::{
     Request, UpTo, Usage, VolumeKind, VolumeSpec,
 };
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, done, failure};
+use fake::{Act, FakeHelper, Greeting, done, failure, no_volumes, welcome};
 use mock_api::MockApi;
 
 const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
@@ -196,4 +196,21 @@ async fn a_volume_that_cannot_be_measured_any_more_is_abnormal_and_no_error() {
     assert_eq!(stats(&plugin).await.unwrap_err(), Code::NotFound);
     said.lock().unwrap().usage = Some(ErrorKind::Busy);
     assert_eq!(stats(&plugin).await.unwrap_err(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn a_pool_that_does_not_answer_hides_nothing_of_the_others() {
+    let helper = FakeHelper::start(|request| match request {
+        Request::PoolStatus { pool } if pool.as_str() == "hanging" => Act::Hang,
+        Request::PoolStatus { pool } if pool.as_str() == "busy" => failure(ErrorKind::Busy),
+        Request::PoolStatus { .. } => failure(ErrorKind::PoolBroken),
+        _ => no_volumes(),
+    });
+    helper.greet_with(Greeting::Welcome(Box::new(welcome(&["hanging", "busy", "broken"]))));
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let (watched, mut health) = (volumes.clone(), volumes.health());
+    tokio::spawn(async move { watched.watch_health().await });
+    let broken = "broken".parse().unwrap();
+    let noticed = health.wait_for(|health| health.pools.contains_key(&broken));
+    assert!(timeout(Duration::from_secs(15), noticed).await.is_ok(), "the look waits for the pool that hangs");
 }
