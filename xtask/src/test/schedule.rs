@@ -19,23 +19,12 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order, so that both end at about the same time: the node takes nearly as long as
-/// all the rest. What fails most often and soonest comes first. The steps on this host share a lane: their leak checks look at all
-/// of its loop devices. The control plane of the agents comes last, when that of the node has little left to do. A step
-/// that uses another's machine follows it directly.
+/// The steps of each lane, in their order, so that both end at about the same time. What fails most often and soonest
+/// comes first. The steps on this host share a lane: their leak checks look at all of its loop devices. The control plane
+/// of the agents comes after that of the node. A step that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
-    &[
-        Step::Unit,
-        Step::Host,
-        Step::Xfs,
-        Step::Sanity,
-        Step::Reboot,
-        Step::Ext4,
-        Step::PowerCut,
-        Step::Kubernetes,
-        Step::OlderKubernetes,
-    ],
-    &[Step::Node, Step::Systemd, Step::StorageE2e, Step::Release],
+    &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Kubernetes, Step::OlderKubernetes],
+    &[Step::Node, Step::Systemd, Step::Ext4, Step::PowerCut, Step::StorageE2e, Step::Release],
 ];
 
 /// The steps of a run and what they need.

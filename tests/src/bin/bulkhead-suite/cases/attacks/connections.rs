@@ -14,6 +14,7 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
+use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size, set_socket_send_buffer_size};
 
 cases! {
     descriptors_that_take_long_to_close_keep_no_connection: Kernel,
@@ -32,10 +33,13 @@ fn lingering() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut sender = TcpStream::connect(listener.local_addr()?)?;
     let (deaf, _) = listener.accept()?;
+    // By itself the kernel makes room for megabytes.
+    set_socket_recv_buffer_size(&deaf, 1 << 12)?;
+    set_socket_send_buffer_size(&sender, 1 << 12)?;
     sender.set_nonblocking(true)?;
     while sender.write(&[0; 1 << 16]).is_ok() {}
     sender.set_nonblocking(false)?;
-    rustix::net::sockopt::set_socket_linger(&sender, Some(Duration::from_secs(30)))?;
+    set_socket_linger(&sender, Some(Duration::from_secs(30)))?;
     Ok((sender, deaf))
 }
 

@@ -346,6 +346,12 @@ fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
         helper.ask(&detach(id))?;
         helper.ask(&delete(id))?;
     }
+    // A device manager looks at each for a moment, and what is open cannot be removed.
+    let bound: Vec<_> = loops::all()?.iter().filter_map(loops::Loop::number).collect();
+    let idle = numbers()?.into_iter().filter(|number| !bound.contains(number));
+    let looked_at: Vec<_> = idle.map(|number| File::open(format!("/dev/loop{number}"))).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    drop(looked_at);
     // The kernel takes its time to remove them, for which no operation waits.
     wait::until(stand.patience(Duration::from_secs(30)), || {
         let left = numbers()?.len().saturating_sub(loops::all()?.len());
