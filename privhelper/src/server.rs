@@ -212,10 +212,8 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         let begun = Instant::now();
         let outcome = check_version(&request, version).and_then(|()| dispatch(&service.state, &request));
         audit::record(&request, client, &outcome, begun.elapsed().as_micros());
-        let (response, descriptor): (Response, _) = match outcome {
-            Ok((reply, descriptor)) => (Ok(reply), descriptor),
-            Err(error) => (Err(error), None),
-        };
+        let (response, descriptor): (Response, _) =
+            outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply), passed));
         send(connection, &response, descriptor)?;
     }
     Ok(())

@@ -92,7 +92,7 @@ impl Text {
     pub fn new(text: impl Into<String>) -> Self {
         let mut text = text.into();
         text.truncate(text.floor_char_boundary(Self::MAX_LENGTH));
-        Self(text)
+        Self(text.into())
     }
 }
 

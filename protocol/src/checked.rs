@@ -14,13 +14,13 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// Makes a type of the texts for which `$matches` holds.
+/// Makes a type of the texts for which `$matches` holds. A clone shares the text.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $type:ident, $matches:expr, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String")]
-        pub struct $type(String);
+        pub struct $type(std::sync::Arc<str>);
 
         impl $type {
             /// The text.
@@ -33,7 +33,7 @@ macro_rules! checked_text {
             type Error = $crate::Invalid;
 
             fn try_from(text: String) -> Result<Self, $crate::Invalid> {
-                if $matches(&text) { Ok(Self(text)) } else { Err($crate::Invalid($what)) }
+                if $matches(&text) { Ok(Self(text.into())) } else { Err($crate::Invalid($what)) }
             }
         }
 

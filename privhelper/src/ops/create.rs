@@ -25,14 +25,14 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     }
     state.check_number_of_volumes()?;
     let reservation = pool.filesystem.reserve(&pool.config, &spec, state.measure(pool)?)?;
-    let project = reservation.project();
+    let project = reservation.share.project;
     let record = Record { spec, unused: true };
     make_outer(pool, id)?;
     // What is built keeps its project and its room until it is emptied.
     reservation.keep();
     let content = build(pool, id, &record, project).inspect_err(|_| discard(pool, id, Share::of(&spec, project)))?;
-    let targets = Default::default();
-    state.volumes.insert(id.clone(), Volume { pool: index, project, record, content, targets, device: None });
+    let volume = Volume { pool: index, project, record, content, targets: [].into(), device: None };
+    state.volumes.insert(id.clone(), volume);
     // Otherwise it exists as far as anybody can see, but only a repeated request may say so.
     pool.sync().map_err(|errno| failed("sync to disk volume", id, errno))?;
     Ok(Reply::Size(spec.size))

@@ -12,6 +12,8 @@ mod status;
 mod target;
 mod unpublish;
 
+use std::sync::Arc;
+
 use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
 
 pub use create::create;
@@ -25,7 +27,7 @@ pub use unpublish::{remove_device, unmount};
 use crate::state::{Kind, Record, Served, State, Volume, failed};
 
 /// A volume that must exist and be of this kind.
-fn existing(state: &State, id: &VolumeId, kind: Kind) -> Result<Volume, Error> {
+fn existing(state: &State, id: &VolumeId, kind: Kind) -> Result<Arc<Volume>, Error> {
     let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
     if volume.kind() == kind { Ok(volume) } else { Err(wrong_kind(id, kind)) }
 }

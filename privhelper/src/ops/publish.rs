@@ -94,10 +94,12 @@ fn publish(
         check_unpinned(state, id, Some(path))?;
     }
     state.check_number_of_targets(volume)?;
+    // With the table's own name of the directory, whose text is then there once.
+    let noted = TargetPath { directory: state.publish_directory(path)?.name.clone(), path: path.path.clone() };
     let (content, mount_flags) = content()?;
     target.make(volume.kind())?;
     let published = target.bind(&content, mount_flags, flags)?;
-    state.volumes.add_target(id, path.clone(), published);
+    state.volumes.add_target(id, noted, published);
     Ok(Reply::Done)
 }
 

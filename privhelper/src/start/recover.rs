@@ -218,7 +218,7 @@ impl Recovery {
             }
             VolumeKind::Image { .. } => finish_growth(pool, id, &mut record).map_err(say)?,
         };
-        let volume = Volume { pool: index, project, record, content, targets: Vec::new(), device: None };
+        let volume = Volume { pool: index, project, record, content, targets: [].into(), device: None };
         let share = volume.share();
         if !self.state.volumes.insert(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());

@@ -50,7 +50,8 @@ pub struct Strays {
 #[derive(Debug)]
 pub struct Reservation {
     filesystem: Arc<Filesystem>,
-    share: Share,
+    /// The share, with the project that was taken with it.
+    pub share: Share,
     kept: bool,
 }
 
@@ -250,11 +251,6 @@ pub fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
 }
 
 impl Reservation {
-    /// The project that was taken with the share.
-    pub fn project(&self) -> Option<ProjectId> {
-        self.share.project
-    }
-
     /// Keeps the share until it is released.
     pub fn keep(mut self) {
         self.kept = true;

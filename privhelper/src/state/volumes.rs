@@ -3,6 +3,7 @@
 //! The helper keeps it itself: the kernel lets a bound directory be renamed and removed, so a deletion must look here.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +25,7 @@ pub struct Volume {
     /// The directory that is published, or the image: what is mounted or attached is compared with it.
     pub content: FileId,
     /// Where it is published. Most volumes have one target, for which a map would take ten times the memory.
-    pub targets: Vec<(Arc<TargetPath>, Published)>,
+    pub targets: Box<[(Arc<TargetPath>, Published)]>,
     /// The loop device its image is attached to.
     pub device: Option<Device>,
 }
@@ -39,7 +40,7 @@ pub struct Published {
     /// The directory that held the target when it was mounted there.
     pub parent: FileId,
     /// The mount's unique id, on a kernel that has such ids.
-    pub mount: Option<u64>,
+    pub mount: Option<NonZeroU64>,
 }
 
 impl Volume {
@@ -65,13 +66,13 @@ pub struct Volumes(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    volumes: BTreeMap<VolumeId, Volume>,
+    volumes: BTreeMap<VolumeId, Arc<Volume>>,
     targets: BTreeMap<Arc<TargetPath>, VolumeId>,
 }
 
 impl Volumes {
-    /// A copy of what is known of a volume. It stays true while the caller holds the volume's lock.
-    pub fn get(&self, id: &VolumeId) -> Option<Volume> {
+    /// What is known of a volume. It stays true while the caller holds the volume's lock.
+    pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
         lock(&self.0).volumes.get(id).cloned()
     }
 
@@ -86,7 +87,7 @@ impl Volumes {
         if table.volumes.contains_key(&id) {
             return false;
         }
-        table.volumes.insert(id, volume);
+        table.volumes.insert(id, Arc::new(volume));
         true
     }
 
@@ -98,20 +99,20 @@ impl Volumes {
     /// Changes what is known of a volume, targets aside.
     pub fn update(&self, id: &VolumeId, change: impl FnOnce(&mut Volume)) {
         if let Some(volume) = lock(&self.0).volumes.get_mut(id) {
-            change(volume);
+            change(Arc::make_mut(volume));
         }
     }
 
     /// Notes that a volume is published at a target.
     pub fn add_target(&self, id: &VolumeId, target: TargetPath, published: Published) {
         let mut table = lock(&self.0);
-        if let Some(volume) = table.volumes.get_mut(id) {
-            let target = Arc::new(target);
-            volume.targets.retain(|(path, _)| *path != target);
-            // A vector that grows by itself begins with room for four.
-            volume.targets.reserve_exact(usize::from(volume.targets.is_empty()));
-            volume.targets.push((Arc::clone(&target), published));
-            table.targets.insert(target, id.clone());
+        let target = Arc::new(target);
+        // The table's own id, whose text is then there once.
+        let own = table.volumes.get_key_value(id).map(|(own, _)| own.clone());
+        if let (Some(own), Some(volume)) = (own, table.volumes.get_mut(id)) {
+            let others = volume.targets.iter().filter(|(path, _)| *path != target).cloned();
+            Arc::make_mut(volume).targets = others.chain([(Arc::clone(&target), published)]).collect();
+            table.targets.insert(target, own);
         }
     }
 
@@ -119,9 +120,8 @@ impl Volumes {
     pub fn remove_target(&self, id: &VolumeId, target: &TargetPath) {
         let mut table = lock(&self.0);
         if let Some(volume) = table.volumes.get_mut(id) {
-            volume.targets.retain(|(path, _)| **path != *target);
-            // Of a volume that had a thousand it would keep the memory.
-            volume.targets.shrink_to_fit();
+            let others = volume.targets.iter().filter(|(path, _)| **path != *target).cloned();
+            Arc::make_mut(volume).targets = others.collect();
         }
         if table.targets.get(target) == Some(id) {
             table.targets.remove(target);
@@ -192,7 +192,7 @@ mod tests {
             project: None,
             record: Record { spec, unused: true },
             content: FileId { device: (0, 0), inode: 1 },
-            targets: Vec::new(),
+            targets: Box::default(),
             device: None,
         }
     }
@@ -260,7 +260,6 @@ mod tests {
         assert_eq!(volumes.at(&target("a")), Some(id("vol-a")), "another volume's target stays");
         volumes.remove_target(&id("vol-a"), &target("a"));
         assert_eq!(volumes.at(&target("a")), None);
-        assert_eq!(lock(&volumes.0).volumes[&id("vol-a")].targets.capacity(), 0, "memory is kept for none");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
 
 use std::ffi::CStr;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use linux_raw_sys::general::{__NR_statmount, STATX_MNT_ID_UNIQUE, mnt_id_req};
@@ -95,17 +96,17 @@ pub fn detach_private(path: &str) -> Result<()> {
 
 /// The id of the mount at the entry `name` of `parent` (an empty name is `parent` itself), which is never given to another
 /// mount; `None` before Linux 6.8.
-pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<u64>> {
+pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
     let unique = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(parent, name, flags, unique)?;
-    Ok((found.stx_mask & STATX_MNT_ID_UNIQUE != 0).then_some(found.stx_mnt_id))
+    Ok(NonZeroU64::new(found.stx_mnt_id).filter(|_| found.stx_mask & STATX_MNT_ID_UNIQUE != 0))
 }
 
 /// Looks for a mount of this namespace by its unique id, wherever it is (statmount(2), Linux 6.8); `ENOENT` if it is gone.
-pub fn find(unique_id: u64) -> Result<()> {
+pub fn find(unique_id: NonZeroU64) -> Result<()> {
     let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| super::Errno::INVAL)?;
-    let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id, param: 0, mnt_ns_id: 0 };
+    let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: 0, mnt_ns_id: 0 };
     let nowhere = std::ptr::null_mut::<libc::c_void>();
     // SAFETY: the kernel reads `size` bytes of `wanted`, which lives through the call, and writes none to a buffer of length 0.
     checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, nowhere, 0_usize, 0_u32) }).map(drop)
