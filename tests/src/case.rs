@@ -93,7 +93,10 @@ impl<S: Scene> Case<S> {
             _ if self.needs(Need::Recent) && setting.older_kubernetes => Some(Elsewhere::NeedsRecent),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
-            Place::Vm if !in_this_machine && !setting.everything => Some(Elsewhere::RunsOnHost),
+            // Emulated, what takes long on the host takes hours.
+            Place::Vm if !in_this_machine && !(setting.everything && !self.needs(Need::Long)) => {
+                Some(Elsewhere::RunsOnHost)
+            }
             _ => None,
         }
     }

@@ -176,8 +176,8 @@ fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
 /// Both volumes are mounted, neither can be deleted, and the content is there.
 fn knows_what_is_published(stand: &Stand) -> Result<()> {
     for id in [DIRECTORY, DEVICE] {
-        // The fault may meet each thread once that serves a connection.
-        let answers = (0..20).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
+        // The fault may meet each of the 33 threads that serve a connection once.
+        let answers = (0..34).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
         let mut answers = answers.skip_while(Result::is_err);
         let answer = answers.next().context("the helper closes every connection")??;
         ensure!(answer.is_err(), "{id} is published, and Delete says {answer:?}");
