@@ -8,14 +8,14 @@
 app.kubernetes.io/name: bulkhead
 {{- end }}
 
-{{/* An image: the values of one, and the chart. */}}
+{{/* The reference of an image, from its values and the chart. */}}
 {{- define "bulkhead.image" -}}
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- if not .image.tag }}{{ with .image.digest }}@{{ . }}{{ end }}{{ end }}
 {{- end }}
 
 {{/*
-Objects of deploy/kubernetes, for this driver's name and namespace. The files are the same ones that kustomize reads.
+Objects from deploy/kubernetes, with this driver name and namespace. The files are the same ones that kustomize reads.
 */}}
 {{- define "bulkhead.objects" -}}
 {{- $namespace := include "bulkhead.namespace" .root }}
@@ -33,7 +33,7 @@ Objects of deploy/kubernetes, for this driver's name and namespace. The files ar
 {{ end }}
 {{- end }}
 
-{{/* The helper's flags, one a line. */}}
+{{/* The helper's flags, one per line. */}}
 {{- define "bulkhead.privhelper.conf" -}}
 {{- $directory := printf "%s/" (trimSuffix "/" .Values.poolsDirectory) -}}
 {{- range .Values.pools -}}
