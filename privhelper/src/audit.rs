@@ -1,11 +1,11 @@
-//! Every privileged operation is one log line that begins with `audit`: what, on which volume, at which target, how, for
-//! whom, how it ended and how long it took.
+//! Every privileged operation writes one log line that begins with `audit`: what, on which volume, at which target,
+//! how, for whom, how it ended and how long it took.
 
 use bulkhead_protocol::{Error, Request, VolumeId};
 
 use crate::log::{Level, write};
 
-/// How many bytes of a line a target may take, and an error message. Escaped, they can be five times as long as they are.
+/// How many bytes of a line a target and an error message may take. Escaping can make them five times as long.
 const MAX_TARGET: usize = 2048;
 const MAX_ERROR: usize = 1024;
 
@@ -62,8 +62,8 @@ fn arguments(request: &Request) -> String {
     }
 }
 
-/// A text in quotes with its special characters escaped. One that would take more than `limit` bytes is cut, and three
-/// dots follow.
+/// A text in quotes with its special characters escaped. A text that would take more than `limit` bytes is cut and
+/// followed by three dots.
 fn quoted(text: &str, limit: usize) -> String {
     let mut room = limit;
     let mut fits = |character: &char| {

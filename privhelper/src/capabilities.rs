@@ -7,10 +7,10 @@ use caps::Capability::{self, CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMMUTABLE, 
 /// What the serving process keeps: to mount, to set quotas and trusted attributes; to make device nodes.
 pub const SERVER: &[Capability] = &[CAP_SYS_ADMIN, CAP_MKNOD];
 
-/// What the emptier keeps: to enter what root may not, to unlink what others own, to take immutable flags off.
+/// What the emptier keeps: to enter directories closed to root, to unlink what others own, to clear immutable flags.
 pub const EMPTIER: &[Capability] = &[CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMMUTABLE];
 
-/// What releasing the quotas of deleted volumes raises, in the background.
+/// What the background release of deleted volumes' quotas may raise.
 pub const RELEASE: &[Capability] = &[CAP_SYS_ADMIN];
 
 /// What carrying out a request may raise.
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use crate::dispatch::tests::requests;
 
-    /// The table of operations in SECURITY.md: what stands in the first column, and the capabilities in the second.
+    /// The table of operations in SECURITY.md: the first column, and the capabilities in the second.
     fn documented() -> BTreeMap<String, Vec<String>> {
         let text = include_str!("../../SECURITY.md");
         let table = text.split("| request | capabilities |").nth(1).expect("the table of operations");

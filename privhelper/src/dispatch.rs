@@ -1,4 +1,4 @@
-//! One exhaustive match from requests to operations, each with its locks and with the capabilities that it may raise.
+//! One exhaustive match from requests to operations, each with its locks and the capabilities that it may raise.
 
 use std::os::fd::OwnedFd;
 
@@ -9,11 +9,11 @@ use crate::ops::{self, Deletable};
 use crate::state::{Served, State};
 use crate::sys::capability;
 
-/// Carries out a request. With `Listening` comes the socket to pass on.
+/// Carries out a request. A `Listening` reply comes with the socket to pass on.
 pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
     let _allowed = capability::allow(capabilities::of(request));
     let _locked = match (request, request.volume()) {
-        // It only looks.
+        // It only reads.
         (Request::Usage { .. }, _) | (_, None) => None,
         (_, Some(volume)) => Some(state.locks.lock(volume, request.target())?),
     };
@@ -44,7 +44,7 @@ pub fn dispatch(state: &State, request: &Request) -> Result<(Reply, Option<Owned
     reply.map(|reply| (reply, None))
 }
 
-/// The pool on whose filesystem a request may have to wait. Its status does not wait where the filesystem is known to hang.
+/// The pool whose filesystem a request may have to wait for. `PoolStatus` does not wait for one that is known to hang.
 fn pool_of<'a>(state: &'a State, request: &Request) -> Option<&'a Served> {
     match request {
         Request::Create { pool, .. } => state.pool(pool).ok().map(|(_, pool)| pool),

@@ -1,12 +1,13 @@
-//! A pool's second process. It empties deleted volumes, so it walks what pods wrote; it sees only the pool, and cannot
-//! mount. Each pool has one of its own, so that a filesystem that does not answer holds up no other.
+//! The second process of a pool. It empties deleted volumes, so it walks what pods wrote; it sees only the pool, and
+//! cannot mount. Each pool has its own, so that a filesystem that does not answer holds up no other.
 //!
 //! A volume's data is hostile: links, fifos, device nodes, odd names, immutable files, trees of any depth, and pods may
-//! still write to it. So nothing is followed, ".." is never trusted, and what lies deeper than a few dozen levels is first
-//! moved to the top: that bounds descriptors and memory, however deep and wide the tree is. A full pool, or a full quota,
-//! may have no room for one more name at the top: then the deep directory is the top for a while. What cannot be removed does
-//! not keep the rest, and a job that takes long is interrupted, so that it keeps no other waiting, and goes on where it
-//! was. It rests more than it works: the filesystem is not its own.
+//! still write to it. So no link is followed, ".." is never trusted, and anything deeper than a few dozen levels is
+//! first moved to the top: this bounds descriptors and memory, however deep and wide the tree is. A full pool, or a
+//! full quota, may have no room for another name at the top: the deep directory then serves as the top for a while.
+//! What cannot be removed does not stop the rest from being removed, and a job that takes long is interrupted, so that
+//! others need not wait, and later resumes where it was. The emptier rests more than it works: the filesystem is not
+//! its own.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -36,7 +37,7 @@ pub struct Job {
 /// How a job ended.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Why it is not done, if it is not.
+    /// Why it is not done; `None` if it is.
     pub errno: Option<i32>,
 }
 
@@ -89,38 +90,38 @@ fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResu
     }
 }
 
-/// How far the jobs are that took long: each goes on where it was, or it would never come to the end of a tree that is
-/// deeper than its turns are long.
+/// The progress of jobs that took long: each resumes where it was, or it would never finish a tree too deep for a
+/// single turn.
 type Unfinished = BTreeMap<String, Tops>;
 type Tops = Vec<Rc<OwnedFd>>;
-/// Of so many jobs that is kept; any other begins at the volume again, until one of these is done.
+/// For how many jobs this is kept; any other starts at the volume's top again, until one of these is done.
 const MOST_UNFINISHED: usize = 16;
-/// So many directories of each are kept open, the deepest. In a full pool XFS takes a hundred times longer for a rename
-/// that fails than for one that succeeds, so the way down to them is long.
+/// How many directories of each job are kept open, namely the deepest. In a full pool, XFS takes a hundred times longer
+/// for a rename that fails than for one that succeeds, so getting down to them again takes long.
 const MOST_TOPS: usize = 32;
 
-/// To what depth directories are emptied where they are.
+/// The depth down to which directories are emptied in place.
 const DEEPEST: u32 = 32;
-/// How long one job may take before the next has its turn.
+/// How long one job may take before the next gets its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long it works at a time, and how long it rests then, so that others have the journal to themselves. A sync that comes
-/// next writes all that was removed at a time, so that is little. A low priority would not do: whoever waits for a lock of
-/// the filesystem would wait for the processor with it.
+/// How long it works at a time, and how long it then rests, so that others have the journal to themselves. The next
+/// sync by anybody writes all that was removed at a time, so that must be little. A low priority would not do: others
+/// waiting for a lock of the filesystem that it holds would have to wait until it gets the processor.
 const PACE: (Duration, Duration) = (Duration::from_micros(250), Duration::from_micros(2250));
-/// Ends the way through a directory: it takes long, and others wait.
+/// Stops the walk through a directory: it takes long, and others are waiting.
 const LONG: Errno = Errno::TIME;
-/// Ends the way through a directory: it continues in the last of [`Emptying::tops`].
+/// Stops the walk through a directory: it continues in the last of [`Emptying::tops`].
 const DEEPER: Errno = Errno::XFULL;
 
 struct Emptying<'a> {
     /// The last number used for a name at the top; none is tried twice.
     moved: &'a mut u64,
     begun: Instant,
-    /// When it rested.
+    /// When it last rested.
     rested: Instant,
     /// Why something could not be removed. The rest is removed all the same.
     failed: Option<Errno>,
-    /// Directories that are too deep, and whose names found no room at the top: each lies in the one before it.
+    /// Directories that are too deep and for whose names there was no room at the top: each lies in the one before it.
     tops: &'a mut Tops,
 }
 
@@ -130,10 +131,10 @@ impl Emptying<'_> {
         loop {
             let deepest = self.tops.last().cloned();
             let top = deepest.as_deref().unwrap_or(volume);
-            // A directory of another project cannot be moved into one that passes its own project on (EXDEV).
+            // A directory with another project cannot be moved into one whose entries inherit its own project (EXDEV).
             file::clear_flags(top, file::PROJECT_INHERIT)?;
             match self.empty(top, top, 0) {
-                // The way from the one before it, or from the volume, finds it again, now empty.
+                // The walk through the one before it, or through the volume, finds it again, now empty.
                 Ok(()) if deepest.is_some() => drop(self.tops.pop()),
                 Err(DEEPER) => {}
                 result => return result,
@@ -151,7 +152,7 @@ impl Emptying<'_> {
         })
     }
 
-    /// Removes an entry with all that is in it.
+    /// Removes an entry with everything in it.
     fn remove(&mut self, top: &OwnedFd, directory: &OwnedFd, name: &CStr, depth: u32) -> SysResult<()> {
         self.pace()?;
         match remove_file(directory, name) {
@@ -174,7 +175,7 @@ impl Emptying<'_> {
         }
     }
 
-    /// Rests when it is time to, and ends the turn when it has taken long.
+    /// Rests when it is time to, and ends the turn when it has taken too long.
     fn pace(&mut self) -> SysResult<()> {
         if self.begun.elapsed() > PATIENCE {
             return Err(LONG);
@@ -192,11 +193,11 @@ impl Emptying<'_> {
             *self.moved = self.moved.checked_add(1).ok_or(Errno::OVERFLOW)?;
             let to = self.moved.to_string();
             match file::rename_new(from, name, top, &to) {
-                // A helper that was killed left it there, or a pod foresaw it, perhaps a million times.
+                // A helper that was killed left it there, or a pod anticipated the name, perhaps a million times.
                 Err(Errno::EXIST) => self.pace()?,
                 Err(Errno::NOENT) => return Ok(()),
-                // The pool or the volume's own quota is full, or the name is encrypted with a key that is gone (ext4). A
-                // failure down there would lead here again and again.
+                // The pool or the volume's own quota is full, or the name is encrypted with a key that is gone (ext4).
+                // Not after a failure: if it happened down there, it would lead here again and again.
                 Err(Errno::NOSPC | Errno::DQUOT | Errno::NOKEY) if self.failed.is_none() => {
                     if self.tops.len() >= MOST_TOPS {
                         self.tops.remove(0);
@@ -223,19 +224,19 @@ fn remove_directory(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     }
 }
 
-/// Removes an entry that is no directory (`ISDIR` if it is one), immutable or not.
+/// Removes an entry that is not a directory (`ISDIR` if it is one), immutable or not.
 fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
     let remove = || file::remove(parent, name);
     match remove() {
         Err(Errno::NOENT) => Ok(()),
-        // A flag on the entry or on its directory; for a directory Linux may say EPERM too.
+        // A flag on the entry or on its directory; for a directory Linux may also return EPERM.
         Err(Errno::PERM) => {
             allow_changes(parent)?;
             match file::status_at(parent, name)?.file_type {
                 FileType::Directory => return Err(Errno::ISDIR),
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
-                // Links, fifos, sockets and nodes cannot be opened for that. Only a kernel that can set their flags by
-                // name has any with flags.
+                // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel that
+                // can set these by name.
                 _ => file::clear_flags_at(parent, name, file::UNREMOVABLE)?,
             }
             remove()

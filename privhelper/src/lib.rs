@@ -1,4 +1,5 @@
-//! The privileged half of Bulkhead. `main.rs` is its life, one call per step, in order; `SECURITY.md` says why.
+//! The privileged half of Bulkhead. `main.rs` has the steps of its life in order, one call each; `SECURITY.md` says
+//! why.
 #![cfg_attr(
     not(test),
     deny(

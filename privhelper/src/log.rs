@@ -1,7 +1,8 @@
 //! Log lines on standard error, with the priority prefix that journald reads (sd-daemon(3)).
 //!
-//! Others decide whether standard error is read, and no operation may wait for them. Once a thread runs [`write_out`],
-//! lines wait in a queue of limited length; those that find it full are dropped, and their number is logged instead.
+//! Whether standard error is read is up to others, and no operation may wait for them. Once a thread runs
+//! [`write_out`], lines wait in a queue of limited length; those that find it full are dropped, and their number is
+//! logged instead.
 
 use std::fmt::Arguments;
 use std::io::Write as _;
@@ -10,21 +11,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-/// The longest line in bytes: what a pipe takes as a whole or not at all (`PIPE_BUF`, pipe(7)).
+/// The longest line in bytes: a pipe takes this much as a whole or not at all (`PIPE_BUF`, pipe(7)).
 const MAX_LINE: usize = 4096;
-/// How many lines wait at most.
+/// How many lines may wait.
 const MAX_WAITING: usize = 1024;
 /// Ends a line that was cut.
 const CUT: &str = "… (cut)\n";
 
-/// How much a line matters, as in syslog(3).
+/// How severe a line is, as in syslog(3).
 #[derive(Clone, Copy, Debug)]
 pub enum Level {
     /// Something is not served, or not as it should be.
     Error = 3,
-    /// Something failed that is repeated, or that only its caller has to know.
+    /// Something failed that will be retried, or that only its caller needs to know about.
     Warning = 4,
-    /// All is as it should be.
+    /// Everything is as it should be.
     Info = 6,
 }
 
@@ -33,23 +34,23 @@ macro_rules! error {
     ($($line:tt)*) => { $crate::log::write($crate::log::Level::Error, format_args!("bulkhead_privhelper: {}", format_args!($($line)*))) };
 }
 
-/// Logs what failed and is repeated, or what only its caller has to know.
+/// Logs what failed and will be retried, or what only its caller needs to know about.
 macro_rules! warning {
     ($($line:tt)*) => { $crate::log::write($crate::log::Level::Warning, format_args!("bulkhead_privhelper: {}", format_args!($($line)*))) };
 }
 
-/// Logs that all is as it should be.
+/// Logs that everything is as it should be.
 macro_rules! info {
     ($($line:tt)*) => { $crate::log::write($crate::log::Level::Info, format_args!("bulkhead_privhelper: {}", format_args!($($line)*))) };
 }
 
 pub(crate) use {error, info, warning};
 
-/// Where lines wait. At start and in the emptier there is no queue, and each line is written at once.
+/// Where lines wait. At start and in the emptier there is no queue, and each line is written immediately.
 static QUEUE: OnceLock<SyncSender<String>> = OnceLock::new();
 /// How many lines wait or are being written.
 static UNWRITTEN: AtomicUsize = AtomicUsize::new(0);
-/// How many lines found the queue full since that was last said.
+/// How many lines have found the queue full since that was last reported.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Logs one line.
@@ -63,7 +64,7 @@ pub fn write(level: Level, text: Arguments<'_>) {
     }
 }
 
-/// Logs why the process is about to end, and gives the lines that wait a second to be written.
+/// Logs why the process is about to end, and gives waiting lines a second to be written.
 pub fn last_words(why: &str) {
     error!("{why}");
     for _ in 0..100 {
@@ -74,9 +75,9 @@ pub fn last_words(why: &str) {
     }
 }
 
-/// Writes the lines that wait, for as long as the process lives. Only one thread may do so.
+/// Writes waiting lines, for as long as the process lives. Only one thread may do so.
 pub fn write_out() {
-    // Rust would write the message of a panic itself, and wait.
+    // Rust would write a panic's message itself, and wait for that.
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
     let (queue, lines) = sync_channel(MAX_WAITING);
     let _ = QUEUE.set(queue);
@@ -110,7 +111,7 @@ fn line(level: Level, text: Arguments<'_>) -> String {
 
 /// Writes one line, in one system call.
 fn put(line: &str) {
-    // Standard error is the only place that could say that standard error does not work.
+    // Standard error is the only place to report that standard error does not work.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

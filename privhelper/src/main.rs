@@ -1,4 +1,4 @@
-//! The life of the privileged half of Bulkhead, one call a step, in order.
+//! The life of the privileged half of Bulkhead, one call per step, in order.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,7 +1,7 @@
 //! Connections: a fixed number of threads, each serving one connection, one request at a time.
 //!
-//! A client that breaks the protocol gets no answer: its connection is closed. An operation that fails is answered with a
-//! typed error.
+//! A client that breaks the protocol gets no answer: its connection is closed. An operation that fails is answered with
+//! a typed error.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -19,10 +19,11 @@ use crate::state::{MOST_ON_A_FILESYSTEM, State};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, capability, process};
 
-/// How many connections are served at once, one thread each, beside those whose operations may hang on a pool's filesystem.
-/// A frontend opens sixteen beside its own that hang, and somebody may look whether the helper can be reached.
+/// How many connections are served at once, one thread each, besides those whose operations may hang on a pool's
+/// filesystem. A frontend opens sixteen besides its own that hang, and somebody may check whether the helper can be
+/// reached.
 const CONNECTIONS: usize = 17;
-/// How many connections may wait until they are closed.
+/// How many connections may wait to be closed.
 const MOST_CLOSING: usize = 256;
 /// How long a client may take to send its hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ const SEND_LIMIT: Duration = Duration::from_secs(5);
 pub struct Service {
     /// What the operations work on.
     pub state: State,
-    /// The answer to a hello of the highest version.
+    /// The answer to a hello with the highest version.
     pub welcome: Welcome,
     /// The only user that is served.
     pub allowed_uid: u32,
@@ -43,7 +44,8 @@ pub struct Service {
 /// A connection that was accepted, and its number.
 type Connection = (OwnedFd, u64);
 
-/// Threads that wait for connections. They are started before the seccomp filter is installed, which allows no others.
+/// Threads that wait for connections. They are started before the seccomp filter is installed, which does not allow
+/// starting others.
 #[derive(Debug)]
 pub struct Threads {
     connections: Sender<Connection>,
@@ -52,7 +54,7 @@ pub struct Threads {
     free: Receiver<()>,
 }
 
-/// Starts the threads, and returns when each has a working directory of its own, which the filter would not allow.
+/// Starts the threads, and returns when each has a working directory of its own: the filter would not allow that later.
 ///
 /// # Errors
 /// A sentence when one cannot be started.
@@ -93,7 +95,7 @@ pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
     Ok(Threads { connections, closing, free })
 }
 
-/// Whatever pools hang, [`CONNECTIONS`] others are served.
+/// However many pools hang, [`CONNECTIONS`] other connections are served.
 const fn connections_for(pools: usize) -> usize {
     MOST_ON_A_FILESYSTEM.saturating_mul(pools).saturating_add(CONNECTIONS)
 }
@@ -136,7 +138,7 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
     }
 }
 
-/// Connections that were refused: whoever may connect could fill the log with them.
+/// Connections that were refused. Anybody who can connect could fill the log with them.
 #[derive(Debug, Default)]
 struct Refusals {
     number: u64,
@@ -144,7 +146,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Notes one, and gives their number since the last line if a second has passed.
+    /// Notes one, and returns their number since the last line if a second has passed.
     fn due(&mut self, now: Instant) -> Option<u64> {
         self.number = self.number.saturating_add(1);
         if self.said.is_some_and(|said| now.saturating_duration_since(said) < Duration::from_secs(1)) {
@@ -162,19 +164,19 @@ fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, closing: &Sync
         if let Err(why) = converse(service, &connection, number) {
             log::warning!("a connection is closed connection={number} why={why}");
         }
-        // First, because the client may connect again as soon as it sees the end.
+        // This comes first because the client may connect again as soon as it sees the end.
         let _ = freed.send(());
         close(connection, closing);
     }
 }
 
-/// Ends a connection. Whatever was sent over it and not received is closed with it, and the sender of a descriptor decides
-/// how long that takes: one thread does nothing else.
+/// Ends a connection. Descriptors sent over it but not received are closed with it, and their sender decides how long
+/// that takes: one thread does nothing else.
 fn close(connection: OwnedFd, closing: &SyncSender<OwnedFd>) {
-    // It fails when the client has gone.
+    // This fails when the client has gone.
     let _ = socket::shut_down(&connection);
     if closing.try_send(connection).is_err() {
-        // To end a process, the kernel does not wait for any descriptor.
+        // When a process exits, the kernel does not wait for any descriptor.
         log::last_words(
             "the helper exits: hundreds of connections cannot be closed, because descriptors were sent over them",
         );

@@ -1,7 +1,7 @@
 //! Sequences and texts with a fixed bound.
 //!
 //! A length in a packet must never decide an allocation: serde's own `Vec` would reserve up to a mebibyte for a length
-//! claimed in twelve bytes. Here memory grows only with the elements that were really read.
+//! claimed in twelve bytes. Here memory grows only with the elements that were actually read.
 
 use std::fmt;
 use std::marker::PhantomData;

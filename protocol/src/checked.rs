@@ -14,7 +14,7 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// Makes a type of the texts for which `$matches` holds. A clone shares the text.
+/// Defines a type for the texts for which `$matches` holds. A clone shares the text.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $type:ident, $matches:expr, $what:literal) => {
         $(#[$doc])*
@@ -53,7 +53,7 @@ macro_rules! checked_text {
     };
 }
 
-/// Makes a type of the numbers for which `$matches` holds.
+/// Defines a type for the numbers for which `$matches` holds.
 macro_rules! checked_number {
     ($(#[$doc:meta])* $type:ident($number:ident = $named:literal), $matches:expr, $format:literal, $what:literal) => {
         $(#[$doc])*

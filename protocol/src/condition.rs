@@ -1,4 +1,4 @@
-//! Conditions: what is wrong with a pool or a volume, for programs by its kind, and for people in words.
+//! Conditions: what is wrong with a pool or a volume, as a kind for programs and in words for people.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ pub enum ConditionKind {
     ReadOnly,
     /// The pool's filesystem does not answer.
     NotAnswering,
-    /// Something is charged to projects that no volume has.
+    /// Something is charged to projects that belong to no volume.
     QuotaEvasion,
     /// Deleted volumes keep space that cannot be released.
     NotReleased,
-    /// There are as many volumes as there may be.
+    /// There are as many volumes as are allowed.
     VolumeLimit,
     /// Sizes are not enforced; the pool is configured that way.
     NotEnforced,
@@ -35,7 +35,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// A condition in these words, cut at the bound of a text.
+    /// A condition in these words, cut to the maximum length of a text.
     pub fn new(kind: ConditionKind, text: impl Into<String>) -> Self {
         Self { kind, text: Text::new(text) }
     }

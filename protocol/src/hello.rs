@@ -45,7 +45,7 @@ pub struct Welcome {
 pub struct PublishDirectory {
     /// Its name in requests.
     pub name: PublishName,
-    /// Its absolute path as the host spells it.
+    /// Its absolute path as seen on the host.
     pub host_path: Text,
 }
 
@@ -63,7 +63,7 @@ pub struct Pool {
 impl Hello {
     const MAGIC: [u8; 8] = *b"BULKHEAD";
 
-    /// A hello of a client that knows versions up to `highest_version`.
+    /// A hello from a client that knows versions up to `highest_version`.
     pub const fn new(highest_version: u16) -> Self {
         Self { magic: Self::MAGIC, highest_version }
     }

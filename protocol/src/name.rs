@@ -15,7 +15,8 @@ checked_text!(
     "a publish directory's name is 1 to 63 characters of a-z, 0-9 and '-', with a letter or digit at both ends"
 );
 checked_text!(
-    /// The CSI plugin name (CSI 1.12, GetPluginInfo): 1 to 63 bytes of `[a-z0-9.-]`, with a letter or digit at both ends.
+    /// The CSI plugin name (CSI 1.12, GetPluginInfo): 1 to 63 bytes of `[a-z0-9.-]`, with a letter or digit at both
+    /// ends.
     DriverName,
     |text| is_name(text, b".-"),
     "a driver's name is 1 to 63 characters of a-z, 0-9, '-' and '.', with a letter or digit at both ends"

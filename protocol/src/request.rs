@@ -29,7 +29,7 @@ pub enum Socket {
 /// Everything that a client can request. A released variant never changes; a change is a new variant at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// Creates a volume. One that exists with the same settings is the same volume.
+    /// Creates a volume. One that already exists with the same settings is taken to be the same volume.
     Create {
         /// The volume.
         volume: VolumeId,
@@ -38,7 +38,7 @@ pub enum Request {
         /// Its settings.
         spec: VolumeSpec,
     },
-    /// Sets a directory volume's quota. A smaller size than it has is answered with the size it has.
+    /// Sets a directory volume's quota. A size smaller than the current one is answered with the current one.
     SetQuota {
         /// The volume.
         volume: VolumeId,
@@ -47,7 +47,7 @@ pub enum Request {
         /// The new limit on inodes.
         inodes: Inodes,
     },
-    /// Grows a block volume's image. A smaller size than it has is answered with the size it has.
+    /// Grows a block volume's image. A size smaller than the current one is answered with the current one.
     GrowImage {
         /// The volume.
         volume: VolumeId,
@@ -72,14 +72,14 @@ pub enum Request {
         /// Where it is published.
         target: TargetPath,
     },
-    /// Attaches a block volume's image to a loop device. Does nothing if it is attached in the same way already.
+    /// Attaches a block volume's image to a loop device. Does nothing if it is already attached in the same way.
     LoopAttach {
         /// The volume.
         volume: VolumeId,
         /// Whether the device refuses writes.
         read_only: bool,
     },
-    /// Detaches a block volume's loop device, which no target may use any more.
+    /// Detaches a block volume's loop device, which no target may still use.
     LoopDetach {
         /// The volume.
         volume: VolumeId,
@@ -98,7 +98,7 @@ pub enum Request {
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
     },
-    /// Removes a device node from a target, and the target.
+    /// Unmounts a device node from a target and removes the target.
     RemoveDevice {
         /// The volume.
         volume: VolumeId,
@@ -109,7 +109,7 @@ pub enum Request {
     Usage {
         /// The volume.
         volume: VolumeId,
-        /// Where it must be published to be reported; for a block volume also the kubelet's global map path.
+        /// Where it must be published to be reported; for a block volume, the kubelet's global map path will also do.
         target: Option<TargetPath>,
     },
     /// Volumes in the order of their ids.

@@ -2,7 +2,8 @@
 
 use crate::checked::checked_number;
 
-/// Every volume size is a multiple of this: the page size, which quotas, images and loop devices can all represent exactly.
+/// Every volume size is a multiple of this: the page size, which quotas, images and loop devices can all represent
+/// exactly.
 pub const SIZE_STEP: u64 = 4096;
 
 const MAX: u64 = i64::MAX as u64 / SIZE_STEP * SIZE_STEP;

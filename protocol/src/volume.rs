@@ -22,7 +22,7 @@ pub enum BlockSize {
     B4096,
 }
 
-/// A digest of the name by which the caller knows the volume. It tells two names apart that lead to the same id. The
+/// A digest of the name by which the caller knows the volume. It distinguishes two names that lead to the same id. The
 /// helper only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameHash(pub [u8; 32]);

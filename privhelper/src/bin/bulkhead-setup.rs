@@ -1,4 +1,4 @@
-//! What an administrator does before the helper serves: make pools, and test whether this node can be served.
+//! What an administrator runs before the helper serves: makes pools, and tests whether this node can be served.
 #![cfg_attr(
     not(test),
     deny(
@@ -91,8 +91,8 @@ fn open_to_write(directory: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(rustix::fs::CWD, directory, flags, Mode::empty())
 }
 
-/// Prints a line for each thing that must be right; `false` if one is not. Changes nothing but for trial mounts, which are
-/// gone at the end.
+/// Prints a line for each thing that must be right; `false` if one is not. Changes nothing except for trial mounts,
+/// which are gone at the end.
 fn check(config: &Config) -> bool {
     let mut good = true;
     let mut say = |what: &str, result: Result<(), String>| {
@@ -135,7 +135,7 @@ fn check_capabilities() -> Result<(), String> {
     }
 }
 
-/// Opens a directory of the configuration. For one that the helper would make, the nearest directory above stands in.
+/// Opens a directory from the configuration. For one that the helper would make, the nearest directory above stands in.
 fn open_nearest(config: &Config, path: &Path) -> Result<(PathBuf, OwnedFd), Errno> {
     let mut nearest = path;
     loop {

@@ -19,7 +19,7 @@ fn golden() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     lines.filter_map(|line| line.split_once(' ')).map(move |(name, hex)| (name, unhex(hex)))
 }
 
-/// A request of each variant.
+/// One request of each variant.
 pub fn requests() -> Vec<Request> {
     golden()
         .filter_map(|(name, packet)| {
@@ -29,7 +29,7 @@ pub fn requests() -> Vec<Request> {
         .collect()
 }
 
-/// A helper without pools and publish directories.
+/// A helper without pools or publish directories.
 fn state() -> State {
     let nothing = || rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
     State {
@@ -112,7 +112,7 @@ fn nothing_may_be_raised_after_a_request() {
     }
 }
 
-/// Packets that are nearly valid, in a helper for which the kernel is a few empty files.
+/// Nearly valid packets, sent to a helper for which the kernel is a few empty files.
 #[test]
 fn whatever_decodes_is_answered_in_one_packet_and_leaves_nothing_raised() {
     let seeds: Vec<_> = golden().map(|(_, packet)| packet).collect();

@@ -1,4 +1,4 @@
-//! Creating volumes: built under another name, with quota, then renamed, and synced with the pool.
+//! Creating volumes: build under another name, with a quota, then rename into place and sync the pool's directory.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
-/// Creates a volume. One that exists with the same settings is answered with the size it has.
+/// Creates a volume. If it already exists with the same settings, replies with its current size.
 pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSpec) -> Result<Reply, Error> {
     let (index, pool) = state.pool(pool_name)?;
     if let Some(volume) = state.volumes.get(id) {
@@ -28,12 +28,12 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     let project = reservation.share.project;
     let record = Record { spec, unused: true };
     make_outer(pool, id)?;
-    // What is built keeps its project and its room until it is emptied.
+    // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
     reservation.keep();
     let content = build(pool, id, &record, project).inspect_err(|_| discard(pool, id, Share::of(&spec, project)))?;
     let volume = Volume { pool: index, project, record, content, targets: [].into(), device: None };
     state.volumes.insert(id.clone(), volume);
-    // Otherwise it exists as far as anybody can see, but only a repeated request may say so.
+    // If this fails, the volume exists for all to see, but only a repeated request may report success.
     pool.sync().map_err(|errno| failed("sync to disk volume", id, errno))?;
     Ok(Reply::Size(spec.size))
 }
@@ -62,7 +62,7 @@ fn build(pool: &Served, id: &VolumeId, record: &Record, project: Option<ProjectI
         VolumeKind::Directory { inodes, mode } => {
             let mode = Mode::from_raw_mode(mode.get().into());
             let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
-            // The limit comes last: the smallest sizes have no room for the directories.
+            // The limit is set last: the smallest ones leave no room to create the directories.
             if let Some(project) = project {
                 let limits = limits(record.spec.size, inodes);
                 pool.filesystem.set_quota(project, limits).map_err(cannot("set its quota"))?;
@@ -94,7 +94,7 @@ fn make_image(pool: &Served, outer: impl AsFd, size: u64, sparse: bool) -> SysRe
     Ok(file::status(&image)?.id)
 }
 
-/// Has an unfinished volume emptied, under a name that the next attempt does not need if it can get one.
+/// Queues an unfinished volume for emptying, if possible under a name that does not block the next attempt.
 fn discard(pool: &Served, id: &VolumeId, share: Share) {
     let unfinished = layout::creating_name(id);
     let name = pool.put_aside(&unfinished).unwrap_or_else(|errno| {

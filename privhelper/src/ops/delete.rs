@@ -1,4 +1,4 @@
-//! Deleting volumes: renamed, answered, emptied in the background, the quota released last.
+//! Deleting volumes: rename, reply, empty in the background, release the quota last.
 
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
 
@@ -17,7 +17,7 @@ pub enum Deletable {
     OnlyUnused,
 }
 
-/// Deletes a volume that is published nowhere. One that does not exist is deleted already.
+/// Deletes a volume that is published nowhere. Succeeds if it does not exist.
 pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Reply, Error> {
     let unsynced = |errno| failed("sync to disk that there is no longer a volume", id, errno);
     let Some(volume) = state.volumes.get(id) else {
@@ -39,13 +39,14 @@ pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Repl
     let synced = pool.sync();
     state.volumes.remove(id);
     pool.deletions.add(Deletion { name, share: volume.share() });
-    // It is deleted as far as anybody can see, but only a repeated request may say so: a power cut could bring it back.
+    // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
+    // could bring it back.
     synced.map_err(unsynced)?;
     Ok(Reply::Done)
 }
 
-/// Releases the quota, project id and room of a deleted volume that is empty, once nothing is charged to its project any
-/// more: an open file that was unlinked may be, or the filesystem takes a while. Whether it could.
+/// Releases the quota, project id and room of an emptied volume once nothing is charged to its project any more: an
+/// unlinked file may still be open, or the filesystem may take a while. Returns whether it could.
 pub fn release(pool: &Served, deletion: &Deletion) -> bool {
     if let Some(project) = deletion.share.project {
         let quota = pool.filesystem.quota(project);

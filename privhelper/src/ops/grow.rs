@@ -32,7 +32,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
     let cannot = |errno| failed("set the quota of volume", id, errno);
     limit(size, inodes).map_err(cannot)?;
     if let Err(errno) = new.replace(&pool.directory, id) {
-        // The record is what a restart believes: go back to it.
+        // A restart goes by the record, so limit and record must agree: restore both.
         if let Err(errno) = limit(old.spec.size, had).and_then(|()| old.replace(&pool.directory, id)) {
             log::error!("cannot restore a quota after a failed expansion volume={id} errno={errno}");
         }
@@ -43,7 +43,7 @@ pub fn set_quota(state: &State, id: &VolumeId, size: Bytes, inodes: Inodes) -> R
     Ok(Reply::Size(size))
 }
 
-/// Grows a block volume's image. Its loop device takes on the new size when it is told to.
+/// Grows a block volume's image. Its loop device keeps the old size until it is resized too.
 pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Error> {
     let volume = existing(state, id, Kind::Block)?;
     let old = volume.record;
@@ -69,7 +69,7 @@ pub fn grow_image(state: &State, id: &VolumeId, size: Bytes) -> Result<Reply, Er
     Ok(Reply::Size(size))
 }
 
-/// Allocates blocks after the end first, and then moves the end: if there is not enough room, the length never changes.
+/// Allocates blocks beyond the end before moving the end: if there is not enough room, the length never changes.
 fn extend(pool: &Served, image: &OwnedFd, old: u64, new: u64, preallocate: bool) -> SysResult<()> {
     if preallocate {
         rustix::fs::fallocate(image, FallocateFlags::KEEP_SIZE, old, new.saturating_sub(old))?;

@@ -1,4 +1,4 @@
-//! Loop devices of block volumes: one for each volume, shared by its targets, all of them read-only or none.
+//! Loop devices of block volumes: one per volume, shared by its targets, which are all read-only or all read-write.
 
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
@@ -75,7 +75,7 @@ pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error
     Ok(())
 }
 
-/// The volume's device, if it backs the volume's image. One that somebody wants to have unbound lives on.
+/// The volume's device, if it is still bound to the volume's image. An unbind requested by others is cancelled.
 pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
     let Some(device) = volume.device else { return Ok(None) };
     let ours = state.loops.revive(device.number, volume.content);

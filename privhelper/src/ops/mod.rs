@@ -1,6 +1,6 @@
-//! The operations, one file for a request or a pair: checks, then system calls, then what is undone on failure.
+//! The operations, one file per request or pair of requests: checks, then system calls, then cleanup on failure.
 //!
-//! An operation is called with its volume and its target locked.
+//! Operations are called with their volume and target locked.
 
 mod create;
 mod delete;
@@ -26,19 +26,19 @@ pub use unpublish::{remove_device, unmount};
 
 use crate::state::{Kind, Record, Served, State, Volume, failed};
 
-/// A volume that must exist and be of this kind.
+/// Looks up a volume, which must exist and be of this kind.
 fn existing(state: &State, id: &VolumeId, kind: Kind) -> Result<Arc<Volume>, Error> {
     let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
     if volume.kind() == kind { Ok(volume) } else { Err(wrong_kind(id, kind)) }
 }
 
-/// The refusal of a request for the kind of volume that this one is not.
+/// The error for a request that only the other kind of volume supports.
 fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
     Error::new(ErrorKind::WrongKind, format!("volume {id} is not a {wanted}"))
 }
 
-/// The answer to a request to take away a volume that is not known: done, if it is certain that nothing of it is there,
-/// or at the target if one is given.
+/// The reply to a request to delete, detach or unpublish an unknown volume: success only if it certainly does not exist
+/// or, if a target is given, nothing is mounted there.
 fn absent(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
     match state.unknown(id) {
         error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
@@ -47,8 +47,8 @@ fn absent(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<R
     }
 }
 
-/// Writes down that a volume is used, before anybody can write to it. Once in its life; later calls do nothing. Nothing
-/// that is written to it afterwards survives a power cut that this does not.
+/// Records that a volume is used, before anybody can write to it. This happens once in its life; later calls do
+/// nothing. No data written to it later survives a power cut unless this record does.
 fn mark_used(state: &State, pool: &Served, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
     if !volume.record.unused {
         return Ok(());

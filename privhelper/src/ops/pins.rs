@@ -1,11 +1,11 @@
-//! Whether a mount that the host had at start, and that is no target, still shows a volume.
+//! Whether a mount that the host had at start, and that is not a target, still shows a volume.
 
 use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
 
 use crate::state::State;
 
-/// Checks that no such mount shows the volume, that at the target `except` aside. One is forgotten where it is certainly
-/// gone.
+/// Checks that no such mount shows the volume, except one at the target `except`. Mounts that are certainly gone are
+/// forgotten.
 ///
 /// # Errors
 /// `InUse` when there may be one.

@@ -23,7 +23,7 @@ pub fn bind_mount(
     let volume = existing(state, id, Kind::Directory)?;
     let pool = state.pool_at(volume.pool)?;
     let target = Target::open_to_publish(state, path, id, Kind::Directory)?;
-    // What the pool's own mount has cannot be taken off, and is found again after a restart.
+    // Flags of the pool's own mount cannot be cleared, and a restart will find them on this mount.
     let flags = MountFlags {
         read_only: flags.read_only,
         no_atime: flags.no_atime,
@@ -49,13 +49,13 @@ pub fn make_device(state: &State, id: &VolumeId, path: &TargetPath, exclusive: b
     let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
     publish(state, id, &volume, &target, flags, exclusive, || {
         let node = state.loops.node(device.number).map_err(|errno| failed("open the device of volume", id, errno))?;
-        // Read-only is the device's own: a read-only mount would not keep anybody from writing to it.
+        // Read-only is a property of the device: a read-only mount of its node would not prevent writes.
         Ok((node, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC))
     })
 }
 
-/// Publishes a volume at a target, unless it is published there in the same way already. `content` opens what is to be
-/// bound there, and returns it with the flags of the mount.
+/// Publishes a volume at a target, unless it is already published there in the same way. `content` opens what is to be
+/// bound there, and returns it with the flags for the mount.
 ///
 /// # Errors
 /// `AlreadyExists` when the target holds another volume, or this one in another way; `InUse` when the volume is
@@ -78,7 +78,7 @@ fn publish(
             let message = format!("volume {id} is published at {path} with other flags; unpublish it there first");
             return Err(Error::new(ErrorKind::AlreadyExists, message));
         }
-        // Somebody with the right to do so has unmounted it, or has moved it away.
+        // Somebody privileged has unmounted it or moved it away.
         if !is_gone(state, path, published) {
             return Err(moved(id, path));
         }
@@ -94,7 +94,7 @@ fn publish(
         check_unpinned(state, id, Some(path))?;
     }
     state.check_number_of_targets(volume)?;
-    // With the table's own name of the directory, whose text is then there once.
+    // Use the configured directory's own name, so that its text is stored only once.
     let noted = TargetPath { directory: state.publish_directory(path)?.name.clone(), path: path.path.clone() };
     let (content, mount_flags) = content()?;
     target.make(volume.kind())?;

@@ -1,4 +1,4 @@
-//! Reports: use of a volume, pages of volumes, room in a pool. Nothing here changes anything.
+//! Reports: usage of a volume, pages of volumes, room in a pool. Nothing here changes anything.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::sys::{Errno, file};
 
 const NOT_ENFORCED: &str = "sizes are not enforced in this pool: it is configured with quota=none";
 
-/// A volume's settings and how much of it is used. If a target is given, only if the volume is published there.
+/// A volume's settings and usage. If a target is given, the volume must be published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
     let volume = state.volumes.get(id).ok_or_else(|| state.unknown(id))?;
     let pool = state.pool_at(volume.pool)?;
@@ -42,7 +42,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
                 let free = pool.filesystem.space().map_err(fail)?.free;
                 usage.used_bytes = Some(quota.used_bytes);
                 usage.available_bytes = Some(usage.spec.size.get().saturating_sub(quota.used_bytes).min(free));
-                // The volume's own directory does not belong to the user.
+                // The volume's own directory is not the user's.
                 usage.used_inodes = Some(quota.used_inodes.saturating_sub(1));
             }
             None => usage.condition = Some(Condition::new(ConditionKind::NotEnforced, NOT_ENFORCED)),
@@ -60,8 +60,8 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     Ok(Reply::Usage(usage))
 }
 
-/// Checks that a volume is published at a target. For a block volume the kubelet's global map path will do: there the
-/// kubelet itself has bound what we published.
+/// Checks that a volume is published at a target. For a block volume, the kubelet's global map path will do as well:
+/// that is where the kubelet binds what we published.
 fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &TargetPath) -> Result<(), Error> {
     let absent = || Error::new(ErrorKind::NotFound, format!("volume {id} is not published at {target}"));
     let directory = state.publish_directory(target).map_err(|_| absent())?;
@@ -103,7 +103,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (index, pool) = state.pool(name)?;
     let filesystem = &pool.filesystem;
     let hangs = filesystem.in_progress.hangs_for(Instant::now());
-    // Until the end: to look for projects may take for ever as well.
+    // Held to the end: looking for stray projects may take forever as well.
     let _admitted = hangs.is_none().then(|| filesystem.in_progress.admit(name)).transpose()?;
     let (failure, room) = match hangs {
         Some(_) => (None, filesystem.no_room()),
@@ -130,7 +130,7 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The largest size that is not above so many bytes.
+/// The largest valid size that does not exceed `bytes`.
 fn whole_steps(bytes: u64) -> u64 {
     bytes.saturating_sub(bytes % SIZE_STEP)
 }
@@ -155,7 +155,7 @@ fn conditions(
         add(ConditionKind::NotEnforced, NOT_ENFORCED.to_owned());
     } else if hangs.is_none() {
         match pool.filesystem.strays().map(|strays| evasion(&strays)) {
-            // Another status is looking.
+            // Another status request is already looking.
             Ok(None) | Err(Errno::BUSY) => {}
             Ok(Some(text)) => add(ConditionKind::QuotaEvasion, text),
             Err(errno) => add(ConditionKind::Other, format!("cannot look for projects that no volume has: {errno}")),

@@ -1,4 +1,4 @@
-//! Targets: opened, checked, made, mounted on, and removed.
+//! Targets: opening, checking, making, mounting on and removing them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,13 +26,14 @@ pub struct Target<'a> {
 pub enum Mounted {
     /// Its root.
     Seen(Status),
-    /// It shows nothing but the id of its filesystem (`f_fsid`, statfs(2)): XFS answers statx(2) with `EIO` once it has
-    /// shut down.
+    /// Only the id of its filesystem is readable (`f_fsid`, statfs(2)): XFS fails statx(2) with `EIO` once it has shut
+    /// down.
     ShutDown(u64),
 }
 
 impl Mounted {
-    /// Whether it is what was published there. Of a filesystem that has shut down, it must be the volume's pool.
+    /// Whether it is what was published there. If its filesystem has shut down, that must be the one of the volume's
+    /// pool.
     pub fn is(&self, published: &Published, volume: &Volume, state: &State) -> bool {
         match self {
             Self::Seen(status) => status.id == published.source,
@@ -56,8 +57,8 @@ pub fn check_unpublished(state: &State, id: &VolumeId, volume: &Volume) -> Resul
     }
 }
 
-/// A target at which a volume may still be mounted, other than `except`. Those at which it certainly is not any more,
-/// because somebody with the right to do so has unmounted it, are forgotten.
+/// A target other than `except` at which a volume may still be mounted. Targets at which it certainly no longer is,
+/// because somebody privileged has unmounted it, are forgotten.
 pub fn still_published<'a>(
     state: &State,
     id: &VolumeId,
@@ -73,8 +74,8 @@ pub fn still_published<'a>(
     None
 }
 
-/// Whether what was published at a target is mounted no more, for certain: neither there nor where somebody has moved it.
-/// The kernel lets a directory be renamed with a mount in it, so the path alone proves nothing.
+/// Whether what was published at a target is certainly no longer mounted, neither there nor anywhere it was moved to. A
+/// directory can be renamed while there is a mount in it, so the path alone proves nothing.
 pub fn is_gone(state: &State, path: &TargetPath, published: &Published) -> bool {
     let found = published.mount.map_or(Err(Errno::NOSYS), mount::find);
     is_proved_gone(found, || {
@@ -83,7 +84,7 @@ pub fn is_gone(state: &State, path: &TargetPath, published: &Published) -> bool 
     })
 }
 
-/// The refusal of a request for a target from which the volume has been moved away while it is mounted.
+/// The error for a target from which the volume was moved away while mounted.
 pub fn moved(id: &VolumeId, path: &TargetPath) -> Error {
     let message = format!(
         "volume {id} was published at {path} and may still be mounted: a directory on the way has been moved or replaced; move it back, or find the mount (findmnt) and unmount it"
@@ -91,8 +92,8 @@ pub fn moved(id: &VolumeId, path: &TargetPath) -> Error {
     Error::new(ErrorKind::InUse, message)
 }
 
-/// The kernel's word on the mount itself is proof. Where it knows no such question, the target's must be free in the very
-/// directory in which it was made: only root, who can unmount as well, can have moved it out of there.
+/// What the kernel says about the mount itself is proof. Where it cannot be asked, nothing may be mounted at the target
+/// in the very directory in which it was made: only root, who could unmount it as well, can have moved it out of there.
 fn is_proved_gone(found: SysResult<()>, is_free_where_it_was: impl FnOnce() -> Result<bool, Error>) -> bool {
     match found {
         Ok(()) => false,
@@ -101,8 +102,8 @@ fn is_proved_gone(found: SysResult<()>, is_free_where_it_was: impl FnOnce() -> R
     }
 }
 
-/// The modes of the targets that the helper makes. The sticky bit means nothing on a directory that nobody else may write
-/// to, and on a file: it marks what the helper has made, so that after a crash it is known for its own.
+/// The modes of the targets that the helper makes. The sticky bit has no effect on a file, nor on a directory that
+/// nobody else may write to. Here it marks what the helper made, so that it is recognized after a crash.
 const DIRECTORY_MODE: u32 = 0o1750;
 /// See [`DIRECTORY_MODE`].
 const FILE_MODE: u32 = 0o1600;
@@ -115,7 +116,7 @@ fn is_marked(file_type: FileType, mode: u32) -> bool {
     }
 }
 
-/// Whether nothing is mounted at a target, for certain.
+/// Whether certainly nothing is mounted at a target.
 pub fn is_clear(state: &State, path: &TargetPath) -> bool {
     match Target::open(state, path).and_then(|target| target.mount()) {
         Ok(mount) => mount.is_none(),
@@ -127,8 +128,8 @@ impl<'a> Target<'a> {
     /// Opens the directory that holds a target.
     ///
     /// # Errors
-    /// `NotFound` when the directory does not exist; `Refused` when the way to it is not plain directories of one mount, or
-    /// others than root may change one of them.
+    /// `NotFound` when the directory does not exist; `Refused` when the path to it contains a symbolic link or crosses
+    /// into another mount, or when users other than root may change a directory on it.
     pub fn open(state: &State, path: &'a TargetPath) -> Result<Self, Error> {
         let parent = state.publish_directory(path)?.open_parent(&path.path);
         let parent = parent.map_err(|Obstacle { errno, directory }| match errno {
@@ -151,7 +152,7 @@ impl<'a> Target<'a> {
         Ok(Self { path, parent, name: path.path.split_last().1 })
     }
 
-    /// The same, to publish a volume there: also checks the target's shape and the kubelet's word for it.
+    /// The same, to publish a volume there: also checks the target's shape and the kubelet's record of it.
     pub fn open_to_publish(state: &State, path: &'a TargetPath, id: &VolumeId, kind: Kind) -> Result<Self, Error> {
         let directory = state.publish_directory(path)?;
         directory.check_shape(path, kind)?;
@@ -159,12 +160,12 @@ impl<'a> Target<'a> {
         Self::open(state, path)
     }
 
-    /// Which directory holds the target.
+    /// The id of the directory that holds the target.
     fn parent_id(&self) -> Result<FileId, Error> {
         Ok(file::status(&self.parent).map_err(|errno| failed("inspect the directory of target", self.path, errno))?.id)
     }
 
-    /// What is at the target, if anything is.
+    /// What is at the target, if anything.
     pub fn status(&self) -> Result<Option<Status>, Error> {
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(Some(status)),
@@ -173,7 +174,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The root of what is mounted at the target, if anything is.
+    /// The root of what is mounted at the target, if anything.
     pub fn mount(&self) -> Result<Option<Mounted>, Error> {
         let cannot = |errno| failed("inspect target", self.path, errno);
         match file::status_at(&self.parent, self.name) {
@@ -188,7 +189,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes the target anew. What is there must be empty and of the right form.
+    /// Makes the target afresh. Anything already there must be empty and of the right type.
     pub fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
         let made = match kind {
@@ -198,8 +199,8 @@ impl<'a> Target<'a> {
         made.map_err(|errno| failed("make target", self.path, errno))
     }
 
-    /// Removes a target that is an empty directory or an empty file, and no mount. If volumes of a kind are wanted
-    /// there, it must have the form for them.
+    /// Removes a target that is an empty directory or an empty file, and not a mount. If a kind of volume is wanted
+    /// there, it must be of the type for that kind.
     pub fn clear(&self, wanted: Option<Kind>) -> Result<(), Error> {
         let Some(status) = self.status()? else { return Ok(()) };
         let incompatible = |is: &str| Error::new(ErrorKind::Incompatible, format!("target {} {is}", self.path));
@@ -225,12 +226,12 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether something is at the target that was made by [`Self::make`], by this helper or one before it.
+    /// Whether what is at the target was made by [`Self::make`], in this helper or an earlier one.
     pub fn is_marked(&self) -> Result<bool, Error> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
 
-    /// Binds `content` to the target, with its flags set before anybody can see it, and returns what was bound.
+    /// Binds `content` to the target, with the flags set before anybody can see the mount, and returns what was bound.
     pub fn bind(&self, content: impl AsFd, flags: MountAttrFlags, wanted: MountFlags) -> Result<Published, Error> {
         let parent = self.parent_id()?;
         let bound = || -> SysResult<Published> {
@@ -244,7 +245,7 @@ impl<'a> Target<'a> {
             Ok(Published { source, flags: wanted, parent, mount: unique })
         };
         bound().map_err(|errno| {
-            // Nothing is mounted: the target is removed again.
+            // Nothing is mounted: remove the target again.
             let _ = self.clear(None);
             failed("publish at target", self.path, errno)
         })
@@ -253,7 +254,7 @@ impl<'a> Target<'a> {
     /// Unmounts the topmost mount at the target.
     ///
     /// # Errors
-    /// `Busy` when it is still used.
+    /// `Busy` when it is still in use.
     pub fn unmount(&self) -> Result<(), Error> {
         let unmounted =
             raise(Capability::CAP_SYS_ADMIN).and_then(|_raised| mount::unmount_entry(self.parent.as_fd(), self.name));

@@ -1,4 +1,4 @@
-//! Taking volumes away from targets.
+//! Unpublishing volumes from targets.
 
 use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
 use rustix::fs::FileType;
@@ -13,13 +13,13 @@ pub fn unmount(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply,
     unpublish(state, id, path, Kind::Directory)
 }
 
-/// Removes a block volume's device node from a target, and the target.
+/// Unmounts a block volume's device node from a target and removes the target.
 pub fn remove_device(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply, Error> {
     unpublish(state, id, path, Kind::Block)
 }
 
-/// Unmounts everything at the target that is proved to be this volume, notes it, then removes the target if it is one that
-/// was made for a volume. If nothing is there, that is as good.
+/// Unmounts everything at the target that is proved to be this volume, notes that, then removes the target if it was
+/// made for a volume. Succeeds if nothing is there.
 fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Result<Reply, Error> {
     if let Some(other) = state.volumes.at(path).filter(|other| other != id) {
         return Err(Error::new(ErrorKind::InUse, format!("target {path} holds volume {other}, not volume {id}")));

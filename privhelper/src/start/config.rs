@@ -1,4 +1,4 @@
-//! The command line, and the configuration file, which holds the same flags, one a line.
+//! The command line, and the configuration file, which holds the same flags, one per line.
 
 mod doubts;
 mod values;
@@ -54,9 +54,9 @@ pub struct Config {
     pub project_ids: (u32, u32),
     /// How many volumes and targets there may be.
     pub limits: Limits,
-    /// What a system call that is not allowed leads to.
+    /// What happens on a system call that is not allowed.
     pub on_violation: OnViolation,
-    /// The flags that were given, lists aside.
+    /// The flags that were given, except those that may be repeated.
     given: BTreeSet<String>,
 }
 
@@ -161,8 +161,8 @@ impl Config {
         self.publish.splice(..0, [pods?, devices?]);
         let driver = &self.driver;
         self.csi_socket.get_or_insert_with(|| kubelet.join(format!("plugins/{driver}/csi.sock")));
-        // The kubelet makes an HTTP authority of this path, with "%2F" for each "/". Strict servers, the frontend's among
-        // them, accept that only in front of an "@".
+        // The kubelet turns this path into an HTTP authority, with "%2F" for each "/". Strict servers, the frontend's
+        // among them, accept that only before an "@".
         let registration_socket = || kubelet.join(format!("plugins_registry/{driver}@reg.sock"));
         self.registration_socket.get_or_insert_with(registration_socket);
         Ok(())

@@ -14,11 +14,11 @@ use crate::sys::{Errno, Result as SysResult, file};
 /// What a directory is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A pool. The jail has it alone, without the mounts below it.
+    /// A pool. The jail shows it alone, without the mounts below it.
     Pool(PoolName),
-    /// Volumes are published in it. The jail has a peer of it: mounts travel both ways, those below it included.
+    /// Volumes are published in it. The jail has a peer of it: mounts propagate both ways, including those below it.
     Publish(PublishName),
-    /// The frontend's socket is made in it. The jail has it alone.
+    /// The frontend's socket is made in it. The jail shows it alone.
     Socket(Socket),
 }
 
@@ -35,13 +35,14 @@ pub struct Directory {
     pub descriptor: OwnedFd,
 }
 
-/// How a directory of the configuration is opened; the helper does it by [`open_or_make`].
+/// How a directory of the configuration is opened; the helper uses [`open_or_make`].
 pub type Open = fn(&Config, &Path) -> SysResult<(PathBuf, OwnedFd)>;
 
-/// Opens a directory. What is missing below the kubelet's directory is made, with the mode that the kubelet gives it.
+/// Opens a directory. What is missing below the kubelet's directory is created, with the mode that the kubelet gives
+/// it.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn open_or_make(config: &Config, path: &Path) -> SysResult<(PathBuf, OwnedFd)> {
     let directory = match (open(path), config.below_kubelet(path)) {
         (Err(Errno::NOENT), Some((kubelet, below))) => {
@@ -53,19 +54,19 @@ pub fn open_or_make(config: &Config, path: &Path) -> SysResult<(PathBuf, OwnedFd
     Ok((path.to_owned(), directory?))
 }
 
-/// Opens a directory for resolving.
+/// Opens a directory for path resolution.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn open(path: &Path) -> SysResult<OwnedFd> {
     file::open_at_start(path, OFlags::PATH | OFlags::DIRECTORY)
 }
 
 impl Directory {
-    /// What was opened at `path`, in place of `wanted`, which is that or below it.
+    /// What was opened at `path` in place of `wanted`, which is the same or below it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     #[expect(clippy::disallowed_methods, reason = "reads the name of what is open already, for comparing only")]
     pub fn new(role: Role, wanted: &Path, path: PathBuf, descriptor: OwnedFd) -> SysResult<Self> {
         let real_path = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
@@ -77,7 +78,7 @@ impl Directory {
     /// Refuses a publish directory that others may change, or whose mounts the host would not see.
     ///
     /// # Errors
-    /// A sentence on what is wrong and how to mend it.
+    /// A sentence on what is wrong and how to fix it.
     pub fn check_publish(&self, mounts: &Table) -> Result<(), String> {
         let shown = self.path.display();
         let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
@@ -104,7 +105,7 @@ impl Directory {
 }
 
 impl Role {
-    /// Where the jail shows the directory, without the slash in front.
+    /// Where the jail shows the directory, without the leading slash.
     pub fn point(&self) -> String {
         match self {
             Self::Pool(name) => format!("bulkhead-pools/{name}"),
@@ -126,10 +127,10 @@ impl fmt::Display for Role {
 }
 
 /// Pools and publish directories must lie apart: a pool below a publish directory would be visible twice, and a publish
-/// directory around the kubelet's would evade the checks of the kubelet's targets and records.
+/// directory that contains the kubelet's would evade the checks of the kubelet's targets and records.
 ///
 /// # Errors
-/// A sentence that names two that do not.
+/// A sentence that names two that overlap.
 pub fn refuse_overlap(places: &[(&Role, &Path)]) -> Result<(), String> {
     let mut rest = places;
     while let Some(((role, path), others)) = rest.split_first() {

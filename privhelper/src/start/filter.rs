@@ -1,5 +1,6 @@
-//! The system calls that the two processes may make once they serve. This is part of the jail: without it CAP_SYS_ADMIN
-//! could make a mount of its own. seccompiler makes BPF of these tables; a call that is not in them ends the process.
+//! The system calls that the two processes may make once they serve. This is part of the jail: without it, a process
+//! with CAP_SYS_ADMIN could make mounts of its own. seccompiler compiles these tables to BPF; a call that is not in
+//! them ends the process.
 
 use std::collections::BTreeMap;
 
@@ -37,8 +38,8 @@ pub enum Process {
     Emptier,
 }
 
-/// Installs the filter on every thread of the calling process, for ever, and asks the kernel whether it is there. Needs
-/// no_new_privs.
+/// Installs the filter on every thread of the calling process, forever, and asks the kernel whether it is in place.
+/// Needs no_new_privs.
 ///
 /// # Errors
 /// A sentence on what failed.
@@ -76,21 +77,21 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
     SeccompFilter::new(rules, violation, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// A call that is allowed if all of some conditions hold. Rows for one call are alternatives.
+/// A call that is allowed if all these conditions hold. Rows for the same call are alternatives.
 struct Row(libc::c_long, &'static [If]);
 
-/// What an argument (counted from 0) must be, compared with a value. These arguments are 32 bits wide to the kernel, and
-/// the upper half of the register is not looked at.
+/// How an argument (counted from 0) must compare with a value. To the kernel these arguments are 32 bits wide, and the
+/// upper half of the register is ignored.
 struct If(u8, SeccompCmpOp, u32);
 
-/// The bits of a mask, compared with those of the value.
+/// Compares the bits in a mask with those of the value.
 const fn masked(mask: u32) -> SeccompCmpOp {
     SeccompCmpOp::MaskedEq(mask as u64)
 }
 
-/// What Rust's runtime and the C library need, and packets. Each process has started its threads before.
+/// What Rust's runtime, the C library and packets need. Each process has already started its threads.
 const BOTH: &[&[libc::c_long]] = &[
-    // Memory, threads, signals, time, the end.
+    // Memory, threads, signals, time, exit.
     &[
         libc::SYS_brk,
         libc::SYS_munmap,
@@ -107,7 +108,7 @@ const BOTH: &[&[libc::c_long]] = &[
         libc::SYS_exit,
         libc::SYS_exit_group,
     ],
-    // Raising a capability and lowering it; the first seeds the hash sets in which caps holds them.
+    // Raising and lowering capabilities; the first call seeds the hash sets in which caps holds them.
     &[libc::SYS_getrandom, libc::SYS_capget, libc::SYS_capset],
     // Packets, and files below a held directory.
     &[libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat],
@@ -120,18 +121,18 @@ const BOTH_IF: &[Row] = &[
     Row(libc::SYS_write, &[If(0, Eq, 2)]),
     Row(libc::SYS_writev, &[If(0, Eq, 2)]),
     Row(libc::SYS_close, &[If(0, Ge, 3)]),
-    // Reading back that the filter is there.
+    // Checking that the filter is in place.
     Row(libc::SYS_prctl, &[If(0, Eq, libc::PR_GET_SECCOMP as u32)]),
     // Memory is never executable, and never a file.
     Row(libc::SYS_mmap, &[If(2, masked(libc::PROT_EXEC as u32), 0), If(3, masked(ANONYMOUS), ANONYMOUS)]),
     Row(libc::SYS_mprotect, &[If(2, masked(libc::PROT_EXEC as u32), 0)]),
-    // Giving memory back.
+    // Returning memory.
     Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_DONTNEED as u32)]),
     Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_FREE as u32)]),
-    // Rust checks a descriptor that it closes, and duplicates with close-on-exec.
+    // Rust checks each descriptor that it closes, and duplicates descriptors with close-on-exec.
     Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_GETFD as u32)]),
     Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_DUPFD_CLOEXEC as u32)]),
-    // The project id and the flags of what is open.
+    // The project id and the flags of an open file.
     Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSGETXATTR)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSSETXATTR)]),
 ];
@@ -142,7 +143,7 @@ const SOCKET: u32 = libc::SOL_SOCKET as u32;
 const SERVER: &[&[libc::c_long]] = &[
     // The frontend's connections and sockets; whether somebody has shut one down.
     &[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen, libc::SYS_ppoll],
-    // umount2 and bind know no directory descriptors.
+    // umount2 and bind take no directory descriptor.
     &[libc::SYS_fchdir, libc::SYS_chdir],
     // Volumes and their records.
     &[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fstatfs, libc::SYS_read, libc::SYS_fsetxattr],
@@ -156,29 +157,28 @@ const SERVER_IF: &[Row] = &[
     // Whether descriptors come with a packet, before it is received; the end of a connection.
     Row(libc::SYS_recvmsg, &[If(2, Eq, libc::MSG_PEEK as u32)]),
     Row(libc::SYS_shutdown, &[If(1, Eq, libc::SHUT_RDWR as u32)]),
-    // A socket of the frontend, which is its owner's alone before it has a name.
+    // A socket for the frontend, which is its owner's alone before it has a name.
     Row(libc::SYS_socket, &[If(0, Eq, libc::AF_UNIX as u32)]),
     Row(libc::SYS_fchmod, &[If(1, Eq, 0o600)]),
     // A name is replaced only where a new socket takes the place of an old one.
     Row(libc::SYS_renameat2, &[If(4, masked(!libc::RENAME_NOREPLACE), 0)]),
-    // Images are extended, and never given holes.
+    // Images are extended, and no holes are ever punched.
     Row(libc::SYS_fallocate, &[If(1, masked(!(libc::FALLOC_FL_KEEP_SIZE as u32)), 0)]),
-    // A mount is only cloned (one, never a tree), changed while it is detached, moved from one descriptor to another, and
-    // unmounted by name without following links.
+    // A mount is only cloned (one, never a tree), changed while it is detached, moved from one descriptor to another,
+    // and unmounted by name without following links.
     Row(libc::SYS_open_tree, &[If(2, Eq, mount::CLONE_ONE.bits())]),
     Row(libc::SYS_mount_setattr, &[If(2, Eq, libc::AT_EMPTY_PATH as u32)]),
     Row(libc::SYS_move_mount, &[If(4, Eq, mount::BY_DESCRIPTORS.bits())]),
     Row(libc::SYS_umount2, &[If(1, Eq, libc::UMOUNT_NOFOLLOW as u32)]),
-    // Whether a mount is still there: nothing about it is written, to a buffer of length 0.
+    // Whether a mount is still there: nothing is written about it, since the buffer has length 0.
     Row(mount::STATMOUNT, &[If(2, Eq, 0), If(3, Eq, 0)]),
     // Nodes of loop devices only: major 7, in the encoding of makedev(3).
     Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
-    // Project quotas: find the next that there is, in either way; set one.
+    // Project quotas: find the next one, in either way; set one.
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::XFS_GET_NEXT)]),
     Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
-    // Loop devices: make one that did not exist, remove one; attach, let it refuse writes, look, take a tenant's marks
-    // off, grow, detach.
+    // Loop devices: add a new one, remove one; attach, make read-only, inspect, undo a tenant's changes, grow, detach.
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_ADD), If(2, Eq, loopdevice::ANY as u32)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_REMOVE)]),
     Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CONFIGURE)]),
@@ -190,14 +190,14 @@ const SERVER_IF: &[Row] = &[
 ];
 
 const EMPTIER: &[&[libc::c_long]] = &[
-    // Going through directories, and moving what lies deep to the top.
+    // Walking through directories.
     &[libc::SYS_getdents64, libc::SYS_lseek],
     // Flags of what cannot be opened.
     &[FILE_GETATTR, FILE_SETATTR],
 ];
 
 const EMPTIER_IF: &[Row] = &[
-    // What lies deep is moved to the top, and takes nothing's place.
+    // What lies deep is moved to the top, and never replaces anything.
     Row(libc::SYS_renameat2, &[If(4, Eq, libc::RENAME_NOREPLACE)]),
 ];
 

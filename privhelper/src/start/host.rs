@@ -26,8 +26,8 @@ pub struct Host {
     pub publish: Vec<Directory>,
     /// The frontend's sockets: which, in which directory, under which name.
     pub sockets: Vec<(Socket, Directory, String)>,
-    /// The table of mounts and the directory of block devices. Earlier helpers may have left something in either, which is
-    /// looked at when the pools are locked: a helper publishes until it lets go of them.
+    /// The table of mounts and the directory of block devices. Earlier helpers may have left something in either. These
+    /// are read once the pools are locked, since a helper publishes until it releases them.
     pub traces: Traces,
 }
 
@@ -39,10 +39,10 @@ impl Host {
     }
 }
 
-/// Looks at the host. Nothing is changed but by `open`.
+/// Inspects the host. Nothing is changed except by `open`.
 ///
 /// # Errors
-/// One sentence on what is doubtful and how to mend it. A pool's own trouble is in its entry instead.
+/// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
 pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
     let traces = Traces::open()?;
@@ -77,14 +77,14 @@ pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
     Ok(Host { loop_control, pools, publish, sockets, traces })
 }
 
-/// Marks the new pools, and waits until no other helper serves any. What goes wrong is in the pool's own entry.
+/// Marks the new pools, and waits until no other helper serves any. Failures are put in the pool's own entry.
 pub fn mark_and_wait(config: &Config, host: &mut Host) {
     for (pool, entry) in config.pools.iter().zip(&mut host.pools) {
         let Ok(HostPool { directory, marked, .. }) = entry else { continue };
         let directory = &directory.descriptor;
         let made = if *marked { Ok(()) } else { marker::make(directory, Some(&pool.name)) };
         let made = made.map_err(|errno| format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
-        // What a predecessor publishes while the jail is made may not show in there.
+        // What a predecessor publishes while the jail is being made may not be visible in it.
         if let Err(complaint) = made.and_then(|()| marker::claim(directory, pool).map(drop)) {
             *entry = Err(complaint);
         }
@@ -94,7 +94,7 @@ pub fn mark_and_wait(config: &Config, host: &mut Host) {
 /// 5.14 is the first kernel with quotactl_fd(2); everything else that is needed is older.
 ///
 /// # Errors
-/// A sentence, when the kernel of that release is too old.
+/// A sentence when a kernel of that release is too old.
 pub fn check_kernel(release: &str) -> Result<(), String> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

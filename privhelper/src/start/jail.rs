@@ -18,10 +18,10 @@ use crate::state::Place;
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};
 
-/// The jail, seen from inside. Every directory is open, and nothing mounted below a publish directory is.
+/// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
 pub struct Jail {
-    /// The pools, in the order of the configuration; open for reading. Those that are not served are not there.
+    /// The pools, in the order of the configuration; open for reading. Those that are not served are missing.
     pub pools: Vec<Option<OwnedFd>>,
     /// The publish directories, in the order of the configuration.
     pub publish: Vec<OwnedFd>,
@@ -39,8 +39,8 @@ const ROOT_LIMITS: (&str, &str) = ("64k", "128");
 const NODES_LIMITS: (&str, &str) = ("64k", "65536");
 
 impl Directory {
-    /// An open directory stays in the namespace in which it was opened and cannot be cloned from another: this opens the
-    /// same one again.
+    /// An open directory belongs to the namespace in which it was opened and cannot be cloned from another: this opens
+    /// the same one again.
     fn reopen(&self) -> SysResult<OwnedFd> {
         let again = directory::open(&self.path)?;
         if file::status(&again)?.id == file::status(&self.descriptor)?.id { Ok(again) } else { Err(Errno::STALE) }
@@ -94,7 +94,7 @@ pub fn enter(host: &Host) -> Result<Jail, String> {
 
     let root = mount::tmpfs(ROOT_LIMITS).map_err(step("make its root"))?;
     let nodes = mount::tmpfs(NODES_LIMITS).map_err(step("make a place for device nodes"))?;
-    // A publish directory is the only mount point that is sure to exist. It is covered in this namespace alone.
+    // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
     let covered = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
@@ -125,10 +125,10 @@ fn open(host: &Host) -> SysResult<Jail> {
     Ok(Jail { pools: pools.collect::<SysResult<_>>()?, publish, sockets, nodes })
 }
 
-/// Locks every pool. One that cannot be locked leaves the jail; why is in its own entry.
+/// Locks every pool. One that cannot be locked is taken out of the jail; its own entry says why.
 ///
 /// # Errors
-/// A sentence, when there is nothing left to serve.
+/// A sentence when there is nothing left to serve.
 pub fn claim_pools(config: &Config, host: &mut Host, jail: &mut Jail) -> Result<(), String> {
     for ((pool, entry), inside) in config.pools.iter().zip(&mut host.pools).zip(&mut jail.pools) {
         let (Ok(found), Some(directory)) = (&mut *entry, &*inside) else { continue };
@@ -149,10 +149,10 @@ pub fn claim_pools(config: &Config, host: &mut Host, jail: &mut Jail) -> Result<
     Err(format!("no pool can be served: {}", complaints.join("; ")))
 }
 
-/// Leaves only one pool in sight of a second process, in a mount namespace of its own, and opens it there.
+/// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn narrow_to(pool: &Directory, host: &Host) -> SysResult<OwnedFd> {
     process::own_mount_namespace()?;
     mount::make_all_private()?;

@@ -1,5 +1,5 @@
-//! What the emptier may do to files. A filter of system calls cannot see the flags of openat2(2) and knows no directory
-//! from another; Landlock can. The serving process does without: rules on files always forbid mounting as well.
+//! What the emptier may do to files. A system call filter cannot see the flags of openat2(2) or tell one directory from
+//! another; Landlock can. The serving process does without it: rules on files always forbid mounting as well.
 
 use std::os::fd::OwnedFd;
 
@@ -16,13 +16,14 @@ use crate::log;
 use crate::sys::Result as SysResult;
 use crate::sys::landlock::{self, Handled};
 
-/// Going through directories and removing; `READ_FILE` to take immutable flags off a file; moving a directory to the top.
+/// Walking through directories and removing; `READ_FILE` to clear a file's immutable flags; moving a directory to the
+/// top.
 const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | REFER;
 
-/// Leaves the calling thread what it needs to empty volumes below the pool, as far as the kernel can.
+/// Restricts the calling thread to what it needs to empty volumes below the pool, as far as the kernel can.
 ///
 /// # Errors
-/// A sentence, when a kernel that can does not.
+/// A sentence when a kernel that can do this fails to.
 pub fn confine_to(pool: &OwnedFd) -> Result<(), String> {
     match landlock::version() {
         Ok(version) if version >= 2 => {

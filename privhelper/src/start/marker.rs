@@ -1,5 +1,5 @@
-//! The marker file of a pool: a directory without one is not a pool, so a disk that failed to mount never becomes one on
-//! `/`.
+//! The marker file of a pool: a directory without one is not a pool, so a disk that failed to mount never leads to a
+//! pool on `/`.
 
 use std::os::fd::OwnedFd;
 
@@ -15,8 +15,8 @@ const MAX_LENGTH: usize = 4096;
 /// The first line of a marker; the number is the layout of what is in the pool.
 const HEADER: &str = "bulkhead-pool 1";
 
-/// Checks the marker of a pool. `false` if there is none and the pool is to get one at its first start: when its directory
-/// is empty and the root of a mount.
+/// Checks the marker of a pool. `false` if there is none but the pool is to get one at its first start, because its
+/// directory is empty and the root of a mount.
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
@@ -40,8 +40,8 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
     }
 }
 
-/// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. One from outside would
-/// keep the host from unmounting the pool.
+/// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. A descriptor from
+/// outside the jail would keep the host from unmounting the pool.
 ///
 /// # Errors
 /// One sentence on why the pool is not to be served.
@@ -57,7 +57,7 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> 
 /// Makes a directory a pool.
 ///
 /// # Errors
-/// `EXIST` if it is one.
+/// `EXIST` if it already is one.
 pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<()> {
     let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
     let unfinished = format!("{MARKER}.new");
@@ -99,7 +99,7 @@ fn check(text: &str, pool: &PoolConfig) -> Result<(), String> {
     }
 }
 
-/// Whether there is nothing in a directory but what mkfs.ext4 puts there.
+/// Whether a directory contains nothing but what mkfs.ext4 puts there.
 fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
     let mut empty = true;
     file::each_entry(directory, |name| {
@@ -127,7 +127,7 @@ mod tests {
         check(text, &config()).err()
     }
 
-    /// An empty directory, which is removed in the end with what is named in it.
+    /// An empty directory, which is removed at the end with the entries named here.
     fn in_directory(test: impl FnOnce(&OwnedFd)) {
         let path = std::env::temp_dir().join(format!("bulkhead-marker-{:?}", std::thread::current().id()));
         let top = file::open_at_start("/", OFlags::PATH).expect("the root directory");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::MountFlags;
 
-/// The mounts, by their ids, which are the same as from statx(2).
+/// The mounts, by their ids, which are the same as those from statx(2).
 pub type Table = BTreeMap<u64, Mount>;
 
 /// One mount.
@@ -21,11 +21,11 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it is.
     pub point: PathBuf,
-    /// Its own options, as `ro` or `nosuid`.
+    /// Its own options, such as `ro` or `nosuid`.
     pub options: Vec<String>,
     /// Its peer group, if it has one: each member shows what is mounted on another.
     pub peers: Option<u32>,
-    /// Whether it sees what is mounted on a master, which does not see what is mounted on it.
+    /// Whether it is a slave: it sees what is mounted on its master, but not the other way round.
     pub slave: bool,
     /// Whether it is left out when the tree around it is cloned.
     pub unbindable: bool,
@@ -36,7 +36,7 @@ pub struct Mount {
 /// Reads a table. Each byte is read as one character: paths need not be UTF-8.
 ///
 /// # Errors
-/// A sentence, when a line is not understood.
+/// A sentence when a line is not understood.
 pub fn parse(table: &[u8]) -> Result<Table, String> {
     let text: String = table.iter().copied().map(char::from).collect();
     let read = |line| mount(line).ok_or_else(|| format!("cannot understand the line {line:?} of /proc/self/mountinfo"));

@@ -1,4 +1,4 @@
-//! What the helper gets from outside: the socket at which the frontend connects, and the service manager's.
+//! What the helper gets from outside: the socket to which the frontend connects, and the service manager's.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub enum Listener {
     Own(PathBuf, OwnedFd),
 }
 
-/// Where the service manager waits for the message that the helper is ready, if it does.
+/// Where the service manager waits to be told that the helper is ready, if it does.
 #[derive(Debug)]
 pub struct ServiceManager(Option<OwnedFd>);
 
@@ -29,7 +29,7 @@ pub struct ServiceManager(Option<OwnedFd>);
 /// # Errors
 /// A sentence on what is wrong with the socket.
 pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
-    // Everything that is made gets exactly the mode that is asked for.
+    // Everything that is created gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
     socket::close_all_but(&passed.iter().map(AsFd::as_fd).collect::<Vec<_>>())
@@ -48,11 +48,11 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
 }
 
 impl Listener {
-    /// The listening socket. The helper's own takes the place of an older one, so it is made last, when it is certain that
-    /// no other helper serves the pools.
+    /// The listening socket. The helper's own replaces an older one, so it is made last, when it is certain that no
+    /// other helper serves the pools.
     ///
     /// # Errors
-    /// A sentence, when it cannot be made.
+    /// A sentence when it cannot be made.
     pub fn listen(self, config: &Config) -> Result<OwnedFd, String> {
         let socket = match self {
             Self::Passed(socket) => socket,

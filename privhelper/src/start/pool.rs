@@ -1,4 +1,4 @@
-//! Whether a directory is fit to be served as a pool. It is judged while the host's own tree is in sight.
+//! Whether a directory is fit to be served as a pool. This is checked while the host's own tree is in sight.
 
 use std::os::fd::OwnedFd;
 
@@ -17,28 +17,29 @@ use crate::sys::quota::{self, QuotaState};
 pub struct HostPool {
     /// Its directory.
     pub directory: Directory,
-    /// Whether it has a marker, or is to get one.
+    /// Whether it already has a marker, rather than being about to get one.
     pub marked: bool,
     /// Its marker, once it is locked.
     pub marker: Option<OwnedFd>,
-    /// What every mount of its volumes has because the pool's own mount has it.
+    /// The flags that every mount of its volumes has because the pool's own mount has them.
     pub inherited: MountFlags,
     /// Whether its filesystem has a journal.
     pub journal: bool,
-    /// What is not right, but does not keep it from being served.
+    /// Problems that do not keep it from being served.
     pub warnings: Vec<String>,
 }
 
-/// Judges a pool, and changes nothing.
+/// Checks a pool, and changes nothing.
 ///
 /// # Errors
-/// One sentence on why it is not to be served and how to mend that.
+/// One sentence on why it is not to be served and how to fix that.
 pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> {
     let shown = config.directory.display();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
         .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
     let status = file::status(&directory).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
-    // First of all: without its disk it does not matter what else is wrong with the filesystem that shows instead.
+    // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
+    // place.
     let marked = marker::find(&directory, status.mount_root, config)?;
     let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
     let point = mount.point.display();

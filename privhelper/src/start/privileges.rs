@@ -15,8 +15,8 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE)
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED);
 
-/// Leaves the calling thread the permitted capabilities in `keep` and no way to any other, and reads that back. Threads
-/// that it starts later inherit all of it.
+/// Leaves the calling thread the permitted capabilities in `keep` and no way to gain any other, and verifies that.
+/// Threads that it starts later inherit all of this.
 ///
 /// # Errors
 /// A sentence on what could not be dropped, or is still there.
@@ -29,7 +29,7 @@ pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
 fn drop_now(keep: &[Capability]) -> SysResult<()> {
     let denied = |_| Errno::PERM;
     caps::clear(None, CapSet::Ambient).map_err(denied)?;
-    // A service manager may have cleared the bounding set already, and taken SETPCAP with it: drop what is there.
+    // A service manager may already have cleared the bounding set, and SETPCAP with it: drop what is there.
     for capability in caps::read(None, CapSet::Bounding).map_err(denied)? {
         caps::drop(None, CapSet::Bounding, capability).map_err(denied)?;
     }

@@ -12,8 +12,8 @@ use crate::sys::{Errno, Result as SysResult, file, mount, with_patience};
 /// The type of a tmpfs (`TMPFS_MAGIC`, statfs(2)).
 const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 
-/// Proves for each publish directory that a mount made in the jail appears on the host, and that it goes when it is
-/// unmounted.
+/// Proves for each publish directory that a mount made in the jail appears on the host, and that it disappears when it
+/// is unmounted.
 ///
 /// # Errors
 /// A sentence that names the directory.
@@ -39,7 +39,7 @@ pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
     Ok(())
 }
 
-/// Mounts `source` in the jail and unmounts it; whether it appeared outside, and whether it went.
+/// Mounts `source` in the jail and unmounts it; returns whether it appeared outside, and whether it disappeared.
 fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult<(bool, bool)> {
     match file::make_directory(inside, TRIAL, Mode::RWXU) {
         // A helper that was killed here has left its trial behind.
@@ -61,7 +61,7 @@ fn try_mount(outside: &OwnedFd, inside: &OwnedFd, source: &OwnedFd) -> SysResult
 /// Unmounts what earlier trials have left, and nothing else.
 ///
 /// # Errors
-/// `EXIST` if it is something else: each trial shows an empty tmpfs of root's.
+/// `EXIST` if it is something else: each trial shows an empty tmpfs that belongs to root.
 fn take_away(inside: &OwnedFd) -> SysResult<()> {
     loop {
         let entry = file::open_entry(inside, TRIAL)?;

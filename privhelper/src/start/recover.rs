@@ -1,5 +1,5 @@
-//! Step 5 of the helper's life: all that it knows is rebuilt from the pools, and from the host's mounts and loop devices.
-//! Nothing below a publish directory is walked: a foreign mount there may hang.
+//! Step 5 of the helper's life: everything it knows is rebuilt from the pools, and from the host's mounts and loop
+//! devices. Nothing below a publish directory is walked: a foreign mount there may hang.
 
 mod devices;
 mod published;
@@ -27,7 +27,7 @@ use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
-/// What is rebuilt, and what is needed for that alone.
+/// What is rebuilt, and what is needed only for that.
 struct Recovery {
     state: State,
     /// Pools on one filesystem share its space and its project ids.
@@ -36,18 +36,18 @@ struct Recovery {
     places: Vec<((u32, u32), Place)>,
     /// Which volume a published directory or an image belongs to.
     owners: BTreeMap<FileId, VolumeId>,
-    /// Which volume the loop device of that number belongs to.
+    /// Which volume the loop device with that number belongs to.
     devices: BTreeMap<u32, VolumeId>,
-    /// Loop devices to which certainly no volume is attached; of those that are free, only such as have a node somewhere.
+    /// Loop devices to which certainly no volume is attached; free ones only if they have a node somewhere.
     vacant_devices: BTreeSet<u32>,
-    /// With the index of its pool.
+    /// Each with the index of its pool.
     deleted: Vec<(usize, Deletion)>,
 }
 
-/// Rebuilds everything. `emptiers` are the lines to the second processes, in the order of the configuration.
+/// Rebuilds everything. `emptiers` are the connections to the second processes, in the order of the configuration.
 ///
 /// # Errors
-/// A sentence, when there is nothing left to serve.
+/// A sentence when there is nothing left to serve.
 pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<OwnedFd>>) -> Result<State, String> {
     // Every pool is locked by now: no other helper adds to these.
     let (mounts, loops) = (host.traces.mounts()?, host.traces.loops()?);
@@ -77,7 +77,8 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<Own
         let take = |found| recovery.take(pool, config.project_ids, found, inside?, &mounts);
         taken.push((pool, found.and_then(take)));
     }
-    // A pool that is there and cannot be listed does not end the start: what it has published can still be unpublished.
+    // A pool that is there but cannot be listed does not make the start fail: what is published from it can still be
+    // unpublished.
     for (pool, served) in taken {
         let served = served.and_then(|served| recovery.list(served));
         if let Err(condition) = &served {
@@ -85,7 +86,8 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<Own
         }
         recovery.state.pools.push(Pool { config: pool.clone(), state: served });
     }
-    // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is emptied.
+    // Deleted volumes keep their projects and their shares until they are empty, so all are noted before any is
+    // emptied.
     for (pool, deletion) in std::mem::take(&mut recovery.deleted) {
         if let Ok(pool) = recovery.state.pool_at(pool) {
             pool.deletions.add(deletion);
@@ -97,7 +99,7 @@ pub fn recover(config: &Config, host: Host, jail: Jail, emptiers: Vec<Option<Own
 }
 
 impl Recovery {
-    /// Takes a pool over from what was seen outside.
+    /// Takes over a pool, given what was seen from outside.
     fn take(
         &mut self,
         config: &PoolConfig,
@@ -153,7 +155,7 @@ impl Recovery {
             names.push(name.to_string_lossy().into_owned());
             Ok(())
         })?;
-        // A name that is given in what follows must not be one that is there.
+        // A name given below must not be one that already exists.
         for name in &names {
             if let Entry::Deleted(number) = Entry::of(name) {
                 pool.deletions.note_number(number);
@@ -195,7 +197,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Notes a volume, and mends what a crash may have left unfinished; `false` if the entry only has the name of one.
+    /// Notes a volume, and repairs what a crash may have left unfinished; `false` if the entry only has a volume's
+    /// name.
     fn adopt(&mut self, index: usize, pool: &Served, id: &VolumeId) -> Result<bool, String> {
         let say = |errno: Errno| errno.to_string();
         let directory = match layout::open_volume(&pool.directory, id.as_str()) {
@@ -233,7 +236,7 @@ fn project_of(pool: &Served, directory: &OwnedFd) -> SysResult<Option<ProjectId>
     if pool.has_quotas() { layout::project_of(directory) } else { Ok(None) }
 }
 
-/// A quota that was not written through before a power cut is what the record says again.
+/// Sets a quota that did not reach the disk before a power cut back to what the record says.
 fn restore_quota(pool: &Served, id: &VolumeId, project: ProjectId, wanted: (u64, u64)) -> SysResult<()> {
     let quota = pool.filesystem.quota_at_start(project)?;
     if (quota.limit_bytes, quota.limit_inodes) == wanted {
@@ -243,7 +246,7 @@ fn restore_quota(pool: &Served, id: &VolumeId, project: ProjectId, wanted: (u64,
     pool.filesystem.set_quota(project, wanted)
 }
 
-/// An image that was being grown has either size afterwards, and its record says so.
+/// Leaves an image that was being grown with either size, and its record in agreement.
 fn finish_growth(pool: &Served, id: &VolumeId, record: &mut Record) -> SysResult<FileId> {
     let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR)?;
     let status = file::status(&image)?;

@@ -12,7 +12,8 @@ use super::privileges;
 use crate::sys::{Errno, process, socket};
 use crate::{emptier, log};
 
-/// Forks an emptier for each pool that may be served, and returns the lines to them, in the order of the configuration.
+/// Forks an emptier for each pool that may be served, and returns the connections to them, in the order of the
+/// configuration.
 ///
 /// # Errors
 /// A sentence on what failed.
@@ -30,12 +31,12 @@ fn fork(config: &Config, host: &Host, pool: &Directory) -> Result<OwnedFd, Strin
     match process::fork() {
         Ok(false) => return Ok(line),
         Ok(true) => {}
-        // This is the child. Its parent has ended and has said why.
+        // This is the child. Its parent has exited and has said why.
         Err(Errno::SRCH) => std::process::exit(1),
         Err(errno) => return Err(format!("cannot fork an emptier: {errno}")),
     }
     let result = live_as_emptier(config, host, pool, &other);
-    // The server ends with its emptier, also if nobody reads what the emptier says at last.
+    // The server ends with its emptier, even if nobody reads the emptier's last words.
     drop(other);
     if let Err(complaint) = &result {
         log::error!("an emptier stops complaint={complaint:?}");
@@ -46,7 +47,7 @@ fn fork(config: &Config, host: &Host, pool: &Directory) -> Result<OwnedFd, Strin
 fn live_as_emptier(config: &Config, host: &Host, pool: &Directory, server: &OwnedFd) -> Result<(), String> {
     let pool = jail::narrow_to(pool, host)
         .map_err(|errno| format!("cannot leave the other directories of the jail: {errno}"))?;
-    // What is closed here still has owners in this copy of the memory; the process ends without coming back to them.
+    // What is closed here still has owners in this copy of the memory; the process ends without returning to them.
     socket::close_all_but(&[pool.as_fd(), server.as_fd()])
         .map_err(|errno| format!("cannot close the other descriptors: {errno}"))?;
     privileges::drop_all_but(privileges::EMPTIER)?;

@@ -1,4 +1,4 @@
-//! What shows on the host of what earlier helpers have done. It is opened while the host is in sight, and read later.
+//! What earlier helpers have left visible on the host. It is opened while the host is in sight, and read later.
 
 use std::os::fd::OwnedFd;
 
@@ -7,23 +7,23 @@ use rustix::fs::OFlags;
 use super::mountinfo::{self, Table};
 use crate::sys::{Errno, Result as SysResult, file};
 
-/// The longest table of mounts that is read, some million of them.
+/// The longest mount table that is read, in bytes: about a million mounts.
 const MAX_TABLE: usize = 256 << 20;
 
 /// Where the traces are.
 #[derive(Debug)]
 pub struct Traces {
-    /// It also keeps the namespace that it lists: in a container nobody else may be in it, and then it would end when the
-    /// helper leaves it, and no mount would be seen there any more.
+    /// This also keeps the namespace that it lists alive: in a container nobody else may be in it, so that it would end
+    /// when the helper leaves it, and no mounts would be listed any more.
     mounts: OwnedFd,
     devices: OwnedFd,
 }
 
 impl Traces {
-    /// Opens the mount table of this namespace, which it shows also when the process has left it, and `/sys/block`.
+    /// Opens the mount table of this namespace, which remains readable after the process has left it, and `/sys/block`.
     ///
     /// # Errors
-    /// A sentence, when either cannot be opened.
+    /// A sentence when either cannot be opened.
     pub fn open() -> Result<Self, String> {
         let open = |path: &str, flags| {
             file::open_at_start(path, OFlags::RDONLY | flags).map_err(|errno| format!("cannot open {path}: {errno}"))
@@ -35,7 +35,7 @@ impl Traces {
     /// All mounts, as they are now.
     ///
     /// # Errors
-    /// A sentence, when the table cannot be read, or a line is not understood: it might be the mount of a volume.
+    /// A sentence when the table cannot be read, or a line is not understood: it might be the mount of a volume.
     pub fn mounts(&self) -> Result<Table, String> {
         let table = file::rewind(&self.mounts).and_then(|()| file::read_up_to(&self.mounts, MAX_TABLE));
         mountinfo::parse(&table.map_err(|errno| format!("cannot read the table of mounts: {errno}"))?)
@@ -44,7 +44,7 @@ impl Traces {
     /// The numbers of the loop devices that exist now.
     ///
     /// # Errors
-    /// A sentence, when they cannot be listed.
+    /// A sentence when they cannot be listed.
     pub fn loops(&self) -> Result<Vec<u32>, String> {
         let mut numbers = Vec::new();
         let listed: SysResult<()> = file::each_entry(&self.devices, |name| {

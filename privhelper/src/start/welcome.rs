@@ -10,7 +10,7 @@ use crate::state::{self, State};
 /// What every frontend receives first.
 ///
 /// # Errors
-/// A sentence, when names and paths are too long for one packet.
+/// A sentence when names and paths are too long for one packet.
 pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
     let publish: Vec<_> = state
         .publish_directories

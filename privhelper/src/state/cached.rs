@@ -1,4 +1,4 @@
-//! Figures that take many system calls.
+//! Figures that take many system calls to determine.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -6,25 +6,26 @@ use std::time::{Duration, Instant};
 use super::{lock, lock_in_time};
 use crate::sys::Result as SysResult;
 
-/// A figure that is measured once in a while at most, by one thread at a time.
+/// A figure that is measured at most once per interval, by one thread at a time.
 #[derive(Debug)]
 pub struct Cached<T> {
     lasts: Duration,
-    /// The last one, and when its measurement began.
+    /// The last value, and when its measurement began.
     last: Mutex<Option<(Instant, T)>>,
     measuring: Mutex<()>,
 }
 
 impl<T: Copy> Cached<T> {
-    /// Not measured yet. A measurement is good for so long.
+    /// Not measured yet. A measurement is valid for `lasts`.
     pub fn new(lasts: Duration) -> Self {
         Self { lasts, last: Mutex::default(), measuring: Mutex::default() }
     }
 
-    /// The figure. While another thread measures it, which takes for ever on a filesystem that hangs, the last one does.
+    /// The figure, or the last one known while another thread measures it: on a filesystem that hangs, that takes
+    /// forever.
     ///
     /// # Errors
-    /// What `measure` says; `BUSY` when another thread takes long over the first measurement.
+    /// Those of `measure`; `BUSY` when another thread takes too long over the first measurement.
     pub fn get(&self, measure: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
         let begun = Instant::now();
         let turn = self.measuring.try_lock();

@@ -1,4 +1,4 @@
-//! The deleted volumes of a pool until nothing is left of them: emptied by its second process, then released here.
+//! The deleted volumes of a pool until nothing is left of them: emptied by the pool's emptier, then released here.
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -18,23 +18,23 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Deletion {
     /// Its name in the pool.
     pub name: String,
-    /// What it takes of the filesystem until nothing is left of it.
+    /// What it takes up on the filesystem until nothing is left of it.
     pub share: Share,
 }
 
-/// How far a deletion is.
+/// How far a deletion has progressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It waits for its turn; not before the moment, if one is given.
+    /// Waiting for its turn, which does not come before this moment, if one is given.
     Waiting(Option<Instant>),
-    /// The emptier has been working on it since that moment.
+    /// The emptier has been working on it since this moment.
     Emptying(Instant),
-    /// It is empty since the first moment, but something may still be charged to its project: that is looked at again at
-    /// the second.
+    /// Empty since the first moment, but something may still be charged to its project; that is checked again at the
+    /// second.
     Emptied(Instant, Instant),
 }
 
-/// The deletions of a pool that are not finished, and the connection to its emptier.
+/// The unfinished deletions of a pool, and the connection to its emptier.
 #[derive(Debug)]
 pub struct Deletions {
     emptier: OwnedFd,
@@ -43,25 +43,25 @@ pub struct Deletions {
     queue: Mutex<Queue>,
 }
 
-/// The deletions, in the order in which they have their turns.
+/// The deletions, in the order of their turns.
 #[derive(Debug, Default)]
 struct Queue {
     deletions: Vec<(Stage, Deletion)>,
-    /// Since when emptied volumes are being released, if they are.
+    /// When the release of emptied volumes in progress began, if there is one.
     releasing: Option<Instant>,
 }
 
-/// How soon, and how late at most, it is looked again whether anything is charged to an emptied volume's project.
+/// The shortest and longest pause between checks whether anything is charged to an emptied volume's project.
 const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
-/// After which time something that is still charged to an emptied volume's project is reported.
+/// How long something may stay charged to an emptied volume's project before that is reported.
 const CHARGED_LIMIT: Duration = Duration::from_secs(60);
-/// When a volume that could not be emptied is tried again.
+/// How long to wait before retrying a volume that could not be emptied.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// After which time a filesystem that does not answer is reported. The emptier interrupts its own work far sooner.
+/// How long a filesystem may fail to answer before that is reported. The emptier interrupts its own work far sooner.
 const STUCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Deletions {
-    /// No deletions, with the emptier at the other end of the socket.
+    /// No deletions yet; the emptier is at the other end of the socket.
     pub fn new(emptier: OwnedFd) -> Self {
         Self { emptier, last_number: AtomicU64::new(0), queue: Mutex::default() }
     }
@@ -76,19 +76,19 @@ impl Deletions {
         self.last_number.fetch_max(found, Relaxed);
     }
 
-    /// Has a deleted volume emptied in the background.
+    /// Queues a deleted volume to be emptied in the background.
     pub fn add(&self, deletion: Deletion) {
         let mut queue = lock(&self.queue);
         queue.deletions.push((Stage::Waiting(None), deletion));
         self.give_job(&mut queue);
     }
 
-    /// How many deletions are not finished.
+    /// The number of unfinished deletions.
     pub fn count(&self) -> usize {
         lock(&self.queue).deletions.len()
     }
 
-    /// The deletions that cannot be finished because something has been charged to their projects for long.
+    /// The deletions that cannot be finished because something has stayed charged to their projects for too long.
     pub fn charged(&self) -> Vec<Deletion> {
         let queue = lock(&self.queue);
         let charged = queue
@@ -98,16 +98,16 @@ impl Deletions {
         charged.map(|(_, deletion)| deletion.clone()).collect()
     }
 
-    /// For how long the filesystem has not answered, if that is long.
+    /// How long the filesystem has not answered, if that is too long.
     pub fn stuck(&self) -> Option<Duration> {
         lock(&self.queue).busy_since().map(|since| since.elapsed()).filter(|elapsed| *elapsed >= STUCK_LIMIT)
     }
 
     /// Waits for the emptier's reports and finishes what it has emptied. `release` gives a volume's quota and share
-    /// back, and returns whether it could; what that frees fills up the ballast.
+    /// back, and returns whether it could; space freed by then refills the ballast.
     ///
     /// # Errors
-    /// When the emptier is gone: without it the helper must not go on.
+    /// When the emptier is gone: the helper must not continue without it.
     pub fn finish_all(&self, ballast: &Ballast, release: impl Fn(&Deletion) -> bool) -> Result<(), Error> {
         let gone = |errno| failed("receive a report from", "the emptier", errno);
         let mut buffer = [0; 64];
@@ -125,7 +125,7 @@ impl Deletions {
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
                 Err(errno) => return Err(gone(errno)),
             }
-            // The queue is not locked meanwhile: a system call on a frozen filesystem waits, and no request may.
+            // The queue is not locked during this: a system call on a frozen filesystem blocks, and no request may.
             let emptied = lock(&self.queue).begin_release(Instant::now());
             let released: Vec<Deletion> = emptied.into_iter().filter(&release).collect();
             ballast.take();
@@ -142,8 +142,8 @@ impl Deletions {
         let Some((stage, deletion)) = queue.next(now) else { return };
         match self.send_job(deletion) {
             Ok(()) => *stage = Stage::Emptying(now),
-            // The kernel is out of memory, and the next look at the queue tries again; or the emptier is gone, and
-            // `finish_all` is about to end the process.
+            // Either the kernel is out of memory, and the next look at the queue tries again; or the emptier is gone,
+            // and `finish_all` is about to end the process.
             Err(errno) => log::error!("cannot send a job to the emptier errno={errno}"),
         }
     }
@@ -156,14 +156,14 @@ impl Deletions {
 }
 
 impl Queue {
-    /// When to look at the queue next, unless the emptier reports before. There is always a next look: a job that could
-    /// not be sent waits for it.
+    /// How long to wait before the next look at the queue, unless the emptier reports first. There is always a next
+    /// look: a job that could not be sent waits for it.
     fn patience(&self, now: Instant) -> Duration {
         let due = self.deletions.iter().filter_map(|(stage, _)| match stage {
             Stage::Emptied(_, next) => Some(next.saturating_duration_since(now)),
             _ => None,
         });
-        // No time at all would mean to wait for ever (SO_RCVTIMEO).
+        // Zero would mean to wait forever (SO_RCVTIMEO).
         due.min().unwrap_or(RETRY_INTERVAL).clamp(Duration::from_millis(1), RETRY_INTERVAL)
     }
 
@@ -191,7 +191,7 @@ impl Queue {
         let (_, deletion) = self.deletions.remove(current);
         let stage = match report.errno.map(Errno::from_raw_os_error) {
             None => Stage::Emptied(now, now),
-            // It takes long, and others wait.
+            // It takes long, and others are waiting.
             Some(Errno::TIME) => Stage::Waiting(None),
             Some(errno) => {
                 log::warning!("cannot empty a deleted volume; trying again name={:?} errno={errno}", deletion.name);
@@ -201,7 +201,7 @@ impl Queue {
         self.deletions.push((stage, deletion));
     }
 
-    /// The emptied volumes whose projects are to be looked at now; each is due again when it has waited twice as long.
+    /// The emptied volumes whose projects are to be checked now; each is due again once it has waited twice as long.
     fn begin_release(&mut self, now: Instant) -> Vec<Deletion> {
         self.releasing = Some(now);
         let (soonest, latest) = RELEASE_INTERVAL;

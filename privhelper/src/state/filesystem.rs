@@ -1,4 +1,4 @@
-//! Room, quotas and project ids. They belong to a filesystem: two pools on one share them.
+//! Room, quotas and project ids. They belong to a filesystem: two pools on the same one share them.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -21,10 +21,10 @@ pub const KUBELET_PROJECTS: u32 = 1_048_577;
 /// A filesystem with one or more pools.
 #[derive(Debug)]
 pub struct Filesystem {
-    /// Any directory of it, open.
+    /// Any directory on it, open.
     root: OwnedFd,
     project_ids: (u32, u32),
-    /// While it is served. Only XFS never complains.
+    /// How to look at quotas while serving: only XFS never complains.
     look: Look,
     ledger: Mutex<Ledger>,
     capacity: Cached<u64>,
@@ -33,7 +33,7 @@ pub struct Filesystem {
     pub in_progress: InProgress,
 }
 
-/// What is charged to projects that no volume has.
+/// What is charged to projects that belong to no volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Strays {
     /// The first of them.
@@ -42,11 +42,11 @@ pub struct Strays {
     pub bytes: u64,
     /// How many inodes.
     pub inodes: u64,
-    /// Whether there are more projects than are looked at.
+    /// Whether there are more projects than were looked at.
     pub cut: bool,
 }
 
-/// A share that is taken for a volume. It is given back when this is dropped, unless it is kept.
+/// A share taken for a volume. Dropping this gives it back, unless it is kept.
 #[derive(Debug)]
 pub struct Reservation {
     filesystem: Arc<Filesystem>,
@@ -55,13 +55,13 @@ pub struct Reservation {
     kept: bool,
 }
 
-/// How long the sum over all volumes is good for. What volumes write, free and are given does not change it.
+/// How long the sum over all volumes stays valid. It does not change with what volumes write, free or are given.
 const CAPACITY_LASTS: Duration = Duration::from_secs(1);
-/// How long a look at all projects is good for.
+/// How long a scan of all projects stays valid.
 const STRAYS_LAST: Duration = Duration::from_secs(5);
 
 impl Filesystem {
-    /// A filesystem without volumes, by one of its directories.
+    /// A filesystem without volumes, given one of its directories.
     pub fn new(root: OwnedFd, project_ids: (u32, u32)) -> Arc<Self> {
         let ledger = Mutex::new(Ledger::new(project_ids));
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Cached::new(STRAYS_LAST));
@@ -70,7 +70,7 @@ impl Filesystem {
         Arc::new(Self { root, project_ids, look, ledger, capacity, strays, in_progress: InProgress::default() })
     }
 
-    /// Its type: the start refuses any other.
+    /// Its type; startup refuses any other.
     pub fn kind(&self) -> &'static str {
         if matches!(self.look, Look::AtOnce) { "xfs" } else { "ext4" }
     }
@@ -90,7 +90,7 @@ impl Filesystem {
         lock(&self.ledger).room(measured, pool)
     }
 
-    /// Measures the filesystem. `images` sums up what images occupy that no project counts.
+    /// Measures the filesystem. `images` sums up what is occupied by images that no project accounts for.
     pub fn measure(&self, images: impl FnOnce() -> SysResult<u64>) -> SysResult<Measured> {
         let capacity = self.capacity.get(|| {
             let projects = lock(&self.ledger).projects.clone();
@@ -100,13 +100,13 @@ impl Filesystem {
             for project in projects {
                 occupied = occupied.saturating_add(quota::get(&self.root, self.look, project)?.used_bytes);
             }
-            // What is written or freed meanwhile is then counted in neither, rather than in both.
+            // This way, what is written or freed meanwhile is counted in neither, rather than in both.
             Ok(self.space()?.free.min(before).saturating_add(occupied))
         })?;
         Ok(Measured { space: self.space()?, capacity })
     }
 
-    /// The room there is while the filesystem hangs: none. What is asked for here is in the kernel's memory.
+    /// The room there is while the filesystem hangs: none. The figures asked for here are in the kernel's memory.
     pub fn no_room(&self) -> Room {
         let total = self.space().map_or(0, |space| space.total);
         let promised = lock(&self.ledger).promised;
@@ -139,7 +139,7 @@ impl Filesystem {
         Ok(reservation)
     }
 
-    /// Takes what a volume needs in addition to grow.
+    /// Takes the additional share that a volume needs in order to grow.
     ///
     /// # Errors
     /// `NoSpace` when the pool may not promise that much.
@@ -177,19 +177,19 @@ impl Filesystem {
         quota::get(&self.root, self.look, project)
     }
 
-    /// The same at start, when one filesystem that is frozen must not keep the others from being served.
+    /// The same at start, when a frozen filesystem must not keep the others from being served.
     pub fn quota_at_start(&self, project: ProjectId) -> SysResult<ProjectQuota> {
         quota::get(&self.root, Look::AtOnce, project)
     }
 
-    /// Limits a project to so many bytes and inodes; 0 and 0 for no limits.
+    /// Sets the limits of a project in bytes and inodes; 0 and 0 for no limits.
     pub fn set_quota(&self, project: ProjectId, (bytes, inodes): (u64, u64)) -> SysResult<()> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         quota::set(&self.root, project, bytes, inodes)
     }
 
-    /// What is charged to projects that no volume has: the owner of a file can move it into any project, and so out of its
-    /// quota. The kubelet's own projects are left out.
+    /// What is charged to projects that belong to no volume: the owner of a file can move it into any project, and so
+    /// out of its quota. The kubelet's own projects are not included.
     pub fn strays(&self) -> SysResult<Strays> {
         const LAST: u32 = KUBELET_PROJECTS - 1;
         self.strays.get(|| {
@@ -207,8 +207,8 @@ impl Filesystem {
         })
     }
 
-    /// Takes the limits off projects of our range that no volume has and nothing is charged to. A helper that was killed
-    /// between removing a volume and releasing its quota leaves such projects.
+    /// Removes the limits of projects in our range that belong to no volume and have nothing charged to them. A helper
+    /// killed between removing a volume and releasing its quota leaves such projects behind.
     pub fn sweep(&self) -> SysResult<()> {
         let ours = lock(&self.ledger).projects.clone();
         self.walk(Look::AtOnce, self.project_ids, |project, found| {
@@ -221,8 +221,8 @@ impl Filesystem {
         .map(drop)
     }
 
-    /// Looks at the projects of a range that the filesystem knows, up to a bound, since a hostile pod can make very many:
-    /// `true` if there are more.
+    /// Visits the projects in a range that the filesystem knows, up to a bound, since a hostile pod can create very
+    /// many. Returns `true` if there are more.
     fn walk(
         &self,
         look: Look,
@@ -245,7 +245,7 @@ impl Filesystem {
     }
 }
 
-/// The limits of a directory volume, in bytes and inodes. The volume's own directory counts as an inode.
+/// The limits of a directory volume, in bytes and inodes. The volume's own directory counts as one inode.
 pub fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
     (size.get(), inodes.get().saturating_add(1))
 }

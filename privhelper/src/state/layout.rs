@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! POOL/.bulkhead                  marker of the pool
-//! POOL/.bulkhead.ballast          room for deleting when the pool is full
-//! POOL/<volume id>/               root's, mode 0700; has the record, the project id and the quota; never mounted
+//! POOL/.bulkhead.ballast          space for deletions when the pool is full
+//! POOL/<volume id>/               root's, mode 0700; carries record, project id and quota; never mounted
 //! POOL/<volume id>/data/          directory volume: what is published
 //! POOL/<volume id>/image          block volume: what is attached
 //! POOL/.making.<volume id>/       being created
@@ -24,19 +24,19 @@ use crate::sys::{Errno, Result as SysResult, file};
 
 /// The marker file of a pool.
 pub const MARKER: &str = ".bulkhead";
-/// The file that keeps room for deleting.
+/// The file that reserves space for deletions.
 pub const BALLAST: &str = ".bulkhead.ballast";
-/// What is published of a directory volume.
+/// The part of a directory volume that is published.
 pub const DATA: &str = "data";
-/// What is attached of a block volume.
+/// The part of a block volume that is attached.
 pub const IMAGE: &str = "image";
 const CREATING: &str = ".making.";
 const DELETED: &str = ".deleted.";
 
 /// The extended attribute of a volume's directory that holds the record; pods cannot reach it.
 const ATTRIBUTE: &str = "trusted.bulkhead";
-/// The first byte of a record: the volume may hold data, or was never published. A helper that does not know the second
-/// does not serve such a volume, and so never publishes one without noting it.
+/// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
+/// does not know the latter does not serve such a volume, and so never publishes one without noting it.
 const USED: u8 = 1;
 /// See [`USED`].
 const UNUSED: u8 = 2;
@@ -46,11 +46,11 @@ const UNUSED: u8 = 2;
 pub enum Kind {
     /// A directory with a quota, published as a directory.
     Directory,
-    /// An image behind a loop device, published as a device node on a file.
+    /// An image behind a loop device, published as a device node bound over a file.
     Block,
 }
 
-/// What an entry of a pool is, by its name.
+/// What an entry of a pool is, judging by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// A volume's directory.
@@ -65,7 +65,7 @@ pub enum Entry {
     Foreign,
 }
 
-/// What is written down about a volume in its own directory.
+/// What is recorded about a volume in its own directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its settings, with the size it has now.
@@ -75,7 +75,7 @@ pub struct Record {
 }
 
 impl Entry {
-    /// The entry of that name.
+    /// The entry with that name.
     pub fn of(name: &str) -> Self {
         if name.starts_with(CREATING) {
             return Self::Unfinished;
@@ -92,12 +92,12 @@ impl Entry {
     }
 }
 
-/// The name of a volume's directory while the volume is created.
+/// The name of a volume's directory while the volume is being created.
 pub fn creating_name(id: &VolumeId) -> String {
     format!("{CREATING}{id}")
 }
 
-/// The name under which the directory of that name is deleted.
+/// The name that a directory is given when it is deleted.
 pub fn deleted_name(number: u64, name: &str) -> String {
     format!("{DELETED}{number}.{}", name.trim_start_matches('.'))
 }
@@ -125,7 +125,7 @@ impl Record {
     /// Reads the record in a volume's directory. At start only.
     ///
     /// # Errors
-    /// `NODATA` when there is none, `BADMSG` when it is damaged or of a later release.
+    /// `NODATA` when there is none, `BADMSG` when it is damaged or from a later release.
     pub fn read(volume: impl AsFd) -> SysResult<Self> {
         let mut buffer = [0_u8; 256];
         let length = rustix::fs::fgetxattr(volume, ATTRIBUTE, &mut buffer[..])?;
@@ -146,8 +146,8 @@ impl Record {
         Ok(volume)
     }
 
-    /// The same with a record that differs, and makes it survive a power cut, with a quota that was set before: the sync of
-    /// a directory that has not changed does not commit that (seen on XFS).
+    /// The same with a record that differs, and makes it survive a power cut, together with a quota that was set
+    /// before: syncing a directory that has not changed does not commit the quota (seen on XFS).
     pub fn replace(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
         file::sync(self.write_to(pool, id)?)
     }

@@ -1,4 +1,4 @@
-//! What is promised of a filesystem, and which project ids are in use. No system calls are made here.
+//! How much of a filesystem is promised, and which project ids are in use. No system calls are made here.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use super::{PoolConfig, lock};
 use crate::sys::Result as SysResult;
 use crate::sys::quota::ProjectId;
 
-/// What a volume takes of a filesystem.
+/// What a volume takes up on a filesystem.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// How many bytes it was promised.
@@ -29,12 +29,12 @@ pub struct Space {
     pub free: u64,
 }
 
-/// What is to be shared out on a filesystem, in bytes.
+/// What a filesystem has to share out, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// What there is at this moment.
+    /// What there is right now.
     pub space: Space,
-    /// What is free and what volumes occupy, together.
+    /// What is free plus what volumes occupy.
     pub capacity: u64,
 }
 
@@ -51,7 +51,7 @@ pub struct Room {
     pub available: u64,
 }
 
-/// The sums over all volumes of a filesystem, deleted ones included until they are empty.
+/// The sums over all volumes of a filesystem, including deleted ones until they are empty.
 #[derive(Debug)]
 pub struct Ledger {
     project_ids: (u32, u32),
@@ -63,11 +63,11 @@ pub struct Ledger {
     next: u32,
 }
 
-/// The distance from one project id that is tried to the next. It is a prime number greater than any range of ids, so
-/// that all of a range are tried before one is tried again; and those tried lie far apart, so that a run of ids which a
-/// hostile pod has taken is soon left behind.
+/// The distance from one project id that is tried to the next. It is a prime greater than any range of ids, so that all
+/// ids in a range are tried before any is tried again; and consecutive tries lie far apart, so that a run of ids taken
+/// by a hostile pod is soon left behind.
 const STRIDE: u64 = 1_456_241;
-/// How many project ids are tried, if something is charged to all of them.
+/// How many project ids are tried at most, if something is charged to all of them.
 const TRIES: usize = 1000;
 
 impl Share {
@@ -78,21 +78,21 @@ impl Share {
         Self { bytes, preallocated, project }
     }
 
-    /// How much more that is than the same volume took with a smaller size.
+    /// How much more this is than the same volume took at a smaller size.
     pub fn growth_from(self, size: Bytes) -> Self {
         Self { bytes: self.bytes.saturating_sub(size.get()), project: None, ..self }
     }
 }
 
 impl Room {
-    /// How large a volume may be. What is allocated at once must also be free right now.
+    /// How large a volume may be. What is allocated on creation must also be free right now.
     pub fn limit(&self, preallocated: bool) -> u64 {
         if preallocated { self.available.min(self.free) } else { self.available }
     }
 }
 
 impl Ledger {
-    /// No volumes yet. New projects are taken from this range, its ends included.
+    /// No volumes yet. New projects are taken from this range, both ends included.
     pub fn new(project_ids: (u32, u32)) -> Self {
         Self { project_ids, projects: BTreeSet::new(), promised: 0, next: project_ids.0 }
     }
@@ -103,7 +103,7 @@ impl Ledger {
         self.projects.extend(share.project);
     }
 
-    /// Takes a share away, which was added before.
+    /// Removes a share that was added before.
     pub fn remove(&mut self, share: Share) {
         self.promised = self.promised.saturating_sub(share.bytes);
         if let Some(project) = share.project {
@@ -113,8 +113,8 @@ impl Ledger {
 
     /// The room there is for a pool.
     ///
-    /// What is written to directories without a project is counted nowhere, so it narrows the room twice: as promised
-    /// and as used. That errs on the safe side.
+    /// What is written to directories without a project is not counted anywhere, so it reduces the room twice: as
+    /// promised and as used. This errs on the safe side.
     pub fn room(&self, Measured { space, capacity }: Measured, pool: &PoolConfig) -> Room {
         let overcommitted = u128::from(capacity).saturating_mul(pool.overcommit_permille.into()) / 1000;
         let overcommitted = u64::try_from(overcommitted).unwrap_or(u64::MAX);
@@ -126,7 +126,7 @@ impl Ledger {
         }
     }
 
-    /// All project ids of the range, in the order in which they are to be tried.
+    /// All project ids in the range, in the order in which they are to be tried.
     fn candidates(&self) -> impl Iterator<Item = ProjectId> + use<> {
         let (first, last) = self.project_ids;
         let size = u64::from(last.saturating_sub(first)).saturating_add(1);
@@ -137,8 +137,8 @@ impl Ledger {
         })
     }
 
-    /// Takes a project id unless a volume has it. The search goes on after it, so that one that was just given back is
-    /// the last to be taken again.
+    /// Takes a project id unless a volume has it. The next search continues after it, so that an id that was just given
+    /// back is the last to be taken again.
     fn claim(&mut self, candidate: ProjectId) -> bool {
         let (first, last) = self.project_ids;
         self.next = if candidate.0 >= last { first } else { candidate.0.saturating_add(1) };
@@ -146,8 +146,8 @@ impl Ledger {
     }
 }
 
-/// Takes a project id that no volume has and nothing is charged to; `None` if none of those that were tried is free. The
-/// ledger is not locked while the filesystem is asked.
+/// Takes a project id that no volume has and nothing is charged to; `None` if none of those tried is free. The ledger
+/// is not locked while the filesystem is queried.
 pub fn take_project(
     ledger: &Mutex<Ledger>,
     is_unused: impl Fn(ProjectId) -> SysResult<bool>,

@@ -1,11 +1,11 @@
-//! How much the helper takes on. It keeps all volumes and targets in memory, and a frontend must not be able to fill that.
-//! What is found at start is served however much it is.
+//! How much the helper takes on. It keeps all volumes and targets in memory, which a frontend must not be able to fill.
+//! Whatever is found at start is served, however much it is.
 
 use bulkhead_protocol::{Error, ErrorKind};
 
 use super::{State, Volume};
 
-/// The most that is taken on. Requests that run side by side may together go beyond it by a few.
+/// The most that is taken on. Concurrent requests may together exceed it by a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Volumes in all pools.
@@ -14,7 +14,7 @@ pub struct Limits {
     pub targets: usize,
 }
 
-/// The most targets of one volume. A kubelet runs fewer pods than that.
+/// The most targets that one volume may have. A kubelet runs fewer pods than that.
 const TARGETS_OF_A_VOLUME: usize = 1000;
 
 impl Default for Limits {
@@ -25,7 +25,7 @@ impl Default for Limits {
 }
 
 impl State {
-    /// Whether one more volume may be created. Deleted ones count until nothing is left of them.
+    /// Whether one more volume may be created. Deleted volumes count until nothing is left of them.
     ///
     /// # Errors
     /// `NoSpace` if not.

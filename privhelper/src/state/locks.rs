@@ -1,6 +1,6 @@
-//! Locks of volumes and targets. A second operation on a locked one is answered `Busy`; no operation waits for another.
-//! And how many operations are in progress on a filesystem: one that is frozen, or whose disk does not answer, must not
-//! hold up those on others.
+//! Locks on volumes and targets. A second operation on a locked one gets `Busy`; no operation waits for another. Also
+//! how many operations are in progress on a filesystem: one that is frozen, or whose disk does not answer, must not
+//! hold up operations on others.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -21,7 +21,7 @@ struct Held {
     targets: BTreeSet<TargetPath>,
 }
 
-/// The sole right to work on a volume, and on a target if there is one, until it is dropped.
+/// Exclusive access to a volume, and to a target if there is one, until this is dropped.
 #[derive(Debug)]
 pub struct Locked<'a> {
     locks: &'a Locks,
@@ -78,7 +78,7 @@ impl InProgress {
     /// Notes an operation on a pool of the filesystem.
     ///
     /// # Errors
-    /// `Busy` when too many are in progress: each keeps a thread, and all of them may hang.
+    /// `Busy` when too many are in progress: each ties up a thread, and all of them may hang.
     pub fn admit(&self, pool: impl Display) -> Result<Admitted<'_>, Error> {
         let mut begun = lock(&self.0);
         if begun.len() >= MOST_ON_A_FILESYSTEM {

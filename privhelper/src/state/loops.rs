@@ -1,8 +1,9 @@
-//! Loop devices: one for each attached volume, reached by nodes in the helper's own tmpfs.
+//! Loop devices: one for each attached volume, reached through nodes in the helper's own tmpfs.
 //!
-//! Whoever has a loop device's node commands it: unbinding it and setting its marks need no capability. So each device is
-//! held open while a volume is attached to it. The kernel then only marks it where somebody asks to unbind it, and its
-//! number cannot come to stand for another volume while a pod still has a node for it.
+//! Anybody who can open a loop device's node controls the device: unbinding it and setting its flags need no
+//! capability. Each device is therefore held open while a volume is attached to it. When somebody asks to unbind it,
+//! the kernel then merely marks it, and its number cannot come to stand for another volume while a pod still has a node
+//! for it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,19 +34,19 @@ pub struct Device {
 pub struct Loops {
     control: OwnedFd,
     nodes: OwnedFd,
-    /// The devices of attached volumes. Only the holder of a volume's lock takes a copy of its descriptor: the last close
-    /// is the one in [`Self::detach`].
+    /// The devices of attached volumes. Only the holder of a volume's lock takes a copy of its descriptor, so the last
+    /// close is the one in [`Self::detach`].
     held: Mutex<BTreeMap<u32, Arc<OwnedFd>>>,
     idle: Mutex<Idle>,
     /// Notified when there is a device to remove.
     surplus: Condvar,
 }
 
-/// Numbers that were unbound when last seen.
+/// Numbers of devices that were unbound when last seen.
 #[derive(Debug, Default)]
 struct Idle {
-    /// One that is given back goes to the end and is the last to be used again, because a container's own node for it may
-    /// still exist.
+    /// One that is given back goes to the end and is the last to be used again, because a container's own node for it
+    /// may still exist.
     kept: VecDeque<u32>,
     /// To be removed, and until then used when there are no others.
     surplus: VecDeque<u32>,
@@ -54,16 +55,16 @@ struct Idle {
 /// How many numbers to try before giving up: other programs bind loop devices too.
 const TRIES: usize = 64;
 
-/// How many idle devices are kept. One that is given back beyond them is removed.
+/// How many idle devices are kept. Any given back beyond these is removed.
 const MOST_IDLE: usize = 128;
 
 impl Loops {
-    /// Loop devices of this control device, with their nodes in this directory.
+    /// Loop devices managed through this control device, with their nodes in this directory.
     pub fn new(control: OwnedFd, nodes: OwnedFd) -> Self {
         Self { control, nodes, held: Mutex::default(), idle: Mutex::default(), surplus: Condvar::new() }
     }
 
-    /// Opens an existing device, to look at it.
+    /// Opens an existing device to inspect it.
     pub fn open_existing(&self, number: u32) -> SysResult<OwnedFd> {
         let device = self.open(number, OFlags::RDONLY);
         self.remove_node(number);
@@ -78,19 +79,19 @@ impl Loops {
         Ok(Device { number, read_only })
     }
 
-    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's, or
-    /// one that a helper which was killed had yet to remove.
+    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's,
+    /// or one that a killed helper had yet to remove.
     pub fn note_idle(&self, number: u32) {
         lock(&self.idle).kept.push_back(number);
     }
 
-    /// Removes the devices that are given back beyond those that are kept, for as long as the process lives. The kernel
-    /// takes milliseconds for each, for which no operation waits.
+    /// Removes devices that are given back beyond those that are kept, for as long as the process lives. The kernel
+    /// takes milliseconds for each; this way no operation waits for that.
     pub fn remove_surplus(&self) {
         loop {
             let idle = self.surplus.wait_while(lock(&self.idle), |idle| idle.surplus.is_empty());
             let next = idle.unwrap_or_else(PoisonError::into_inner).surplus.pop_front();
-            // A device manager may look at it for a moment; or another program has it by now, and then it is that program's.
+            // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
             let is_busy = || next.is_some_and(|number| loopdevice::remove(&self.control, number) == Err(Errno::BUSY));
             (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
         }
@@ -106,7 +107,7 @@ impl Loops {
     ) -> SysResult<Device> {
         for _ in 0..TRIES {
             let idle = lock(&self.idle).take();
-            // Not just any that is unbound: a container may have a node for one whose volume was detached by others.
+            // Not just any unbound device: a container may have a node for one whose volume was detached by others.
             let number = idle.map_or_else(|| loopdevice::add(&self.control), Ok)?;
             match self.bind(number, volume, &image, block_size, read_only) {
                 Ok(device) => {
@@ -138,15 +139,15 @@ impl Loops {
         let configure = |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), direct);
         // A backing file may not support direct I/O, or not with this block size.
         configure(true).or_else(|errno| if errno == Errno::INVAL { configure(false) } else { Err(errno) })?;
-        // Held for reading: beside a writer, some kernels let nobody mount what is on the device.
+        // Held open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
         let held = self.open(number, OFlags::RDONLY).and_then(|held| {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            // Not as a property of the binding: any reader could then put another file behind the device.
+            // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
             loopdevice::set_read_only(&held, read_only)?;
             Ok(held)
         });
         held.inspect_err(|_| {
-            // Nobody knows it yet. If it fails as well, the next start finds the device.
+            // Nobody knows the device yet. If this fails as well, the next start finds it.
             let _ = loopdevice::unbind(&device);
         })
     }
@@ -157,14 +158,15 @@ impl Loops {
     /// `BUSY` while somebody else has it open.
     pub fn detach(&self, device: Device) -> SysResult<()> {
         let Some(held) = self.held(device.number) else { return Ok(()) };
-        // Device managers open every device for a moment when it changes.
+        // Device managers briefly open every device when it changes.
         for pause in [0, 1, 2, 4, 8, 16, 32, 12] {
             std::thread::sleep(Duration::from_millis(pause));
             match loopdevice::unbind(&held) {
                 Ok(()) | Err(Errno::NXIO) => {}
                 Err(errno) => return Err(errno),
             }
-            // A device that is still bound may say something else, as that its image is on a dead filesystem.
+            // A device that is still bound may return another error, for example because its image is on a dead
+            // filesystem.
             if loopdevice::binding(&held) == Err(Errno::NXIO) {
                 return self.give_back(device, held);
             }
@@ -175,12 +177,12 @@ impl Loops {
     /// Lets go of a device that is unbound, and notes it as idle.
     fn give_back(&self, device: Device, held: Arc<OwnedFd>) -> SysResult<()> {
         if device.read_only {
-            // It would stay so for the next user, who may be another program.
+            // It would stay read-only for the next user, which may be another program.
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             loopdevice::set_read_only(&held, false)?;
         }
         lock(&self.held).remove(&device.number);
-        // Since Linux 6.10 it is this close that unbinds: only now can the number be taken again.
+        // Since Linux 6.10 this close is what unbinds the device: only now can the number be used again.
         drop(held);
         self.remove_node(device.number);
         let mut idle = lock(&self.idle);
@@ -193,7 +195,8 @@ impl Loops {
         Ok(())
     }
 
-    /// Takes back what others may have done to an attached device, so that it lives on; whether it still backs the image.
+    /// Undoes what others may have done to an attached device, so that it stays bound. Returns whether it is still
+    /// bound to the image.
     pub fn revive(&self, number: u32, image: FileId) -> SysResult<bool> {
         let Some(held) = self.held(number) else { return Ok(false) };
         let binding = match loopdevice::binding(&held) {
@@ -237,7 +240,7 @@ impl Loops {
     }
 
     fn remove_node(&self, number: u32) {
-        // The only failure is that it is missing already.
+        // This can fail only if the node is already missing.
         let _ = file::remove(&self.nodes, node_name(number));
     }
 }

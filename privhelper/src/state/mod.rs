@@ -1,4 +1,5 @@
-//! What the helper knows while it serves. The pools and the kernel are the truth; this is rebuilt from them at start.
+//! What the helper knows while it serves. The pools and the kernel are authoritative; this is rebuilt from them at
+//! start.
 
 mod ballast;
 mod cached;
@@ -52,7 +53,7 @@ pub struct State {
     pub limits: Limits,
     /// The volumes and their targets.
     pub volumes: Volumes,
-    /// Mounts of volumes that are no targets.
+    /// Mounts of volumes that are not targets.
     pub pins: Pins,
     /// Volumes that exist but cannot be served, and why.
     pub unserved: BTreeMap<VolumeId, String>,
@@ -65,7 +66,7 @@ pub struct State {
 }
 
 impl State {
-    /// The served pool of that name, and its index.
+    /// The served pool with that name, and its index.
     pub fn pool(&self, name: &PoolName) -> Result<(usize, &Served), Error> {
         let found = self.pools.iter().enumerate().find(|(_, pool)| pool.config.name == *name);
         let (index, pool) =
@@ -73,20 +74,21 @@ impl State {
         Ok((index, pool.served()?))
     }
 
-    /// The served pool at an index that is noted for a volume.
+    /// The served pool at the index noted for a volume.
     pub fn pool_at(&self, index: usize) -> Result<&Served, Error> {
         let pool =
             self.pools.get(index).ok_or_else(|| Error::new(ErrorKind::PoolBroken, "the volume's pool is gone"))?;
         pool.served()
     }
 
-    /// What is to be shared out on a pool's filesystem.
+    /// What a pool's filesystem has to share out.
     pub fn measure(&self, pool: &Served) -> Result<Measured, Error> {
         let measured = pool.filesystem.measure(|| self.occupied_by_images(&pool.filesystem));
         measured.map_err(|errno| failed("determine the free space of pool", &pool.config.name, errno))
     }
 
-    /// What images occupy that no project counts. It is not what was allocated for them: their users discard blocks.
+    /// What is occupied by images that no project accounts for. This is not what was allocated for them: their users
+    /// discard blocks.
     fn occupied_by_images(&self, filesystem: &Arc<Filesystem>) -> SysResult<u64> {
         let mut sum = 0_u64;
         for (index, pool) in self.pools.iter().enumerate() {
@@ -106,7 +108,8 @@ impl State {
         Ok(sum)
     }
 
-    /// Why no volume of that id is known. `NotFound` only if it certainly does not exist: it may exist and not be served.
+    /// Why no volume with that id is known. `NotFound` only if it certainly does not exist: it may exist without being
+    /// served.
     pub fn unknown(&self, id: &VolumeId) -> Error {
         let broken = self.pools.iter().find(|pool| pool.state.is_err());
         match (self.unserved.get(id), broken) {
@@ -138,7 +141,7 @@ pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> 
     Error::new(kind, format!("{operation} {object}: {errno}"))
 }
 
-/// Locks a mutex whose holder may never come back, from a filesystem that hangs.
+/// Locks a mutex whose holder may never return from a filesystem that hangs.
 ///
 /// # Errors
 /// `BUSY` when it is held for two seconds.

@@ -1,5 +1,5 @@
-//! Mounts that show a volume and are no targets of it, as the host's mount table had them at start. A volume that has one
-//! is not deleted: somebody may be using it.
+//! Mounts that show a volume but are not its targets, as the host's mount table had them at start. A volume that has
+//! one is not deleted: somebody may be using it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::lock;
 pub struct Pin {
     /// Where the host had it.
     pub point: PathBuf,
-    /// The same below a publish directory, where it can be looked at again.
+    /// The same below a publish directory, where it can be checked again.
     pub target: Option<TargetPath>,
 }
 

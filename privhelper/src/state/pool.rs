@@ -51,11 +51,11 @@ pub struct Served {
     pub inherited: MountFlags,
     /// Whether its filesystem has a journal.
     pub journal: bool,
-    /// Its deleted volumes of which something is left.
+    /// Its deleted volumes, until nothing is left of them.
     pub deletions: Deletions,
-    /// Room for deleting when it is full.
+    /// Space reserved for deletions when it is full.
     pub ballast: Ballast,
-    /// Whether the names of its entries may not survive a power cut: the last sync failed.
+    /// Whether a power cut may lose names of its entries, because the last sync failed.
     pub unsynced: Mutex<bool>,
     /// Problems that do not keep it from being served.
     pub warnings: Vec<String>,
@@ -73,7 +73,7 @@ impl Pool {
 }
 
 impl Served {
-    /// Gives an entry a name under which it is deleted, and returns that name.
+    /// Renames an entry for deletion, and returns its new name.
     pub fn put_aside(&self, name: &str) -> SysResult<String> {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
         let rename = || file::rename_new(&self.directory, name, &self.directory, &aside);
@@ -84,15 +84,15 @@ impl Served {
         Ok(aside)
     }
 
-    /// Makes sure that what was done to a file survives a power cut if anything does that is done later, in whatever
-    /// process. A journal keeps that order by itself: XFS and ext4 commit changes of inodes, names, extended attributes
-    /// and quotas in the order in which they were made, and the sync of any of them all that came before. Blocks that
-    /// were allocated and not written read as zeros until the change that says otherwise is committed as well.
+    /// Ensures that changes made to a file survive a power cut if any later change does, by whatever process. A journal
+    /// preserves this order by itself: XFS and ext4 commit changes to inodes, names, extended attributes and quotas in
+    /// the order in which they were made, and syncing any of them commits all that came before. Blocks that were
+    /// allocated but not written read as zeros until the change that says otherwise is committed as well.
     pub fn keep_order(&self, file: impl AsFd) -> SysResult<()> {
         if self.journal { Ok(()) } else { file::sync(file) }
     }
 
-    /// Writes the names of its entries through to the disk.
+    /// Syncs the names of its entries to disk.
     pub fn sync(&self) -> SysResult<()> {
         let synced = file::sync(&self.directory);
         if synced.is_err() {
@@ -101,10 +101,11 @@ impl Served {
         synced
     }
 
-    /// Does so again if it failed: what is answered without a change of its own may rest on one that was not synced.
+    /// Syncs again if the last sync failed: a reply that changes nothing itself may rest on a change that was not
+    /// synced.
     ///
     /// # Errors
-    /// `BUSY` when another thread has been at it for two seconds, and may be for ever.
+    /// `BUSY` when another thread has been at it for two seconds, and may be forever.
     pub fn sync_again(&self) -> SysResult<()> {
         let mut unsynced = lock_in_time(&self.unsynced)?;
         if *unsynced {
@@ -114,9 +115,9 @@ impl Served {
         Ok(())
     }
 
-    /// What its filesystem has become after an error. Neither statfs(2) nor what some filesystems remember says so, but XFS
-    /// and ext4 open no file once they have shut down, and ext4 none for writing once it is read-only (from Linux 6.14 on
-    /// that is no flag of the mount).
+    /// The state that an error has left its filesystem in. Neither statfs(2) nor what some filesystems remember reveals
+    /// it, but XFS and ext4 refuse to open any file once they have shut down, and ext4 refuses to open one for writing
+    /// once it is read-only (since Linux 6.14 that is not a flag of the mount).
     pub fn failure(&self) -> Option<Condition> {
         match file::open(&self.directory, layout::MARKER, OFlags::RDWR) {
             Err(Errno::IO) => Some(Condition::new(ConditionKind::ShutDown, SHUT_DOWN)),

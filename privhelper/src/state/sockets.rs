@@ -32,7 +32,7 @@ pub struct Sockets {
 #[derive(Debug)]
 struct Listening {
     socket: OwnedFd,
-    /// What had its name then.
+    /// The entry that had its name then.
     entry: FileId,
 }
 
@@ -42,8 +42,8 @@ impl Sockets {
         Self { places, listening: Mutex::default() }
     }
 
-    /// The listening socket, made when it is first requested, and anew when nobody can connect to it any more: whoever
-    /// was given it may have shut it down, and its name may have been removed.
+    /// The listening socket, made when it is first requested, and again when nobody can connect to it any more: a
+    /// frontend that was given it may have shut it down, or its name may have been removed.
     ///
     /// # Errors
     /// `Unsupported` when none is configured, `AlreadyExists` when something other than a socket has its name.
@@ -78,7 +78,7 @@ impl Place {
         })
     }
 
-    /// Whether whoever connects here reaches that socket.
+    /// Whether a client that connects here reaches that socket.
     fn leads_to(&self, made: &Listening) -> bool {
         let named = file::status_at(&self.directory, &self.name).is_ok_and(|status| status.id == made.entry);
         named && !socket::is_shut_down(&made.socket)

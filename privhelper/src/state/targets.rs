@@ -1,4 +1,4 @@
-//! Publish directories, the shapes of the kubelet's targets, and what the kubelet has written down about them.
+//! Publish directories, the shapes of the kubelet's targets, and what the kubelet has recorded about them.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -8,8 +8,8 @@ use rustix::fs::{FileType, OFlags};
 use super::{Kind, failed, vol_data};
 use crate::sys::{Errno, file};
 
-/// The name below each publish directory at which the start tries a mount. The kubelet takes no directory of that name for
-/// a pod.
+/// The name below each publish directory at which startup tries a mount. The kubelet does not mistake a directory of
+/// that name for a pod's.
 pub const TRIAL: &str = ".bulkhead-trial";
 
 /// A directory below which volumes are published.
@@ -17,7 +17,7 @@ pub const TRIAL: &str = ".bulkhead-trial";
 pub struct PublishDirectory {
     /// Its name in requests.
     pub name: PublishName,
-    /// Its path as the host spells it.
+    /// Its path as seen on the host.
     pub host_path: Text,
     /// The directory in the jail.
     pub root: OwnedFd,
@@ -28,16 +28,16 @@ pub struct PublishDirectory {
 /// Why the directory that holds a target cannot be used.
 #[derive(Debug)]
 pub struct Obstacle {
-    /// What the kernel says, or `PERM`.
+    /// The kernel's error, or `PERM`.
     pub errno: Errno,
-    /// The directory on the way, as the host spells it.
+    /// The directory on the way, as seen on the host.
     pub directory: String,
 }
 
 /// Which targets are allowed below a publish directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Any but that of the start's own trial.
+    /// Any but that of the trial mount at start.
     Any,
     /// `<pod uid>/volumes/kubernetes.io~csi/<pv>/mount`: the kubelet's `pods`.
     KubeletPods,
@@ -46,10 +46,10 @@ pub enum Shape {
 }
 
 impl PublishDirectory {
-    /// Checks that volumes of a kind are published at such a target below this directory.
+    /// Checks that volumes of a kind may be published at such a target below this directory.
     ///
     /// # Errors
-    /// `Refused` when they are not.
+    /// `Refused` when they may not.
     pub fn check_shape(&self, target: &TargetPath, kind: Kind) -> Result<(), Error> {
         if self.shape.allows(&target.path, kind) {
             return Ok(());
@@ -58,8 +58,8 @@ impl PublishDirectory {
         Err(Error::new(ErrorKind::Refused, message))
     }
 
-    /// Checks that the kubelet has written down, in `vol_data.json`, that this very volume of ours belongs at the
-    /// target. Below other publish directories there is no such file.
+    /// Checks that the kubelet has recorded, in `vol_data.json`, that this very volume of ours belongs at the target.
+    /// Below other publish directories there is no such file.
     ///
     /// # Errors
     /// `Refused` when the file is missing, does not belong to root, or names another volume or driver.
@@ -93,18 +93,18 @@ impl PublishDirectory {
         Ok(())
     }
 
-    /// Opens the directory that holds a target. Every directory on the way must belong to root alone: anybody else could
-    /// exchange two targets between a look at one and what follows from it.
+    /// Opens the directory that holds a target. Every directory on the way must belong to root alone: anybody else
+    /// could swap two targets between a check of one and what follows from it.
     ///
     /// # Errors
-    /// `PERM` where others than root may change a directory. Up to the obstacle all of them are root's alone.
+    /// `PERM` when users other than root may change a directory. All directories up to the obstacle are root's alone.
     pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Obstacle> {
         let mut directory = self.host_path.to_string();
         self.walk(path, &mut directory).map_err(|errno| Obstacle { errno, directory })
     }
 
-    /// Whether nothing is mounted at a path, for certain. A mount goes along when something on the way to it is renamed,
-    /// so that is certain only where nobody but root can rename anything.
+    /// Whether certainly nothing is mounted at a path. A mount moves along when a directory on the way to it is
+    /// renamed, so this is certain only where nobody but root can rename anything.
     pub fn is_free(&self, path: &RelativePath) -> bool {
         let parent = self.open_parent(path).map_err(|obstacle| obstacle.errno);
         match parent.and_then(|parent| file::status_at(parent, path.split_last().1)) {
@@ -138,7 +138,7 @@ impl Shape {
         }
     }
 
-    /// The same for looking at a volume only: a block volume also shows at the kubelet's global map path,
+    /// The same for only looking at a volume: a block volume also appears at the kubelet's global map path,
     /// `volumeDevices/<pv>/dev/<pod uid>`.
     pub fn allows_look(self, path: &RelativePath, kind: Kind) -> bool {
         let is_global_map = || matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty());

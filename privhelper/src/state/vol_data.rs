@@ -1,5 +1,5 @@
 //! The kubelet's `vol_data.json`: a JSON object whose keys and values are strings (kubelet's csi_plugin.go,
-//! `saveVolumeData`). A JSON library would be most of what a reviewer has to read here, for two values.
+//! `saveVolumeData`). For two values, a JSON library would be most of what a reviewer has to read here.
 
 /// The longest file in bytes; the kubelet's are much shorter.
 pub const MAX_LENGTH: usize = 16 << 10;
@@ -13,7 +13,7 @@ pub struct VolData<'a> {
     pub volume: &'a str,
 }
 
-/// Reads the file's content. `None` if it is anything but one JSON object of strings, or has a key twice that matters.
+/// Reads the file's content. `None` if it is anything but one JSON object of strings, or has a key that matters twice.
 pub fn parse(content: &[u8]) -> Option<VolData<'_>> {
     let mut rest = Rest(std::str::from_utf8(content).ok()?);
     let (mut driver, mut volume) = (None, None);
@@ -57,7 +57,7 @@ impl<'a> Rest<'a> {
         Some(())
     }
 
-    /// Takes a string, after any white space. Escapes stay as they are: what is compared with the values has none.
+    /// Takes a string, after any white space. Escapes stay as they are: what the values are compared with has none.
     fn string(&mut self) -> Option<&'a str> {
         self.take('"')?;
         let mut escaped = false;

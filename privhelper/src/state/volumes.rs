@@ -1,6 +1,7 @@
 //! The table of volumes and of the targets at which they are published.
 //!
-//! The helper keeps it itself: the kernel lets a bound directory be renamed and removed, so a deletion must look here.
+//! The helper has to keep track itself: the kernel allows a bind-mounted directory to be renamed and removed, so a
+//! deletion must look here.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -20,9 +21,9 @@ pub struct Volume {
     pub pool: usize,
     /// Its project, in a pool with quotas.
     pub project: Option<ProjectId>,
-    /// What is written down about it.
+    /// What is recorded about it.
     pub record: Record,
-    /// The directory that is published, or the image: what is mounted or attached is compared with it.
+    /// The directory that is published, or the image; what is mounted or attached is compared with it.
     pub content: FileId,
     /// Where it is published. Most volumes have one target, for which a map would take ten times the memory.
     pub targets: Box<[(Arc<TargetPath>, Published)]>,
@@ -39,7 +40,7 @@ pub struct Published {
     pub flags: MountFlags,
     /// The directory that held the target when it was mounted there.
     pub parent: FileId,
-    /// The mount's unique id, on a kernel that has such ids.
+    /// The mount's unique id, on kernels that have such ids.
     pub mount: Option<NonZeroU64>,
 }
 
@@ -54,7 +55,7 @@ impl Volume {
         self.targets.iter().find(|(path, _)| **path == *target).map(|(_, published)| published)
     }
 
-    /// What it takes of its filesystem.
+    /// What it takes up on its filesystem.
     pub fn share(&self) -> Share {
         Share::of(&self.record.spec, self.project)
     }
@@ -71,7 +72,7 @@ struct Table {
 }
 
 impl Volumes {
-    /// What is known of a volume. It stays true while the caller holds the volume's lock.
+    /// What is known about a volume. It stays true while the caller holds the volume's lock.
     pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
         lock(&self.0).volumes.get(id).cloned()
     }
@@ -81,7 +82,7 @@ impl Volumes {
         lock(&self.0).volumes.get(id).map(|volume| volume.pool)
     }
 
-    /// Adds a volume; `false` if one of that id is there.
+    /// Adds a volume; `false` if there already is one with that id.
     pub fn insert(&self, id: VolumeId, volume: Volume) -> bool {
         let mut table = lock(&self.0);
         if table.volumes.contains_key(&id) {
@@ -96,7 +97,7 @@ impl Volumes {
         lock(&self.0).volumes.remove(id);
     }
 
-    /// Changes what is known of a volume, targets aside.
+    /// Changes what is known about a volume, except its targets.
     pub fn update(&self, id: &VolumeId, change: impl FnOnce(&mut Volume)) {
         if let Some(volume) = lock(&self.0).volumes.get_mut(id) {
             change(Arc::make_mut(volume));
@@ -107,7 +108,7 @@ impl Volumes {
     pub fn add_target(&self, id: &VolumeId, target: TargetPath, published: Published) {
         let mut table = lock(&self.0);
         let target = Arc::new(target);
-        // The table's own id, whose text is then there once.
+        // Use the table's own id, so that its text is stored only once.
         let own = table.volumes.get_key_value(id).map(|(own, _)| own.clone());
         if let (Some(own), Some(volume)) = (own, table.volumes.get_mut(id)) {
             let others = volume.targets.iter().filter(|(path, _)| *path != target).cloned();
@@ -133,7 +134,7 @@ impl Volumes {
         lock(&self.0).targets.get(target).cloned()
     }
 
-    /// At most `limit` volumes after `after`, in the order of their ids, as `show` shows them.
+    /// At most `limit` volumes after `after`, in the order of their ids, each as `show` presents it.
     pub fn page<T>(
         &self,
         after: Option<&VolumeId>,
@@ -146,7 +147,7 @@ impl Volumes {
         volumes.filter_map(|(id, volume)| show(id, volume)).collect()
     }
 
-    /// The block volumes of a pool that no project counts.
+    /// The block volumes of a pool that no project accounts for.
     pub fn uncounted_images(&self, pool: usize) -> Vec<VolumeId> {
         let table = lock(&self.0);
         let is_uncounted =

@@ -30,11 +30,11 @@ impl Drop for Allowed {
 /// The right to use one capability, for as long as the value lives.
 #[derive(Debug)]
 pub struct Raised {
-    /// What to lower again; nothing if it was raised before.
+    /// What to lower again; `None` if it was already raised.
     lower: Option<Capability>,
 }
 
-/// Raises a capability of the calling thread from permitted to effective. The only way to do so.
+/// Raises a capability of the calling thread from permitted to effective. This is the only way to do so.
 ///
 /// # Errors
 /// `PERM` when the thread is not allowed to raise it, or it is not permitted.
@@ -42,7 +42,7 @@ pub fn raise(capability: Capability) -> Result<Raised> {
     let denied = |_| Errno::PERM;
     let mut effective = caps::read(None, CapSet::Effective).map_err(denied)?;
     if !effective.insert(capability) {
-        // It is raised already; during the start all are.
+        // Already raised; during startup all are.
         return Ok(Raised { lower: None });
     }
     if !ALLOWED.get().contains(&capability) {

@@ -18,7 +18,7 @@ use super::{Errno, Result, checked, with_patience};
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
-/// A file, whatever its name: the device number of its filesystem and its inode number.
+/// Identifies a file, whatever its name: the device number of its filesystem and its inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
     /// Device of the filesystem, major and minor.
@@ -27,7 +27,7 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What statx(2) says of a file.
+/// What statx(2) says about a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     /// Which file.
@@ -50,33 +50,35 @@ pub struct Status {
     pub allocated: u64,
 }
 
-/// Whether anybody but root may put something else where an entry of the directory was.
+/// Whether anybody but root may replace entries of the directory.
 pub fn is_open_to_others(status: &Status) -> bool {
     status.uid != 0 || status.mode & 0o022 != 0
 }
 
-/// Opens a path of the configuration or of the jail's own making, links and all. At start only: no request gets here.
+/// Opens a path from the configuration, or one that the jail made, following links. At start only: no request gets
+/// here.
 #[expect(clippy::disallowed_methods, reason = "the administrator's own paths may lead over links")]
 pub fn open_at_start(path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
     rustix::fs::openat(rustix::fs::CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens the directory `path` below `root` for resolving, without leaving the mount of `root`.
-/// An empty path is `root` itself.
+/// Opens the directory `path` below `root` for path resolution, without leaving the mount of `root`. An empty path
+/// means `root` itself.
 pub fn open_below(root: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let path = if path.is_empty() { "." } else { path };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(root, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
 }
 
-/// Opens the entry `name` of `parent` for looking at it: also a mount on top of it, but never what a link points to.
+/// Opens the entry `name` of `parent` for inspection: what is mounted on it, if anything, but never what a link points
+/// to.
 pub fn open_entry(parent: impl AsFd, name: &str) -> Result<OwnedFd> {
     rustix::fs::openat2(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), BENEATH)
 }
 
-/// Opens the file or directory `path` below `parent`, staying on its mount. A fifo does not block.
+/// Opens the file or directory `path` below `parent`, staying on its mount. Does not block on a fifo.
 pub fn open(parent: impl AsFd, path: impl rustix::path::Arg, flags: OFlags) -> Result<OwnedFd> {
-    // openat2(2) refuses the flags of an open file where only a path is wanted.
+    // With O_PATH, openat2(2) refuses flags that apply to an open file.
     let careful = if flags.contains(OFlags::PATH) { OFlags::empty() } else { OFlags::NONBLOCK | OFlags::NOCTTY };
     let flags = flags | careful | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat2(parent, path, flags, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV)
@@ -93,7 +95,7 @@ pub fn make_directory(parent: impl AsFd, name: &str, mode: Mode) -> Result<()> {
     rustix::fs::mkdirat(parent, name, mode)
 }
 
-/// Makes the directory `path` below `root`, and what is missing on the way, each with that mode, and opens it.
+/// Makes the directory `path` below `root`, and any missing parents, each with that mode, and opens it.
 pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut parent = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
@@ -108,7 +110,7 @@ pub fn make_directories(root: BorrowedFd<'_>, path: &str, mode: Mode) -> Result<
 }
 
 /// Calls `act` for each entry of a directory that is open for reading, from its beginning, with a buffer of fixed size.
-/// Names that are no UTF-8 are names like any other.
+/// Names need not be UTF-8.
 pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>) -> Result<()> {
     rewind(directory)?;
     let mut buffer = [MaybeUninit::uninit(); 4 << 10];
@@ -122,12 +124,12 @@ pub fn each_entry(directory: &OwnedFd, mut act: impl FnMut(&CStr) -> Result<()>)
     Ok(())
 }
 
-/// What an open file is.
+/// The status of an open file.
 pub fn status(file: impl AsFd) -> Result<Status> {
     status_at(file, "")
 }
 
-/// What the entry `name` of `parent` is, without opening it; an empty name is `parent` itself.
+/// The status of the entry `name` of `parent`, without opening it; an empty name means `parent` itself.
 pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Status> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
@@ -145,12 +147,12 @@ pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Stat
     })
 }
 
-/// The id of the filesystem that holds an open file (`f_fsid`), which it also tells when it has shut down.
+/// The id of the filesystem that holds an open file (`f_fsid`), available even after it has shut down.
 pub fn filesystem_id(file: impl AsFd) -> Result<u64> {
     Ok(rustix::fs::fstatvfs(file)?.f_fsid)
 }
 
-/// Removes the entry `name` that is no directory.
+/// Removes the entry `name`, which is not a directory.
 pub fn remove(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<()> {
     rustix::fs::unlinkat(parent, name, AtFlags::empty())
 }
@@ -160,17 +162,17 @@ pub fn remove_directory(parent: impl AsFd, name: impl rustix::path::Arg) -> Resu
     rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
 }
 
-/// Renames an entry; one that is there already is never replaced.
+/// Renames an entry, never replacing an existing one.
 pub fn rename_new(from: impl AsFd, old: impl rustix::path::Arg, to: impl AsFd, new: &str) -> Result<()> {
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)
 }
 
-/// Writes a file or directory through to the disk.
+/// Syncs a file or directory to disk.
 pub fn sync(file: impl AsFd) -> Result<()> {
     rustix::fs::fsync(file)
 }
 
-/// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else holds it for two seconds more. A copy of the
+/// Takes the lock of an open file (flock(2)); `AGAIN` if somebody else still holds it after two seconds. A copy of the
 /// descriptor in a process that is about to close it, or was just killed, holds the lock for a moment.
 pub fn lock(file: impl AsFd) -> Result<()> {
     with_patience(Errno::AGAIN, || rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive))
@@ -181,7 +183,7 @@ pub fn rewind(file: impl AsFd) -> Result<()> {
     rustix::fs::seek(file, SeekFrom::Start(0)).map(drop)
 }
 
-/// Reads an open file from where it is to its end; `EFBIG` if that is more than `limit` bytes.
+/// Reads an open file from its current position to its end; `EFBIG` if that is more than `limit` bytes.
 pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
     let (mut content, mut part) = (Vec::new(), [0; 4 << 10]);
     while content.len() <= limit {
@@ -197,19 +199,19 @@ pub fn read_up_to(file: impl AsFd, limit: usize) -> Result<Vec<u8>> {
 pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
     let mut raw =
         fsxattr { fsx_xflags: 0, fsx_extsize: 0, fsx_nextents: 0, fsx_projid: 0, fsx_cowextsize: 0, fsx_pad: [0; 8] };
-    // SAFETY: the kernel writes one `struct fsxattr` to the pointer; it lives through the call.
+    // SAFETY: the kernel writes one `struct fsxattr` to `raw`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) }))?;
     Ok(raw)
 }
 
-/// Puts an open directory in a project, which new entries get too.
+/// Puts an open directory in a project, which new entries inherit.
 pub fn set_project(directory: impl AsFd, project: u32) -> Result<()> {
     let found = attributes(&directory)?;
     let fsx_xflags = found.fsx_xflags | PROJECT_INHERIT;
     set_attributes(directory, fsxattr { fsx_xflags, fsx_projid: project, ..found })
 }
 
-/// Takes flags off an open file, if it has any of them.
+/// Clears flags of an open file, if any of them are set.
 pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
     let found = attributes(&file)?;
     match found.fsx_xflags & !flags {
@@ -219,34 +221,34 @@ pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
 }
 
 fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
-    // SAFETY: the kernel reads one `struct fsxattr` from the pointer; it lives through the call.
+    // SAFETY: the kernel reads one `struct fsxattr` from `attributes`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) }))
         .map(drop)
 }
 
-/// Takes flags off the entry `name` of `parent` without opening it, whatever it is (file_setattr(2), Linux 6.17).
+/// Clears flags of the entry `name` of `parent`, whatever its type, without opening it (file_setattr(2), Linux 6.17).
 pub fn clear_flags_at(parent: impl AsFd, name: &CStr, flags: u32) -> Result<()> {
     let mut raw = file_attr { fa_xflags: 0, fa_extsize: 0, fa_nextents: 0, fa_projid: 0, fa_cowextsize: 0 };
     let size = size_of::<file_attr>();
     let at = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: the kernel reads the NUL-terminated name and writes at most `size` bytes to `raw`; both live through the call.
+    // SAFETY: the kernel reads the NUL-terminated name and writes at most `size` bytes to `raw`; both outlive the call.
     checked(unsafe { libc::syscall(FILE_GETATTR, raw_fd(&parent), name.as_ptr(), &raw mut raw, size, at) })?;
     raw.fa_xflags &= !u64::from(flags);
-    // SAFETY: the kernel reads the NUL-terminated name and `size` bytes of `raw`; both live through the call.
+    // SAFETY: the kernel reads the NUL-terminated name and `size` bytes of `raw`; both outlive the call.
     checked(unsafe { libc::syscall(FILE_SETATTR, raw_fd(&parent), name.as_ptr(), &raw const raw, size, at) }).map(drop)
 }
 
-/// The numbers of file_getattr(2) and file_setattr(2), the same on every architecture.
+/// The system call numbers of file_getattr(2) and file_setattr(2), the same on every architecture.
 pub const FILE_GETATTR: libc::c_long = 468;
 /// See [`FILE_GETATTR`].
 pub const FILE_SETATTR: libc::c_long = 469;
 
-/// New entries of a directory with this flag get its project id.
+/// New entries of a directory with this flag inherit its project id.
 pub const PROJECT_INHERIT: u32 = FS_XFLAG_PROJINHERIT;
 /// Root cannot remove a file with one of these flags.
 pub const UNREMOVABLE: u32 = FS_XFLAG_IMMUTABLE | FS_XFLAG_APPEND;
 
-/// The type of an ioctl's number, which differs between C libraries.
+/// The type of an ioctl request number, which differs between C libraries.
 pub type Request = libc::Ioctl;
 
 /// The number of a borrowed descriptor, for a call that does not keep it.

@@ -1,4 +1,5 @@
-//! Loop devices (loop(4)). They are reached by nodes in the helper's own tmpfs and found by what they back.
+//! Loop devices (loop(4)). They are reached through nodes in the helper's own tmpfs and found by the file that backs
+//! them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -13,14 +14,14 @@ use super::{Result, checked};
 /// Block major number of loop devices (devices.txt).
 pub const MAJOR: u32 = 7;
 
-/// What a bound loop device says of itself.
+/// What a bound loop device says about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The file it backs.
+    /// The file that backs it.
     pub image: FileId,
-    /// Whether whoever has it open may put another file behind it (`LO_FLAGS_READ_ONLY`).
+    /// Whether anybody who has it open may replace that file (`LO_FLAGS_READ_ONLY`).
     pub exchangeable: bool,
-    /// Whether somebody has set what [`take_back`] takes back.
+    /// Whether somebody has set anything that [`take_back`] undoes.
     pub altered: bool,
 }
 
@@ -30,13 +31,13 @@ pub fn make_node(directory: BorrowedFd<'_>, name: &str, number: u32) -> Result<(
     rustix::fs::mknodat(directory, name, FileType::BlockDevice, mode, rustix::fs::makedev(MAJOR, number))
 }
 
-/// Opens a node made by [`make_node`]. Opening a number that does not exist would make the device.
+/// Opens a node made by [`make_node`]. Opening a node whose device does not exist would create the device.
 pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Result<OwnedFd> {
     super::file::open(directory, name, access)
 }
 
-/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8); both must be open for writing. `EBUSY`
-/// if it is bound.
+/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8); both must be open for writing.
+/// `EBUSY` if it is already bound.
 pub fn configure(device: impl AsFd, image: impl AsFd, label: &str, block_size: u32, direct: bool) -> Result<()> {
     let mut info = empty_info();
     if direct {
@@ -48,12 +49,12 @@ pub fn configure(device: impl AsFd, image: impl AsFd, label: &str, block_size: u
     }
     let fd = u32::try_from(raw_fd(&image)).map_err(|_| super::Errno::BADF)?;
     let config = raw::loop_config { fd, block_size, info, __reserved: [0; 8] };
-    // SAFETY: the kernel reads one `struct loop_config` from the pointer; it lives through the call, and so does the image's fd.
+    // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) }))
         .map(drop)
 }
 
-/// What the device is bound to; `ENXIO` if to nothing.
+/// What the device is bound to; `ENXIO` if it is not bound.
 pub fn binding(device: impl AsFd) -> Result<Binding> {
     let info = get_status(&device)?;
     let device = (rustix::fs::major(info.lo_device), rustix::fs::minor(info.lo_device));
@@ -64,25 +65,25 @@ pub fn binding(device: impl AsFd) -> Result<Binding> {
     })
 }
 
-/// Takes back what others may have set: the mark that unbinds the device at its last close, and which part of the image
-/// it shows. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
+/// Undoes what others may have set: the flag that unbinds the device at its last close, and which part of the image it
+/// shows. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
 pub fn take_back(device: impl AsFd) -> Result<()> {
     let mut info = get_status(&device)?;
     info.lo_flags &= !(raw::LO_FLAGS_AUTOCLEAR as u32);
     (info.lo_offset, info.lo_sizelimit) = (0, 0);
-    // SAFETY: the kernel reads one `struct loop_info64` from the pointer; it lives through the call.
+    // SAFETY: the kernel reads one `struct loop_info64` from `info`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const info) }))
         .map(drop)
 }
 
-/// Unbinds a device. If somebody else has it open it is only marked, and unbound at the last close; from Linux 6.10 on it
-/// is unbound when the caller closes it. `ENXIO` if it is not bound any more.
+/// Unbinds a device. If somebody else has it open, it is only marked, and is unbound at the last close; since Linux
+/// 6.10 it is unbound when the caller closes it. `ENXIO` if it is no longer bound.
 pub fn unbind(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CLR_FD as Request) })).map(drop)
 }
 
-/// Lets a device see its image's new length. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
+/// Makes a device take on its image's new length. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
 pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
     // SAFETY: LOOP_SET_CAPACITY takes no argument.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_CAPACITY as Request) })).map(drop)
@@ -91,19 +92,19 @@ pub fn refresh_capacity(device: impl AsFd) -> Result<()> {
 /// Whether a device refuses writes.
 pub fn is_read_only(device: impl AsFd) -> Result<bool> {
     let mut read_only: libc::c_int = 0;
-    // SAFETY: the kernel writes one `int` to the pointer; it lives through the call.
+    // SAFETY: the kernel writes one `int` to `read_only`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), BLKROGET as Request, &raw mut read_only) }))?;
     Ok(read_only != 0)
 }
 
-/// Lets a device refuse writes or not (`BLKROSET`). Only CAP_SYS_ADMIN can change it, and it outlives the binding.
+/// Sets whether a device refuses writes (`BLKROSET`). Only CAP_SYS_ADMIN can change this, and it outlives the binding.
 pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
     let read_only = libc::c_int::from(read_only);
-    // SAFETY: the kernel reads one `int` from the pointer; it lives through the call.
+    // SAFETY: the kernel reads one `int` from `read_only`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) })).map(drop)
 }
 
-/// Makes a device that did not exist, and returns its number.
+/// Creates a new device and returns its number.
 pub fn add(control: impl AsFd) -> Result<u32> {
     let any = libc::c_long::from(ANY);
     // SAFETY: LOOP_CTL_ADD takes a number and returns one.
@@ -111,7 +112,7 @@ pub fn add(control: impl AsFd) -> Result<u32> {
     u32::try_from(number).map_err(|_| super::Errno::RANGE)
 }
 
-/// Lets the kernel choose the number of a device that is added.
+/// Lets the kernel choose the number of a new device.
 pub const ANY: libc::c_int = -1;
 
 /// Removes a device; `EBUSY` if it is bound or open.
@@ -123,12 +124,12 @@ pub fn remove(control: impl AsFd, number: u32) -> Result<()> {
 
 fn get_status(device: impl AsFd) -> Result<raw::loop_info64> {
     let mut info = empty_info();
-    // SAFETY: the kernel writes one `struct loop_info64` to the pointer; it lives through the call.
+    // SAFETY: the kernel writes one `struct loop_info64` to `info`, which outlives the call.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_GET_STATUS64 as Request, &raw mut info) }))?;
     Ok(info)
 }
 
 fn empty_info() -> raw::loop_info64 {
-    // SAFETY: `struct loop_info64` has integer fields only, for which all zeros are valid.
+    // SAFETY: `struct loop_info64` has only integer fields, for which all zeros are valid.
     unsafe { std::mem::zeroed() }
 }

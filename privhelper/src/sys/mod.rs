@@ -1,6 +1,6 @@
-//! One thin file for each kernel interface. All `unsafe` of Bulkhead lives here, one call a block.
+//! One thin file for each kernel interface. All of Bulkhead's `unsafe` code is here, one call per block.
 //!
-//! These functions decide nothing: they take what was checked above and return what the kernel said.
+//! These functions decide nothing: they take what the layers above have checked and return what the kernel said.
 
 pub mod capability;
 pub mod file;
@@ -25,7 +25,7 @@ fn checked(returned: i64) -> Result<i64> {
     }
 }
 
-/// Repeats a call that fails with `passing`, for two seconds.
+/// Retries a call that fails with `passing`, for up to two seconds.
 pub fn with_patience<T>(passing: Errno, mut call: impl FnMut() -> Result<T>) -> Result<T> {
     for _ in 0..100 {
         match call() {

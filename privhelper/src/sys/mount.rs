@@ -16,7 +16,7 @@ use rustix::mount::{
 use super::file::raw_fd;
 use super::{Result, checked};
 
-/// How one mount is cloned: without those below it.
+/// How a single mount is cloned: without those below it.
 pub const CLONE_ONE: OpenTreeFlags =
     OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_EMPTY_PATH);
 /// How a mount is moved: from one open descriptor to another.
@@ -33,25 +33,25 @@ pub fn clone_of_tree(source: impl AsFd) -> Result<OwnedFd> {
     rustix::mount::open_tree(source, "", CLONE_ONE | OpenTreeFlags::AT_RECURSIVE)
 }
 
-/// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever was the rule before.
+/// Sets what a mount that is held open refuses. Access times are kept as `flags` say, whatever applied before.
 pub fn set_flags(mount: impl AsFd, flags: MountAttrFlags) -> Result<()> {
     let clear = libc::MOUNT_ATTR__ATIME;
     mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, u64::from(flags.bits()), clear, 0)
 }
 
-/// Cuts a mount that is held open off from what happens to its peers.
+/// Isolates a mount that is held open from what happens to its peers.
 pub fn make_private(mount: impl AsFd) -> Result<()> {
     mount_setattr(raw_fd(&mount), c"", libc::AT_EMPTY_PATH, 0, 0, libc::MS_PRIVATE)
 }
 
-/// Cuts every mount of this namespace off from other namespaces.
+/// Isolates every mount of this namespace from other namespaces.
 pub fn make_all_private() -> Result<()> {
     mount_setattr(libc::AT_FDCWD, c"/", libc::AT_RECURSIVE, 0, 0, libc::MS_PRIVATE)
 }
 
 fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u64, propagation: u64) -> Result<()> {
     let raw = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
-    // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both live through the call.
+    // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both outlive the call.
     checked(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -65,12 +65,12 @@ fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u
     .map(drop)
 }
 
-/// Puts a detached mount on the open directory or file.
+/// Attaches a detached mount to the open directory or file.
 pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
     rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS)
 }
 
-/// A detached, empty tmpfs that only root enters, with limits on its size and its inodes. Device nodes work in it.
+/// A detached, empty tmpfs that only root can enter, with limits on its size and its inodes. Device nodes work in it.
 pub fn tmpfs((size, inodes): (&str, &str)) -> Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "size", size)?;
@@ -81,21 +81,21 @@ pub fn tmpfs((size, inodes): (&str, &str)) -> Result<OwnedFd> {
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
 }
 
-/// Makes the working directory, a mount, the root of this mount namespace and lets go of the old one.
-/// Nothing may be shared with another namespace any more: detaching a shared tree unmounts it there too.
+/// Makes the working directory, which is a mount, the root of this mount namespace and detaches the old root. Nothing
+/// may still be shared with another namespace: detaching a shared tree unmounts it there too.
 pub fn pivot_to_working_directory() -> Result<()> {
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
 }
 
-/// Takes a private mount away from this namespace, whatever still uses it.
+/// Detaches a private mount from this namespace, even if it is in use.
 pub fn detach_private(path: &str) -> Result<()> {
     rustix::mount::unmount(path, UnmountFlags::DETACH)
 }
 
-/// The id of the mount at the entry `name` of `parent` (an empty name is `parent` itself), which is never given to another
-/// mount; `None` before Linux 6.8.
+/// The id of the mount at the entry `name` of `parent` (an empty name means `parent` itself), which is never reused for
+/// another mount; `None` before Linux 6.8.
 pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
     let unique = StatxFlags::from_bits_retain(STATX_MNT_ID_UNIQUE);
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
@@ -103,26 +103,27 @@ pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
     Ok(NonZeroU64::new(found.stx_mnt_id).filter(|_| found.stx_mask & STATX_MNT_ID_UNIQUE != 0))
 }
 
-/// Looks for a mount of this namespace by its unique id, wherever it is (statmount(2), Linux 6.8); `ENOENT` if it is gone.
+/// Looks for a mount in this namespace by its unique id, wherever it is (statmount(2), Linux 6.8); `ENOENT` if it is
+/// gone.
 pub fn find(unique_id: NonZeroU64) -> Result<()> {
     let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| super::Errno::INVAL)?;
     let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: 0, mnt_ns_id: 0 };
     let nowhere = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel reads `size` bytes of `wanted`, which lives through the call, and writes none to a buffer of length 0.
+    // SAFETY: the kernel reads `size` bytes of `wanted`, which outlives the call, and writes nothing to a buffer of
+    // length 0.
     checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, nowhere, 0_usize, 0_u32) }).map(drop)
 }
 
-/// The number of statmount(2), the same on every architecture.
+/// The system call number of statmount(2), the same on every architecture.
 pub const STATMOUNT: libc::c_long = __NR_statmount as libc::c_long;
 
 /// Unmounts the entry `name` of `parent`. The calling thread must have a working directory of its own
-/// ([`super::process::own_working_directory`]): umount2(2) knows no directory descriptors, and the jail has no /proc.
+/// ([`super::process::own_working_directory`]): umount2(2) takes no directory descriptor, and the jail has no /proc.
 pub fn unmount_entry(parent: BorrowedFd<'_>, name: &str) -> Result<()> {
     in_directory(parent, || rustix::mount::unmount(name, UnmountFlags::NOFOLLOW))
 }
 
-/// Runs `call` with `directory` as the thread's working directory, and leaves it again, so that nothing below it is
-/// held busy.
+/// Runs `call` with `directory` as the thread's working directory, then leaves it, so that nothing below it stays busy.
 pub fn in_directory<T>(directory: BorrowedFd<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
     rustix::process::fchdir(directory)?;
     let result = call();

@@ -6,12 +6,12 @@ use nix::unistd::ForkResult;
 
 use super::{Errno, Result, checked};
 
-/// Enters a mount namespace and an empty network namespace of its own. Only with a single thread.
+/// Moves the process to its own mount namespace and empty network namespace. It must be single-threaded.
 pub fn own_namespaces() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)
 }
 
-/// Enters a mount namespace of its own. Only with a single thread.
+/// Moves the process to its own mount namespace. It must be single-threaded.
 pub fn own_mount_namespace() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)
 }
@@ -28,27 +28,27 @@ fn unshare(flags: CloneFlags) -> Result<()> {
 /// Splits the process in two; `true` in the child, which dies with its parent.
 pub fn fork() -> Result<bool> {
     let parent = rustix::process::getpid();
-    // SAFETY: the process has a single thread, so the child's copy of memory holds no lock of another thread.
+    // SAFETY: the process has a single thread, so the child's copy of memory contains no lock held by another thread.
     match unsafe { nix::unistd::fork() } {
         Ok(ForkResult::Parent { .. }) => Ok(false),
         Ok(ForkResult::Child) => {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-            // The parent may have died before the signal was asked for.
+            // The parent may have died before the signal was requested.
             if rustix::process::getppid() == Some(parent) { Ok(true) } else { Err(Errno::SRCH) }
         }
         Err(errno) => Err(Errno::from_raw_os_error(errno as i32)),
     }
 }
 
-/// Lets the process have as many descriptors as the service manager allows at most: attached devices are held open.
+/// Raises the limit on open descriptors to the maximum that the service manager allows: attached devices are held open.
 pub fn allow_all_descriptors() -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)
 }
 
-/// Closes the descriptors from `first` to `last`, both included (close_range(2), Linux 5.9). Only at start, before any
-/// of them has an owner in this program.
+/// Closes the descriptors from `first` to `last`, inclusive (close_range(2), Linux 5.9). Only at start, before any of
+/// them has an owner in this program.
 pub fn close_range(first: u32, last: u32) -> Result<()> {
     // SAFETY: called at start only, when no value of this program owns a descriptor in the range.
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) }).map(drop)

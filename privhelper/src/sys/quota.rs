@@ -1,4 +1,4 @@
-//! Project quotas by quotactl_fd(2) (Linux 5.14), which works on any descriptor of the filesystem.
+//! Project quotas through quotactl_fd(2) (Linux 5.14), which works on any descriptor on the filesystem.
 
 use std::os::fd::AsFd;
 
@@ -31,16 +31,16 @@ impl ProjectQuota {
     }
 }
 
-/// What looking at a quota does on a filesystem that is frozen. On any other there is no difference.
+/// How looking at a quota behaves on a frozen filesystem. On any other there is no difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It waits until the filesystem is thawed, as if it wrote.
+    /// It waits until the filesystem is thawed, as a write would.
     Waiting,
-    /// It does not wait. ext4 then complains in the kernel's log of each project that it does not have in memory.
+    /// It does not wait. ext4 then complains in the kernel log about each project that it does not have in memory.
     AtOnce,
 }
 
-/// How far project quotas are on.
+/// How far project quotas are switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaState {
     /// Not at all.
@@ -51,15 +51,15 @@ pub enum QuotaState {
     Enforced,
 }
 
-/// `PRJQUOTA` of linux/quota.h, the kind of quotas that every command names in its low byte (`QCMD`).
+/// `PRJQUOTA` of linux/quota.h, the quota type that every command carries in its low byte (`QCMD`).
 const PROJECT: u32 = 2;
 /// `Q_SETQUOTA`: sets limits.
 pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
-/// `Q_GETNEXTQUOTA`: the next project that the filesystem knows, what it uses and may use.
+/// `Q_GETNEXTQUOTA`: the next project that the filesystem knows, with its usage and limits.
 pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
-/// `Q_XGETNEXTQUOTA` of linux/dqblk_xfs.h, which ext4 answers too: the same.
+/// `Q_XGETNEXTQUOTA` of linux/dqblk_xfs.h, which ext4 supports too: the same.
 pub const XFS_GET_NEXT: u32 = (0x5809 << 8) | PROJECT;
-/// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 answers too: how far quotas are on.
+/// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 supports too: how far quotas are switched on.
 const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
 
 /// `QIF_LIMITS` of linux/quota.h: block and inode limits are valid.
@@ -88,7 +88,7 @@ struct Block {
     id: u32,
 }
 
-/// `struct fs_disk_quota` of linux/dqblk_xfs.h, up to the fields that are of no interest here.
+/// `struct fs_disk_quota` of linux/dqblk_xfs.h; the fields at its end are of no interest here.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct XfsBlock {
@@ -128,13 +128,13 @@ pub fn state(filesystem: impl AsFd) -> Result<QuotaState> {
     }
 }
 
-/// What a project uses and may use; one the filesystem has never heard of uses nothing.
+/// What a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
     let found = get_next(filesystem, look, project)?;
     Ok(found.filter(|(id, _)| *id == project).map(|(_, quota)| quota).unwrap_or_default())
 }
 
-/// The first project from `from` on that the filesystem knows.
+/// The first project at or after `from` that the filesystem knows.
 pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
     let found = match look {
         Look::Waiting => {
@@ -153,14 +153,15 @@ pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Op
     }
 }
 
-/// Sets a project's hard limits; 0 for both takes them away.
+/// Sets a project's hard limits; 0 for both removes them.
 pub fn set(filesystem: impl AsFd, project: ProjectId, bytes: u64, inodes: u64) -> Result<()> {
     let mut new = Block { hard_blocks: bytes.div_ceil(BLOCK), hard_inodes: inodes, valid: LIMITS, ..Block::default() };
     call(filesystem, SET, project.0, &mut new)
 }
 
 fn call<T>(filesystem: impl AsFd, command: u32, id: u32, block: &mut T) -> Result<()> {
-    // SAFETY: the kernel reads and writes no more than the command's structure, which `T` mirrors; it lives through the call.
+    // SAFETY: the kernel reads and writes no more than the command's structure, which `T` mirrors; `block` outlives the
+    // call.
     checked(unsafe { libc::syscall(libc::SYS_quotactl_fd, raw_fd(&filesystem), command, id, &raw mut *block) })
         .map(drop)
 }

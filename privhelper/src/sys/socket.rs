@@ -29,11 +29,11 @@ pub struct Peer {
 /// A packet received into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many bytes.
+    /// A packet of this many bytes.
     Packet(usize),
     /// The packet was longer than the buffer.
     Truncated,
-    /// The peer has closed the connection, or sent an empty packet, which nobody may.
+    /// The peer has closed the connection, or sent an empty packet, which is not allowed.
     Closed,
 }
 
@@ -42,7 +42,7 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
-/// A connected socket for datagrams to a name in the file system, or to an abstract one if it begins with `@`.
+/// A datagram socket connected to a name in the file system, or to an abstract one if it begins with `@`.
 pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     let address = match path.strip_prefix('@') {
@@ -53,12 +53,12 @@ pub fn connect_datagram(path: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A listening socket called `name` in `directory`, for the owner's use only. It takes the place of an older one;
-/// `EXIST` if what is there is no socket.
+/// A listening socket called `name` in `directory`, for the owner's use only. It replaces an older one; `EXIST` if what
+/// is there is not a socket.
 ///
-/// It is made under a dot-name and gets its own when it listens: the kubelet does not look at dot-names, and nobody
-/// finds a socket that refuses connections. bind(2) knows no directory descriptors, so the calling thread must have a
-/// working directory of its own.
+/// It is made under a name that begins with a dot and renamed once it listens: the kubelet ignores such names, and
+/// nobody finds a socket that refuses connections. bind(2) takes no directory descriptor, so the calling thread must
+/// have a working directory of its own.
 pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: Option<u32>) -> Result<OwnedFd> {
     if file::status_at(directory, name).is_ok_and(|status| status.file_type != FileType::Socket) {
         return Err(Errno::EXIST);
@@ -69,7 +69,7 @@ pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: O
         Err(errno) => return Err(errno),
     }
     let socket = rustix::net::socket_with(AddressFamily::UNIX, socket_type, SocketFlags::CLOEXEC, None)?;
-    // The name gets the mode that the socket has when it is bound.
+    // The directory entry gets the mode that the socket has when it is bound.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     super::mount::in_directory(directory.as_fd(), || rustix::net::bind(&socket, &SocketAddrUnix::new(&*hidden)?))?;
     if let Some(uid) = owner {
@@ -81,12 +81,12 @@ pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: O
     Ok(socket)
 }
 
-/// Lets nobody send descriptors to the connections of a listening socket (`SO_PASSRIGHTS`, Linux 6.16).
+/// Stops anybody from sending descriptors over connections to a listening socket (`SO_PASSRIGHTS`, Linux 6.16).
 pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     const SO_PASSRIGHTS: i32 = 83;
     let off = 0_i32;
     let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: the kernel reads `length` bytes, one `int`, from the pointer; it lives through the call.
+    // SAFETY: the kernel reads `length` bytes, one `int`, from `off`, which outlives the call.
     let called = unsafe {
         libc::setsockopt(raw_fd(&listener), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const off).cast(), length)
     };
@@ -99,7 +99,7 @@ pub fn is_shut_down(listener: impl AsFd) -> bool {
     rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
 }
 
-/// Ends a connection for its peer. Nothing is received over it any more.
+/// Ends a connection for its peer. Nothing more is received over it.
 pub fn shut_down(connection: impl AsFd) -> Result<()> {
     rustix::net::shutdown(connection, Shutdown::Both)
 }
@@ -109,7 +109,7 @@ pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
     rustix::net::accept_with(listener, SocketFlags::CLOEXEC)
 }
 
-/// Whether the socket is a listening unix socket that keeps packets apart.
+/// Whether the socket is a listening unix socket that preserves packet boundaries.
 pub fn is_packet_listener(socket: impl AsFd) -> bool {
     use rustix::net::sockopt::{socket_acceptconn, socket_domain, socket_type};
     socket_type(&socket) == Ok(SocketType::SEQPACKET)
@@ -122,33 +122,33 @@ pub fn peer(connection: impl AsFd) -> Result<Peer> {
     let mut raw = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(|_| Errno::OVERFLOW)?;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to the pointer, and the length; both live
-    // through the call. rustix would make a NonZero of the pid, which is 0 for a peer in another pid namespace.
+    // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to `raw`, and updates `length`; both
+    // outlive the call. rustix would turn the pid into a NonZero, but it is 0 for a peer in another pid namespace.
     let called =
         unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) };
     checked(called.into())?;
     Ok(Peer { pid: raw.pid, uid: raw.uid })
 }
 
-/// How long a receive waits; `None` is for ever.
+/// Sets how long a receive waits; `None` means forever.
 pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
     set_socket_timeout(socket, Timeout::Recv, limit)
 }
 
-/// How long a send waits.
+/// Sets how long a send waits.
 pub fn set_send_timeout(socket: impl AsFd, limit: Duration) -> Result<()> {
     set_socket_timeout(socket, Timeout::Send, Some(limit))
 }
 
-/// Waits for a packet, and tells whether descriptors come with it. It stays where it is: to receive it is to close them,
-/// and whoever closes a descriptor may have to wait (`SO_LINGER`, socket(7)).
+/// Waits for a packet, and returns whether descriptors come with it. The packet stays queued: receiving it would close
+/// them, and closing a descriptor may block (`SO_LINGER`, socket(7)).
 pub fn brings_descriptors(socket: impl AsFd) -> Result<bool> {
     let mut none = RecvAncillaryBuffer::default();
     let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut [])], &mut none, RecvFlags::PEEK)?;
     Ok(message.flags.contains(ReturnFlags::CTRUNC))
 }
 
-/// Receives one packet. There is no room for descriptors: the kernel closes those that come uninvited.
+/// Receives one packet. It leaves no room for descriptors: the kernel closes any that come uninvited.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
     let room = buffer.len();
     let (_, length) = rustix::net::recv(socket, buffer, RecvFlags::TRUNC)?;
@@ -177,7 +177,8 @@ pub fn send(socket: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>
 /// Call once, before anything is opened, and only when `LISTEN_PID` names this process.
 pub fn passed_by_service_manager() -> Result<OwnedFd> {
     let number = 3;
-    // SAFETY: nothing of this process has opened a file yet, so descriptor 3, if it is open, was passed and has no other owner.
+    // SAFETY: this process has not opened any file yet, so descriptor 3, if it is open, was passed and has no other
+    // owner.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     let blocking = || rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::empty());
     match rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::CLOEXEC).and_then(|()| blocking()) {
@@ -190,7 +191,7 @@ pub fn passed_by_service_manager() -> Result<OwnedFd> {
     }
 }
 
-/// Closes every descriptor from outside but the three standard ones and those in `keep`.
+/// Closes every inherited descriptor except the three standard ones and those in `keep`.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> Result<()> {
     let mut numbers: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
     numbers.sort_unstable();

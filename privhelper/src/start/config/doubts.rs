@@ -1,4 +1,4 @@
-//! Configurations that can be read and make no sense.
+//! Configurations that can be read but make no sense.
 
 use std::collections::BTreeSet;
 

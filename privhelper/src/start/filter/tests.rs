@@ -277,8 +277,8 @@ fn of_a_socket_only_its_timeouts_are_set_and_only_its_peer_is_read() {
     }
 }
 
-/// The calls that the operations make on x86-64, which the suite `faults::every_call_that_is_listed_is_made` compares with
-/// what they do, and those that are rare, each with its reason.
+/// The calls that the operations make on x86-64, which the suite `faults::every_call_that_is_listed_is_made` compares
+/// with what they do, and those that are rare, each with its reason.
 #[cfg(target_arch = "x86_64")]
 const NEEDED: &str = include_str!("needed.txt");
 

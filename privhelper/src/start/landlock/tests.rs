@@ -1,4 +1,4 @@
-//! What a thread may still do that is confined as an emptier is. Only the thread is: each test has one of its own.
+//! What a thread that is confined like an emptier may still do. Only the thread is confined: each test has its own.
 
 use std::os::fd::AsFd;
 

@@ -15,15 +15,15 @@ use crate::sys::loopdevice::{self, Binding, MAJOR};
 use crate::sys::{Errno, Result as SysResult, mount, process};
 
 impl Recovery {
-    /// Takes over the loop devices that back images of ours, and notes those that are free. `shown` are the numbers whose
-    /// nodes are mounted somewhere on the host.
+    /// Takes over the loop devices that are bound to images of ours, and notes those that are free. `shown` are the
+    /// numbers of those whose nodes are mounted somewhere on the host.
     ///
     /// # Errors
-    /// A sentence, when one cannot be looked at: it may be a volume's.
+    /// A sentence when one cannot be inspected: it may be a volume's.
     pub(super) fn find_devices(&mut self, numbers: &[u32], shown: &BTreeSet<u32>) -> Result<(), String> {
         process::allow_all_descriptors().map_err(|errno| format!("cannot raise the limit of open files: {errno}"))?;
         self.vacant_devices = shown.iter().copied().filter(|number| !numbers.contains(number)).collect();
-        // If another program has attached an image once more, the volume's device is the one that is published.
+        // If another program has attached an image a second time, the volume's device is the one that is published.
         let (published, others): (Vec<u32>, Vec<u32>) = numbers.iter().partition(|number| shown.contains(number));
         for number in published.into_iter().chain(others) {
             let fail = |errno| format!("cannot look at loop device {number}: {errno}");
@@ -37,7 +37,7 @@ impl Recovery {
             };
             match look(&device) {
                 Ok(binding) => self.take_over(number, device, binding).map_err(fail)?,
-                // Whoever has that node, or a container's copy of it, would have the next volume.
+                // Anybody with that node, or a container's copy of it, would have access to the next volume.
                 Err(Errno::NXIO) if shown.contains(&number) => {
                     log::warning!(
                         "a loop device is detached, but still published; it is not used before the next start number={number}"
@@ -57,7 +57,7 @@ impl Recovery {
     /// Notes a bound device, if it is a volume's.
     fn take_over(&mut self, number: u32, device: OwnedFd, binding: Binding) -> SysResult<()> {
         let Some(id) = self.owners.get(&binding.image) else {
-            // It may be that of a volume or a pool that is not served.
+            // It may belong to a volume or a pool that is not served.
             if self.state.unserved.is_empty() && self.state.pools.iter().all(|pool| pool.state.is_ok()) {
                 self.vacant_devices.insert(number);
             }
@@ -79,11 +79,11 @@ impl Recovery {
         Ok(())
     }
 
-    /// Unmounts the node at a target if an earlier helper has mounted it and its device is certainly no volume's any
-    /// more: it stands for something else, or will.
+    /// Unmounts the node at a target if an earlier helper mounted it and its device certainly no longer belongs to a
+    /// volume: it stands for something else, or will.
     pub(super) fn unmount_outlived(&self, directory: &PublishDirectory, target: &TargetPath) {
         if directory.check_shape(target, Kind::Block).is_err() {
-            // The kubelet binds what we published once more, at paths of its own.
+            // The kubelet binds what we published again, at paths of its own.
             return;
         }
         let name = target.path.split_last().1;
@@ -109,7 +109,7 @@ impl Recovery {
     }
 }
 
-/// What a device is bound to. A failure is tried again: it may be a matter of the moment.
+/// What a device is bound to. A failure may be transient, so this retries.
 fn look(device: &OwnedFd) -> SysResult<Binding> {
     for _ in 0..3 {
         match loopdevice::binding(device) {
@@ -121,13 +121,13 @@ fn look(device: &OwnedFd) -> SysResult<Binding> {
     loopdevice::binding(device)
 }
 
-/// Whether a device that cannot be looked at may be a volume's. Its backing file is out of reach, and each volume's was
-/// not a moment ago: unless what failed is something else.
+/// Whether a device that cannot be inspected may be a volume's. If its backing file is out of reach, it is not: each
+/// volume's was within reach a moment ago. Any other failure proves nothing.
 fn may_be_a_volumes(errno: Errno) -> bool {
     !matches!(errno, Errno::IO | Errno::STALE | Errno::NOENT | Errno::ACCESS | Errno::TIMEDOUT | Errno::HOSTDOWN)
 }
 
-/// Whether a node may be one that a helper has made: those of device managers and container runtimes have other modes.
+/// Whether a node may be one that a helper made: those of device managers and container runtimes have other modes.
 fn is_made_as_ours(status: &Status) -> bool {
     (status.uid, status.mode & 0o7777) == (0, 0o600)
 }

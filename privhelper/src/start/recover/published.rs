@@ -1,5 +1,5 @@
-//! Where volumes are mounted, by the host's mount table. A mount becomes a target if it can be reached as one; whatever
-//! else names a volume there pins it.
+//! Where volumes are mounted, according to the host's mount table. A mount becomes a target if it can be reached as
+//! one; any other that shows a volume pins it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::state::{Kind, Pin, PublishDirectory, Published};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::{Errno, file, mount};
 
-/// Where a directory lies, however its path is spelled.
+/// Where a directory lies, however its path is written.
 #[derive(Debug)]
 pub(super) struct Place {
     /// The mount that it was opened on.
     mount: u64,
-    /// Whose peers show the same mounts.
+    /// The peer group whose members show the same mounts.
     peers: Option<u32>,
     /// The directory in that mount's filesystem.
     inner: PathBuf,
@@ -30,7 +30,7 @@ impl Place {
     /// The place of a directory of the configuration.
     ///
     /// # Errors
-    /// A sentence, when it is not where it was when it was opened.
+    /// A sentence when it is not where it was when it was opened.
     pub(super) fn of(directory: &Directory, mounts: &Table) -> Result<Self, String> {
         let shown = directory.path.display();
         let status = file::status(&directory.descriptor).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
@@ -40,21 +40,22 @@ impl Place {
         Ok(Self { mount: status.mount_id, peers, inner })
     }
 
-    /// Which volume a part of a filesystem belongs to if this is the place of a pool in it.
+    /// Which volume a part of a filesystem belongs to, if this is the place of a pool in it.
     pub(super) fn volume_at(&self, root: &Path) -> Option<VolumeId> {
         let below = root.strip_prefix(&self.inner).ok()?;
         below.components().next()?.as_os_str().to_str()?.parse().ok()
     }
 
-    /// The path of a mount point below this directory, if its carrier is this directory's mount, or a peer that may show the
-    /// same mounts.
+    /// The path of a mount point below this directory, if its carrier is this directory's mount, or a peer that may
+    /// show the same mounts.
     fn relative(&self, point: &Path, carrier: &Mount) -> Option<RelativePath> {
         let inner = carrier.inner(point).filter(|_| carrier.peers.is_some() && carrier.peers == self.peers)?;
         inner.strip_prefix(&self.inner).ok()?.to_str()?.parse().ok()
     }
 }
 
-/// The mount that carries a mount and others that it covers at the same point; none if the jail has no copy of these.
+/// The mount that carries a mount and any others that it covers at the same point; `None` if the jail has no copy of
+/// these.
 fn carrier<'a>(mounts: &'a Table, mount: &'a Mount) -> Option<(u64, &'a Mount)> {
     let mut covered = mount;
     loop {
@@ -70,7 +71,7 @@ impl Recovery {
     /// Finds where volumes are mounted.
     ///
     /// # Errors
-    /// A sentence, when that cannot be found out.
+    /// A sentence when that cannot be determined.
     pub(super) fn find_mounts(&self, mounts: &Table, publish: &[Directory]) -> Result<(), String> {
         let places = publish.iter().map(|directory| Place::of(directory, mounts)).collect::<Result<Vec<_>, _>>()?;
         let mut noted = BTreeSet::new();
@@ -91,7 +92,7 @@ impl Recovery {
         }
         for (named, mount, target) in copies {
             let Some(id) = named else { continue };
-            // A copy that the kernel has made on a peer goes with the original.
+            // A copy that the kernel made on a peer goes away with the original.
             if target.is_none_or(|target| !noted.contains(&(id.clone(), target))) {
                 self.pin(id, mount, None);
             }
@@ -99,7 +100,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Whether a mount is worth a look: any other may hang.
+    /// Whether a mount is worth inspecting: any other may hang.
     fn may_be_ours(&self, mount: &Mount) -> bool {
         device_number(mount).is_some() || self.filesystems.contains_key(&mount.device)
     }
@@ -132,7 +133,7 @@ impl Recovery {
             Err(_) => None,
         };
         match (named, found) {
-            // The kubelet binds what we published once more, at paths of its own.
+            // The kubelet binds what we published again, at paths of its own.
             (named, Some((id, kind, published)))
                 if named.as_ref().is_none_or(|named| *named == id) && directory.check_shape(target, kind).is_ok() =>
             {
@@ -147,8 +148,8 @@ impl Recovery {
             (named, found) => {
                 let id = named.or(found.map(|(id, ..)| id));
                 if let Some(id) = id.clone() {
-                    // What the table has and the jail does not show came while the jail was made: a look at the target
-                    // says nothing about it.
+                    // A mount that is in the table but not in the jail appeared while the jail was being made: looking
+                    // at the target says nothing about it.
                     let target = Some(target.clone()).filter(|_| !directory.is_free(&target.path));
                     self.pin(id, mount, target);
                 }
@@ -157,7 +158,8 @@ impl Recovery {
         }
     }
 
-    /// What the jail shows at a target, if it is of a volume: of which, and what is mounted but for its flags.
+    /// What the jail shows at a target, if it belongs to a volume: which volume, its kind, and what is mounted, without
+    /// its flags.
     fn look(
         &self,
         directory: &PublishDirectory,
@@ -189,7 +191,7 @@ impl Recovery {
     }
 }
 
-/// The number of the loop device whose node is mounted, if it may be one that a helper has made in its tmpfs.
+/// The number of the loop device whose node is mounted, if it may be one that a helper made in its tmpfs.
 pub(super) fn device_number(mount: &Mount) -> Option<u32> {
     let root = mount.root.to_str().filter(|_| mount.filesystem == "tmpfs")?;
     root.strip_suffix("//deleted").unwrap_or(root).strip_prefix("/loop")?.parse().ok()

@@ -38,7 +38,7 @@ fn ledger() -> Ledger {
     Ledger::new((10, 12))
 }
 
-/// 80 GiB are free, and volumes occupy so many.
+/// 80 GiB are free, and volumes occupy this many.
 fn measured(used_gib: u64) -> Measured {
     Measured { space: Space { total: 100 * GIB, free: 80 * GIB }, capacity: (80 + used_gib) * GIB }
 }
