@@ -1,5 +1,5 @@
-//! Compiles the clients of the services in `proto/`: the suites talk to the frontend as any CSI client would, through
-//! nothing but the public wire.
+//! Compiles clients for the services in `proto/`: the suites talk to the frontend as any CSI client would, only over
+//! its public protocol.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,4 @@
-// local-path-provisioner, beside which the storage agent is measured. A module of its own: the cluster's programs need
+// local-path-provisioner, which the storage agent is compared with. A module of its own: the cluster's programs need
 // other versions of some packages.
 module bulkhead/local-path
 

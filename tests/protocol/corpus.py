@@ -33,7 +33,7 @@ class Corpus:
             "Listen": (u32(0),),
             "DeleteUnused": (NOBODY,),
         }
-        # What a request about a volume that does not exist is answered with.
+        # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
             "Create": "Invalid", "Unmount": "Done", "LoopDetach": "Done", "RemoveDevice": "Done", "List": "Volumes", "Delete": "Done",
             "PoolStatus": "Pool", "Listen": "Listening", "DeleteUnused": "Done",

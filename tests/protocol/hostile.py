@@ -56,7 +56,7 @@ def descriptors(path):
             try:
                 connection.send(request("List", option(None), u16(1)), [null.fileno()] * number)
             except PermissionError:
-                # A kernel that knows SO_PASSRIGHTS refuses to pass them.
+                # A kernel with SO_PASSRIGHTS refuses to pass them.
                 continue
             if (connection.receive() is None) != (number > 0):
                 return f"a packet with {number} descriptors is not answered as it should be"

@@ -1,4 +1,4 @@
-//! A process without any capability that has a device in hand, as root in a pod has.
+//! A process that has no capabilities but has access to a device, like root in a pod.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-/// What an attempt ended with, but for success.
+/// How an attempt failed.
 pub mod errno {
     /// EPERM.
     pub const PERM: i32 = 1;
@@ -21,17 +21,17 @@ pub mod errno {
     pub const INVALID: i32 = 22;
 }
 
-/// What a process does with the device `$device`; `$ARGV[0]` is a file of its own.
+/// What a process does to the device `$device`; `$ARGV[0]` is a file of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     /// Unbinds it: LOOP_CLR_FD.
     Detach,
-    /// Puts its own file behind it: LOOP_CHANGE_FD.
+    /// Replaces its backing file with its own file: LOOP_CHANGE_FD.
     Exchange,
-    /// Has it unbound at its last close and its partitions made, and moves its start by a sector: LOOP_SET_STATUS64 with
-    /// LO_FLAGS_AUTOCLEAR and LO_FLAGS_PARTSCAN.
+    /// Makes it unbind at its last close, makes its partitions appear, and moves its start by a sector:
+    /// LOOP_SET_STATUS64 with LO_FLAGS_AUTOCLEAR and LO_FLAGS_PARTSCAN.
     Mark,
-    /// Lets it be written to: BLKROSET.
+    /// Makes it writable: BLKROSET.
     AllowWrites,
     /// Writes to it.
     Write,
@@ -54,7 +54,7 @@ impl Attempt {
     }
 }
 
-/// A container's own node for the device at a target: a copy that is not taken away with the target.
+/// Makes a container's own node for the device at a target: a copy that is not removed with the target.
 ///
 /// # Errors
 /// When there is no device, or the node cannot be made.
@@ -65,8 +65,8 @@ pub fn node_like(target: &Path, node: &Path) -> Result<PathBuf> {
     Ok(node.to_owned())
 }
 
-/// Makes an attempt on the device of a node as root without any capability, in a process of its own that may only read
-/// from the device or also write to it. Gives 0 or the error's number.
+/// Attempts something on the device behind a node, as root without any capability, in a separate process that may read
+/// from the device and, if `writing`, write to it. Returns 0 or the errno.
 ///
 /// # Errors
 /// When the process cannot be started or cannot open the device.

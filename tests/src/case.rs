@@ -8,18 +8,18 @@ use crate::scene::Scene;
 use crate::setting::{Phase, Place, PoolFilesystem, Setting};
 use crate::stand::Stand;
 
-/// One test, on a scene: a stand, unless it is about more than a node.
+/// One test and the scene it runs on: a stand, unless it involves more than a node.
 #[derive(Debug)]
 pub struct Case<S = Stand> {
     /// `theme::what_must_hold`.
     pub name: &'static str,
-    /// What it needs beyond a scene on which everything is started.
+    /// What it needs apart from a scene with everything started.
     pub needs: &'static [Need],
     /// The test.
     pub body: fn(&mut S) -> Result<()>,
 }
 
-// Not derived: that would ask the same of the scene.
+// Not derived: that would require `Clone` of the scene too.
 impl<S> Clone for Case<S> {
     fn clone(&self) -> Self {
         *self
@@ -28,29 +28,29 @@ impl<S> Clone for Case<S> {
 
 impl<S> Copy for Case<S> {}
 
-/// One thing that a test needs. Without any it finds both processes serving one pool.
+/// One thing that a test needs. By default, both processes are running and serve one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A scene on which nothing is made or started yet.
+    /// A scene where nothing has been created or started yet.
     Bare,
-    /// A kernel that enforces sizes: it runs in the machine only.
+    /// A kernel that enforces sizes: it runs only in the virtual machine.
     Quota,
-    /// Another kernel, because the outcome may depend on it: it runs in one machine as well as on the host.
+    /// A second kernel, because the outcome may depend on it: it runs in one machine as well as on the host.
     Kernel,
-    /// Each filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
+    /// Every filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
     Filesystem,
-    /// Programs, or modules of the kernel, that the machine does not have: it runs on the host only.
+    /// Programs or kernel modules that the machine does not have: it runs only on the host.
     Host,
-    /// A pool that no other test uses, because it fills it up or takes it apart. One that needs a bare scene has its own
-    /// in any case.
+    /// A pool that no other test uses, because it fills it up or takes it apart. A test that needs a bare scene always
+    /// has a pool of its own.
     OwnPool,
     /// An API server of Kubernetes 1.36 or later: one that labels claims and volumes, and knows all fields.
     Recent,
-    /// Much time.
+    /// A long time.
     Long,
-    /// No other test beside it, for this reason. It matters only where tests run side by side.
+    /// No other test running at the same time, for this reason. It matters only where tests run in parallel.
     Alone(&'static str),
-    /// A machine that is rebooted between this half and the other.
+    /// A machine that is rebooted between this half of the test and the other.
     Reboot(Phase),
 }
 
@@ -59,17 +59,18 @@ pub enum Need {
 pub enum Elsewhere {
     /// It needs a kernel that enforces sizes.
     NeedsQuota,
-    /// It is part of a long run.
+    /// It runs only in a long run.
     NeedsTime,
     /// It belongs to the other phase, or to no phase at all.
     NeedsReboot,
     /// It needs a recent API server.
     NeedsRecent,
-    /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program or a module.
+    /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program or a
+    /// kernel module.
     RunsOnHost,
 }
 
-/// The machine of the cases that need another kernel, by the filesystem of its pools.
+/// The machine for the cases that need a second kernel, by the filesystem of its pools.
 const KERNELS_MACHINE: PoolFilesystem = PoolFilesystem::Xfs;
 
 impl<S: Scene> Case<S> {
@@ -101,12 +102,12 @@ impl<S: Scene> Case<S> {
         }
     }
 
-    /// Whether the test finds everything running.
+    /// Whether the test starts with everything running.
     pub fn starts(&self) -> bool {
         !self.needs(Need::Bare) && !self.needs.iter().any(|need| matches!(need, Need::Reboot(_)))
     }
 
-    /// Whether no other test may run meanwhile.
+    /// Whether no other test may run at the same time.
     pub fn is_alone(&self) -> bool {
         self.needs.iter().any(|need| matches!(need, Need::Alone(_)))
     }
@@ -118,8 +119,8 @@ impl<S: Scene> Case<S> {
     }
 }
 
-/// The tests of a module: `cases! { name, name: Quota, name: Bare + Alone("reason"), … }` makes the function `cases`, and
-/// `cases! { on Scene; name, … }` makes it for another scene than a stand.
+/// The tests of a module: `cases! { name, name: Quota, name: Bare + Alone("reason"), … }` makes the function `cases`,
+/// and `cases! { on Scene; name, … }` makes it for a scene other than a stand.
 #[macro_export]
 macro_rules! cases {
     (on $scene:ty; $($name:ident $(: $need:ident $(($of:tt))? $(+ $more:ident $(($more_of:tt))?)*)?),+ $(,)?) => {

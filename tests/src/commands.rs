@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::setting::program;
 
-/// What a command has printed, and whether it succeeded.
+/// What a command printed, and whether it succeeded.
 #[derive(Clone, Debug)]
 pub struct Printed {
     /// Whether its exit status was zero.
@@ -20,7 +20,7 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// What `command` prints. It has no terminal.
+    /// Runs `command` without a terminal and captures what it prints.
     ///
     /// # Errors
     /// When it cannot be run.
@@ -29,7 +29,7 @@ impl Printed {
         Ok(Self::from(output))
     }
 
-    /// Standard output of a command that has succeeded.
+    /// The standard output of a command that must have succeeded.
     ///
     /// # Errors
     /// When it has not.
@@ -38,16 +38,16 @@ impl Printed {
         Ok(self.text)
     }
 
-    /// Everything that a command has printed that had to fail.
+    /// Everything printed by a command that must have failed.
     ///
     /// # Errors
-    /// When it has not.
+    /// When it has succeeded.
     pub fn failed(self) -> Result<String> {
         ensure!(!self.success, "it was to fail: {}{}", self.text, self.errors);
         Ok(self.text + &self.errors)
     }
 
-    /// Checks that one line begins with these words, whatever the space between them, and returns the rest of it.
+    /// Checks that a line begins with these words, whatever the space between them, and returns the rest of it.
     ///
     /// # Errors
     /// When none does.

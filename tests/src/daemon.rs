@@ -19,12 +19,12 @@ pub struct Daemon {
     name: &'static str,
     child: Child,
     log: PathBuf,
-    /// How long the log was when it was started.
+    /// The length of the log when the process was started.
     earlier: u64,
 }
 
 impl Daemon {
-    /// Starts a process of its own group. Its output is added to a log in `logs`.
+    /// Starts a process in a process group of its own. Its output is appended to a log in `logs`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -61,7 +61,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// All it has written so far, in this life and earlier ones.
+    /// Everything it has logged so far, in this life and earlier ones.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -69,7 +69,7 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
 
-    /// All it has written so far in this life.
+    /// Everything it has logged so far in this life.
     ///
     /// # Errors
     /// When the log cannot be read.
@@ -79,8 +79,8 @@ impl Daemon {
         Ok(String::from_utf8_lossy(own).into_owned())
     }
 
-    /// Waits until what it has written passes `check`: a line is written by a thread of its own, a moment after
-    /// the call it is about was answered.
+    /// Waits until its log passes `check`: lines are written by a separate thread, a moment after the call they
+    /// describe has been answered.
     ///
     /// # Errors
     /// The last error of `check`.
@@ -88,7 +88,7 @@ impl Daemon {
         crate::wait::until(Duration::from_secs(10), || check(&self.log()?))
     }
 
-    /// Refuses to go on if it has ended.
+    /// Fails if it has ended.
     ///
     /// # Errors
     /// How it ended, and the end of its log.
@@ -102,7 +102,7 @@ impl Daemon {
     /// Waits until `check` succeeds.
     ///
     /// # Errors
-    /// When the process ends, or the last error of `check` when `limit` is over.
+    /// When the process ends; or the last error of `check`, when it still fails after `limit`.
     pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let end = Instant::now() + limit;
         loop {
@@ -117,7 +117,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until it has ended of its own accord.
     ///
     /// # Errors
     /// When it has not within `limit`.
@@ -135,7 +135,7 @@ impl Daemon {
     /// Kills it without warning.
     ///
     /// # Errors
-    /// When it had ended before.
+    /// When it had already ended.
     pub fn kill(mut self) -> Result<()> {
         self.check_alive()?;
         self.child.kill()?;
@@ -147,13 +147,13 @@ impl Daemon {
     /// Asks it to end, and waits until it has.
     ///
     /// # Errors
-    /// When it had ended before or does not end.
+    /// When it had already ended, or does not end.
     pub fn stop(mut self, limit: Duration) -> Result<()> {
         self.check_alive()?;
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("process id")?;
         kill_process(pid, Signal::TERM)?;
         let status = self.wait(limit)?;
-        // A process without a handler for it dies of the signal, which is as orderly.
+        // A process without a handler for the signal dies of it, which is just as orderly.
         ensure!(status.success() || status.signal() == Some(15), "{} ended badly: {status}", self.name);
         Ok(())
     }

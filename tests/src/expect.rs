@@ -1,4 +1,4 @@
-//! What must be refused, and how.
+//! Checks that something is refused, and how.
 
 use std::fmt::Debug;
 
@@ -41,7 +41,7 @@ pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
 /// Checks that `found` is what was `wanted`.
 ///
 /// # Errors
-/// Both.
+/// The two values.
 pub fn same(what: &str, found: &serde_json::Value, wanted: serde_json::Value) -> Result<()> {
     ensure!(*found == wanted, "{what} is {found}, not {wanted}");
     Ok(())

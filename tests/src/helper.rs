@@ -26,14 +26,14 @@ pub struct HelperClient {
     socket: OwnedFd,
 }
 
-/// The effective user id is changed for a connect; only one thread at a time may have another one.
+/// Connecting takes a change of the effective user id; only one thread at a time may do that.
 static IDENTITY: Mutex<()> = Mutex::new(());
 
 impl HelperClient {
     /// Connects as the frontend's user, and sends nothing.
     ///
     /// # Errors
-    /// When no process listens.
+    /// When no process is listening.
     pub fn connect(path: &Path) -> Result<Self> {
         Self::connect_as(path, FRONTEND_UID)
     }
@@ -41,7 +41,7 @@ impl HelperClient {
     /// Connects as another user, and sends nothing.
     ///
     /// # Errors
-    /// When no process listens.
+    /// When no process is listening.
     pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let limit = Some(Duration::from_secs(120));
@@ -78,17 +78,17 @@ impl HelperClient {
         welcome.map_err(|error| anyhow!("hello is refused: {error}"))
     }
 
-    /// Asks for something.
+    /// Sends a request and returns the reply or the refusal.
     ///
     /// # Errors
-    /// The helper's typed error within; outside, a broken connection.
+    /// A broken connection. The helper's own error is in the returned value.
     pub fn request(&self, request: &Request) -> Result<Response> {
         self.send(&encode(request)?)?;
         let packet = self.receive()?.with_context(|| format!("the helper closed the connection on {request:?}"))?;
         Ok(decode(&packet)?)
     }
 
-    /// Asks for something that must be granted.
+    /// Sends a request that must be granted.
     ///
     /// # Errors
     /// The helper's error.
@@ -120,7 +120,7 @@ impl HelperClient {
         Ok(())
     }
 
-    /// Lets sends and receives fail where they would wait.
+    /// Makes sends and receives fail where they would block.
     ///
     /// # Errors
     /// When the socket refuses it.
@@ -128,10 +128,10 @@ impl HelperClient {
         Ok(rustix::io::ioctl_fionbio(&self.socket, true)?)
     }
 
-    /// Whether an answer is there to be received, or comes within `limit`.
+    /// Whether an answer is waiting to be received, or arrives within `limit`.
     ///
     /// # Errors
-    /// When that cannot be asked.
+    /// When the socket cannot be polled.
     pub fn is_answered(&self, limit: Duration) -> Result<bool> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -190,17 +190,17 @@ impl HelperClient {
     }
 }
 
-/// A volume id that a test writes down.
+/// A volume id written out in a test.
 pub fn volume(id: &str) -> VolumeId {
     id.parse().unwrap_or_else(|_| panic!("{id:?} is not a volume id"))
 }
 
-/// A target below the publish directory of that name.
+/// A target below the publish directory with that name.
 pub fn target(directory: &str, path: &str) -> TargetPath {
     TargetPath { directory: directory.parse().expect("publish directory"), path: path.parse().expect("relative path") }
 }
 
-/// A size that a test writes down.
+/// A size written out in a test.
 pub fn bytes(bytes: u64) -> Bytes {
     Bytes::try_from(bytes).unwrap_or_else(|_| panic!("{bytes} is not a size"))
 }
@@ -218,7 +218,7 @@ pub fn image_spec(size: u64) -> VolumeSpec {
     VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
 }
 
-/// The request to make a volume in the pool called default.
+/// The request to create a volume in the pool called default.
 pub fn create(id: &str, spec: VolumeSpec) -> Request {
     Request::Create { volume: volume(id), pool: "default".parse().expect("pool"), spec }
 }

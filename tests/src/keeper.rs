@@ -1,5 +1,5 @@
-//! The process around one test: it gives the test a place of its own, ends what the test leaves running, and removes the
-//! place.
+//! The process around one test: it gives the test a place of its own, ends what the test leaves running, and removes
+//! that place.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,12 +18,12 @@ use crate::pool::Pool;
 use crate::scene::Scene;
 use crate::setting::{Phase, Place, Setting};
 
-/// Where a work directory has the stands of several nodes.
+/// The directory, below a work directory, that holds the stands of several nodes.
 pub const NODES: &str = "nodes";
 
-/// Runs `body`, which is this program as the test itself, below `work`.
+/// Runs `body`, which is this program in the role of the test itself, below `work`.
 pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut body: Command) -> Result<()> {
-    // Whatever the test leaves behind becomes a child of this process, wherever it was started.
+    // Whatever the test leaves running becomes a child of this process, wherever it was started.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     make_place(setting.place, work)?;
     let verdict = run(&mut body, case.limit(setting));
@@ -33,7 +33,7 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     if verdict.is_err() {
         print_logs(work);
     }
-    // The emptier of a helper that was just stopped ends a moment later. After a failure there is nothing to wait for.
+    // The emptier of a helper that was just stopped ends a moment later. After a failure there is no point in waiting.
     let grace = if verdict.is_ok() { setting.place.patience(Duration::from_secs(3)) } else { Duration::ZERO };
     let left = end_processes(grace);
     let cleaned = clean(work, setting.shared_pool.as_deref());
@@ -43,8 +43,8 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
     cleaned
 }
 
-/// Makes the work directory a shared mount, and on the host in a mount namespace of its own. Call it while the process
-/// has one thread.
+/// Makes the work directory a shared mount, on the host in a mount namespace of its own. Must be called while the
+/// process has only one thread.
 ///
 /// # Errors
 /// When this is not root.
@@ -57,7 +57,7 @@ pub fn make_place(place: Place, work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Moves this process to a mount namespace of its own. Call it while the process has one thread.
+/// Moves this process to a mount namespace of its own. Must be called while the process has only one thread.
 ///
 /// # Errors
 /// When this is not root.
@@ -83,7 +83,7 @@ fn run(body: &mut Command, limit: Duration) -> Result<()> {
     }
 }
 
-/// Ends all descendants of this process, and returns what they were.
+/// Waits `grace` for all descendants of this process to end, then kills the others and returns their names.
 pub(crate) fn end_processes(grace: Duration) -> Result<Vec<String>> {
     let mut left = BTreeSet::new();
     let grace = Instant::now() + grace;
@@ -100,7 +100,7 @@ pub(crate) fn end_processes(grace: Duration) -> Result<Vec<String>> {
         for process in found {
             left.insert(format!("{} ({})", process.name, process.pid));
             if let Some(pid) = Pid::from_raw(process.pid) {
-                // It may have ended by itself meanwhile.
+                // It may have ended in the meantime.
                 let _ = kill_process(pid, Signal::KILL);
             }
         }
@@ -121,7 +121,7 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
     let is_ours = |device: &loops::Loop| {
         devices.contains(&device.backing_device) || Path::new(&device.backing_file).starts_with(work)
     };
-    // The pool's own device goes with its mount.
+    // The pool's own device is released together with its mount.
     let looped: Vec<loops::Loop> =
         loops::all()?.into_iter().filter(|device| is_ours(device) && !device.autoclear).collect();
     for mount in left.iter().filter(|mount| !mount.point.starts_with(work.join("pools"))).rev() {
@@ -138,7 +138,7 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
 }
 
 fn print_logs(work: &Path) {
-    // More than one node has its stands below this one's directory.
+    // A case with several nodes has their stands below this directory.
     let stands = fs::read_dir(work.join(NODES)).into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path());
     for stand in std::iter::once(work.to_owned()).chain(stands) {
         for name in ["helper", "frontend"] {

@@ -1,4 +1,4 @@
-//! A kubelet's work in its own directory: parents of targets, its record of volumes, the global map of devices.
+//! What a kubelet does in its own directory: parents of targets, its record of volumes, the global map of devices.
 
 use std::cell::RefCell;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-/// The driver's name unless a test gives another.
+/// The driver's name, unless a test sets another.
 pub const DRIVER: &str = "bulkhead.csi.local";
 
-/// A directory laid out as the kubelet's.
+/// A directory laid out like a kubelet's.
 #[derive(Debug)]
 pub struct Kubelet {
     root: PathBuf,
@@ -35,17 +35,17 @@ impl Kubelet {
         &self.root
     }
 
-    /// Where it keeps what belongs to pods.
+    /// Where it keeps everything that belongs to pods.
     pub fn pods(&self) -> PathBuf {
         self.root.join("pods")
     }
 
-    /// Where the CSI socket is looked for.
+    /// Where it expects the CSI socket.
     pub fn csi_socket(&self) -> PathBuf {
         self.root.join(format!("plugins/{DRIVER}/csi.sock"))
     }
 
-    /// Where the registration socket is looked for.
+    /// Where it expects the registration socket.
     pub fn registration_socket(&self) -> PathBuf {
         self.root.join(format!("plugins_registry/{DRIVER}@reg.sock"))
     }
@@ -60,7 +60,7 @@ impl Kubelet {
         self.devices().join(format!("publish/{volume_name}/{pod}"))
     }
 
-    /// The target of a directory volume, its parent made, without a record.
+    /// Creates the parent of a directory volume's target, but no record, and returns the target.
     ///
     /// # Errors
     /// When the parent cannot be made.
@@ -71,7 +71,7 @@ impl Kubelet {
         Ok(target)
     }
 
-    /// The record beside a directory volume's target.
+    /// Writes the record next to a directory volume's target.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -80,7 +80,7 @@ impl Kubelet {
         write_record(parent, driver, volume)
     }
 
-    /// The target of a directory volume, as a kubelet prepares it.
+    /// Prepares the target of a directory volume as a kubelet does.
     ///
     /// # Errors
     /// When a file cannot be made.
@@ -90,7 +90,7 @@ impl Kubelet {
         Ok(target)
     }
 
-    /// The target of a block volume, its parent made, without a record.
+    /// Creates the parent of a block volume's target, but no record, and returns the target.
     ///
     /// # Errors
     /// When the parent cannot be made.
@@ -101,7 +101,7 @@ impl Kubelet {
         Ok(target)
     }
 
-    /// The record of a block volume.
+    /// Writes the record of a block volume.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -111,7 +111,7 @@ impl Kubelet {
         write_record(&directory, driver, volume)
     }
 
-    /// The target of a block volume, as a kubelet prepares it.
+    /// Prepares the target of a block volume as a kubelet does.
     ///
     /// # Errors
     /// When a file cannot be made.
@@ -120,7 +120,7 @@ impl Kubelet {
         self.block_target(volume_name, pod)
     }
 
-    /// Binds a published device to the path at which the kubelet keeps all devices, and gives that path.
+    /// Binds a published device to the path at which the kubelet keeps all devices, and returns that path.
     ///
     /// # Errors
     /// When it cannot be bound.
@@ -143,7 +143,7 @@ impl Kubelet {
         Ok(())
     }
 
-    /// Checks that no target given out is still there.
+    /// Checks that none of the targets handed out still exists.
     ///
     /// # Errors
     /// The first of them.

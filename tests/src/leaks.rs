@@ -1,4 +1,4 @@
-//! Nothing may be left of a test: no mount, no loop device, no target, no volume, no project id, no socket.
+//! A test may leave nothing behind: no mount, no loop device, no target, no volume, no project id, no socket.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -11,7 +11,7 @@ use crate::observe::{loops, mounts, quotas};
 use crate::stand::Stand;
 use crate::wait;
 
-/// Checks, while the processes under test still run, that they have left nothing over.
+/// Checks, while the processes under test are still running, that they have left nothing behind.
 pub fn check(stand: &Stand) -> Result<()> {
     for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
@@ -29,7 +29,7 @@ pub fn check(stand: &Stand) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(15)), || check_pools(stand))
 }
 
-/// Checks that the processes under test have left nothing over when they have ended.
+/// Checks, after the processes under test have ended, that they have left nothing behind.
 pub fn check_stopped(stand: &Stand) -> Result<()> {
     for directory in [stand.publish_directory(), stand.kubelet.root().to_owned()] {
         let left = mounts::below(&directory)?;
@@ -51,7 +51,7 @@ fn check_pools(stand: &Stand) -> Result<()> {
     Ok(())
 }
 
-/// Three sockets are known by their names; any other, above all a half-made one, is left over.
+/// Three sockets are known by name; any other, in particular a half-made one, is a leftover.
 fn check_sockets(stand: &Stand) -> Result<()> {
     let known = [stand.helper_socket(), stand.kubelet.csi_socket(), stand.kubelet.registration_socket()];
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and eyes on
-//! the kernel.
+//! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and views of
+//! the kernel's state.
 
 pub mod attacker;
 pub mod bench;

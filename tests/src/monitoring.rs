@@ -1,4 +1,4 @@
-//! What a frontend answers by HTTP: its metrics and its probes.
+//! What a frontend serves over HTTP: its metrics and its probes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,30 +8,30 @@ use anyhow::{Context, Result, ensure};
 
 use crate::stand::Stand;
 
-/// The flags that let a frontend serve them at a port of its choice.
+/// The flags that make a frontend serve them on a port of its choice.
 pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 
-/// Lets the next frontend of `stand` serve none.
+/// Makes the next frontend of `stand` serve none.
 pub fn leave_out(stand: &mut Stand) {
     stand.frontend_flags.retain(|flag| !FLAGS.iter().any(|usual| flag == usual));
 }
 
-/// Lets the next frontend of `stand` serve them at this address.
+/// Makes the next frontend of `stand` serve them at this address.
 pub fn serve_at(stand: &mut Stand, address: &str) {
     leave_out(stand);
     stand.frontend_flags.extend([FLAGS[0], address].map(Into::into));
 }
 
-/// How a frontend logs where it serves them.
+/// How a frontend logs the address at which it serves them.
 const SERVING: &str = "serving metrics and probes address=";
 
 /// Where the latest frontend of `stand` serves them.
 ///
 /// # Errors
-/// When it does not say so.
+/// When it does not log an address.
 pub fn address(stand: &Stand) -> Result<String> {
     let mut address = String::new();
-    // The log is written by a thread of its own.
+    // The log is written by a separate thread.
     crate::wait::until(Duration::from_secs(10), || {
         let log = stand.frontend_log()?;
         let (_, rest) = log.split_once(SERVING).context("the frontend does not say where it serves metrics")?;
@@ -41,7 +41,7 @@ pub fn address(stand: &Stand) -> Result<String> {
     Ok(address)
 }
 
-/// What the latest frontend of `stand` answers to a request for `path`: the status and the body.
+/// The latest frontend's response to a request for `path`: the status and the body.
 ///
 /// # Errors
 /// When it does not answer.
@@ -49,14 +49,14 @@ pub fn get(stand: &Stand, path: &str) -> Result<(u16, String)> {
     fetch(&address(stand)?, path)
 }
 
-/// What the server at `address` answers to a request for `path`: the status and the body.
+/// The response of the server at `address` to a request for `path`: the status and the body.
 ///
 /// # Errors
 /// When it does not answer.
 pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    // A newer version of HTTP may cut the body in chunks.
+    // A newer version of HTTP may send the body in chunks.
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -65,7 +65,7 @@ pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
     Ok((status.with_context(|| format!("a status: {head}"))?, body.to_owned()))
 }
 
-/// Checks that /readyz answers with this status, and that its report has this part.
+/// Checks that /readyz answers with this status, and that its report contains this part.
 ///
 /// # Errors
 /// When it does not.

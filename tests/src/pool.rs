@@ -15,11 +15,11 @@ use crate::setting::{PoolFilesystem, Setting, program};
 /// A pool that a stand has made.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// Its name in requests.
+    /// The name that requests use for it.
     pub name: String,
     /// Where it is mounted.
     pub directory: PathBuf,
-    /// What follows the directory in `--pool`, with its comma.
+    /// What follows the directory in `--pool`, including the comma.
     pub options: String,
 }
 
@@ -46,13 +46,13 @@ impl Pool {
         Ok(Self::mounted(setting, directory, name))
     }
 
-    /// A filesystem of this run that is mounted already.
+    /// A pool on a filesystem of this run that is already mounted.
     pub fn mounted(setting: &Setting, directory: &Path, name: &str) -> Self {
         let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };
         Self { name: name.to_owned(), directory: directory.to_owned(), options }
     }
 
-    /// Marks a directory of any filesystem as a pool, in which sizes are not enforced.
+    /// Marks a directory on any filesystem as a pool in which sizes are not enforced.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -63,7 +63,7 @@ impl Pool {
         Ok(Self { name: name.to_owned(), directory: directory.to_owned(), options })
     }
 
-    /// A pool that is mounted already.
+    /// A pool that is already mounted.
     pub fn existing(directory: &Path, name: &str) -> Self {
         Self { name: name.to_owned(), directory: directory.to_owned(), options: String::new() }
     }
@@ -76,13 +76,13 @@ impl Pool {
     /// `major:minor` of its filesystem.
     ///
     /// # Errors
-    /// When it is not there.
+    /// When it does not exist.
     pub fn device(&self) -> Result<String> {
         let device = fs::metadata(&self.directory)?.dev();
         Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
-    /// Names in the pool, without those of the pool's own files and what mkfs leaves.
+    /// Names in the pool, except for the pool's own files and what mkfs creates.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -104,7 +104,7 @@ impl Pool {
     }
 }
 
-/// The pool that the tests of a run use one after another. Each leaves it empty, which is checked.
+/// The pool that the tests of a run use in turn. Each must leave it empty, which is checked.
 #[derive(Debug)]
 pub struct SharedPool {
     scratch: TempDir,
@@ -126,7 +126,7 @@ impl SharedPool {
         self.scratch.path().join("pool")
     }
 
-    /// Makes it anew, whatever it holds.
+    /// Makes it anew, whatever it contains.
     ///
     /// # Errors
     /// When a tool fails.
@@ -140,14 +140,14 @@ impl SharedPool {
     /// Unmounts it and removes its files.
     ///
     /// # Errors
-    /// When something of it is still in use.
+    /// When anything in it is still in use.
     pub fn remove(self) -> Result<()> {
         mounts::unmount_all(&self.directory())?;
         self.scratch.close().context("remove the shared pool")
     }
 }
 
-/// Mounts an image as a pool of this setting is mounted.
+/// Mounts an image the way a pool of this setting is mounted.
 ///
 /// # Errors
 /// When mount(8) fails.
@@ -164,7 +164,7 @@ pub fn mount_disk(setting: &Setting, disk: &Path, directory: &Path) -> Result<()
 }
 
 fn mount(setting: &Setting, option: &str, source: &Path, directory: &Path) -> Result<()> {
-    // Copies of one template have one UUID, which XFS minds.
+    // Copies of one template share a UUID, and XFS refuses to mount a second one without `nouuid`.
     let options = match (setting.pool_fs, setting.enforces_sizes()) {
         (PoolFilesystem::Xfs, true) => ",nouuid,prjquota",
         (PoolFilesystem::Xfs, false) => ",nouuid",
@@ -186,7 +186,7 @@ pub fn format_image(setting: &Setting, templates: &Path, image: &Path) -> Result
 /// Runs a command that must succeed.
 ///
 /// # Errors
-/// What it wrote, when it fails.
+/// Its output, when it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     let text = [output.stdout, output.stderr].concat();
@@ -194,14 +194,14 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// An image with a fresh filesystem, made once in a run.
+/// An image with a fresh filesystem, made once per run.
 fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
     let filesystem = setting.pool_fs.name();
     let template = directory.join(format!("{filesystem}.template"));
     if template.exists() {
         return Ok(template);
     }
-    // Tests that run side by side may each make it; the last rename wins, and any of them will do.
+    // Tests that run in parallel may each make it; the last rename wins, and any of them will do.
     let unfinished = directory.join(format!("{filesystem}.{}.unfinished", std::process::id()));
     File::create(&unfinished)?.set_len(setting.pool_mebibytes << 20)?;
     let mut mkfs = Command::new(format!("mkfs.{filesystem}"));
@@ -214,7 +214,7 @@ fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
     Ok(template)
 }
 
-/// Copies only the blocks that hold something.
+/// Copies only the blocks that contain data.
 fn copy_sparse(from: &Path, to: &Path) -> Result<()> {
     const BLOCK: usize = 1 << 16;
     let mut source = File::open(from)?;

@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A sequence of its own for each seed.
+    /// A different sequence for each seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// A number below `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -18,13 +18,13 @@ impl Random {
         (self.0 >> 11) as usize % bound
     }
 
-    /// One of the seeds, in most cases changed in a few places.
+    /// One of the seeds, usually changed in a few places.
     pub fn mutated(&mut self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut packet = seeds[self.below(seeds.len())].clone();
         for _ in 0..self.below(4) {
             self.change(&mut packet, seeds);
         }
-        // An empty packet is the end of a connection.
+        // An empty packet would mean the end of the connection.
         if packet.is_empty() { vec![0] } else { packet }
     }
 

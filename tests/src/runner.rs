@@ -1,4 +1,4 @@
-//! Runs cases, each in a process of its own below a keeper.
+//! Runs cases, each in a process of its own under a keeper.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -45,13 +45,13 @@ enum Role {
 /// How the cases of a run are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Telling {
-    /// One line each, and the output of those that failed.
+    /// One line each, and the output of those that fail.
     Lines,
-    /// All output of each, which ends with a line `N passed, N failed`; the sums are reported at the end.
+    /// The whole output of each, which ends with a line `N passed, N failed`; the totals are reported at the end.
     Everything,
 }
 
-/// Does what the command line says with these cases.
+/// Runs these cases as the command line says.
 pub fn main<S: Scene>(cases: Vec<Case<S>>, telling: Telling) -> ExitCode {
     let options = Options::parse();
     let done = match (options.role, options.work, options.templates) {
@@ -106,7 +106,7 @@ fn tell_all<S: Scene>(cases: &[Case<S>], setting: &Setting) -> Result<ExitCode> 
     Ok(if failed == 0 && passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The numbers of the last line `N passed, N failed`.
+/// The numbers in the last line `N passed, N failed`.
 fn counts(text: &str) -> Option<(u32, u32)> {
     text.lines().rev().find_map(|line| {
         let (passed, failed) = line.trim().strip_suffix(" failed")?.split_once(" passed, ")?;
@@ -116,7 +116,7 @@ fn counts(text: &str) -> Option<(u32, u32)> {
 
 fn run_all<S: Scene>(mut cases: Vec<Case<S>>, setting: Setting, mut arguments: Arguments) -> Result<ExitCode> {
     let scratch = setting.place.make_scratch()?;
-    // Those that must be alone come last, so that none of the others waits for them.
+    // Tests that must run alone come last, so that no other test waits for them.
     cases.sort_by_key(Case::is_alone);
     let mut elsewhere = Vec::new();
     let mut trials = Vec::new();
@@ -141,9 +141,9 @@ fn run_all<S: Scene>(mut cases: Vec<Case<S>>, setting: Setting, mut arguments: A
     Ok(conclusion.exit_code())
 }
 
-/// Complains of mounts and loop devices that any of the tests has left. Each was checked for its own before.
+/// Fails if any mounts or loop devices are left. Each test has already been checked for its own.
 fn check_nothing_left(setting: &Setting, scratch: &Path) -> Result<()> {
-    // A pool's loop device is released a moment after its mount.
+    // A pool's loop device is released a moment after it is unmounted.
     wait::until(setting.place.patience(Duration::from_secs(5)), || {
         let left = mounts::below(scratch)?;
         ensure!(left.is_empty(), "mounts are left over after the run: {left:?}");
@@ -154,7 +154,7 @@ fn check_nothing_left(setting: &Setting, scratch: &Path) -> Result<()> {
     })
 }
 
-/// A case that is not registered says so, by number and reason.
+/// Reports how many cases are not part of this run, and why.
 fn tell_elsewhere(elsewhere: &[Elsewhere]) {
     let tell = |reason: Elsewhere, text: &str| match elsewhere.iter().filter(|other| **other == reason).count() {
         0 => {}
@@ -167,7 +167,7 @@ fn tell_elsewhere(elsewhere: &[Elsewhere]) {
     tell(Elsewhere::NeedsReboot, "belong to another phase of a test that a reboot interrupts");
 }
 
-/// Removes the scratch directory; what a phase leaves for the next one stays.
+/// Removes the scratch directory, but not what one phase leaves for the next.
 fn close(scratch: TempDir) -> Result<()> {
     let path = scratch.keep();
     let kept = fs::read_dir(&path)?.filter_map(Result::ok).any(|entry| entry.path().is_dir());
@@ -196,17 +196,17 @@ fn trial<S: Scene>(case: Case<S>, setting: Setting, scratch: &Path, times: Arc<T
     })
 }
 
-/// Keeps the tests that must be alone apart from all others.
+/// Keeps tests that must run alone apart from all others.
 enum Company {
     Shared { _guard: RwLockReadGuard<'static, ()> },
     Alone { _guard: RwLockWriteGuard<'static, ()> },
 }
 
 impl Company {
-    /// Waits until a test may run, which it may until this value is dropped.
+    /// Waits until a test may run; it may run until this value is dropped.
     fn enter(alone: bool) -> Self {
         static RUNNING: RwLock<()> = RwLock::new(());
-        // The lock protects nothing that a panic could leave half done.
+        // The lock protects no data, so a panic cannot leave anything inconsistent.
         if alone {
             Self::Alone { _guard: RUNNING.write().unwrap_or_else(PoisonError::into_inner) }
         } else {
@@ -215,19 +215,19 @@ impl Company {
     }
 }
 
-/// Runs a case below a keeper and gives what it wrote.
+/// Runs a case under a keeper and returns its output.
 fn run_one<S: Scene>(case: &Case<S>, setting: &Setting, scratch: &Path, number: usize) -> Result<String> {
     let work = scratch.join(format!("t{number}"));
     fs::create_dir(&work)?;
     let log = scratch.join(format!("t{number}.log"));
     let output = File::create(&log)?;
-    // What a terminal sends to this program must not keep the keeper from taking away what the test has made.
+    // A terminal's signals to this program must not prevent the keeper from cleaning up after the test.
     let mut keeper = myself(Role::Keeper, case.name, setting, &work, scratch)?
         .process_group(0)
         .stdout(output.try_clone()?)
         .stderr(output)
         .spawn()?;
-    // The keeper has its own, shorter limit for the test; this one is for the keeper.
+    // The keeper enforces its own, shorter limit on the test; this one is for the keeper itself.
     let end = Instant::now() + case.limit(setting) + Duration::from_secs(60);
     let status = loop {
         if let Some(status) = keeper.try_wait()? {
@@ -267,8 +267,8 @@ fn in_role<S: Scene>(
     }
 }
 
-/// ext4 lets a process with this capability write beyond a quota, which tests need to notice. Programs that it starts as
-/// root have it all the same.
+/// Drops the capability with which ext4 lets a process write beyond a quota: tests need to notice the limit. Programs
+/// that the test starts as root have it nevertheless.
 fn feel_limits() -> Result<()> {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let mut sets = capabilities(None)?;

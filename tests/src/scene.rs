@@ -1,4 +1,4 @@
-//! The surroundings that the tests of a program begin with.
+//! The environment in which the tests of a program start.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -14,16 +14,16 @@ use crate::stand::Stand;
 
 /// The environment of one test, prepared before it and checked after it.
 pub trait Scene: Debug + Sized + 'static {
-    /// What all tests of a run share. It is made once, in the process that runs them.
+    /// What all tests of a run share. It is made once, in the process that runs the tests.
     type Shared;
 
-    /// How long an ordinary test may take on the build machine, all it waits for included.
+    /// How long an ordinary test may take on the build machine, including everything it waits for.
     const LIMIT: Duration;
 
-    /// How many tests run at the same time, unless `--test-threads` says otherwise.
+    /// How many tests run in parallel, unless `--test-threads` says otherwise.
     const SIDE_BY_SIDE: usize = 1;
 
-    /// Whether its tests run on the host, too: then a machine runs only those whose outcome may differ there.
+    /// Whether its tests also run on the host: then a machine runs only those whose outcome may differ there.
     const RUNS_ON_HOST: bool = false;
 
     /// Prepares what is shared, and passes it to the tests in the setting.
@@ -32,7 +32,7 @@ pub trait Scene: Debug + Sized + 'static {
     /// When it cannot be made.
     fn share(setting: &mut Setting) -> Result<Self::Shared>;
 
-    /// Makes anew what all tests share, after one that failed and may have left something in it.
+    /// Remakes what all tests share, after a test that failed and may have left something in it.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -40,7 +40,7 @@ pub trait Scene: Debug + Sized + 'static {
         Ok(())
     }
 
-    /// Ends what was shared.
+    /// Shuts down what was shared.
     ///
     /// # Errors
     /// When it does not end as it should.
@@ -49,10 +49,10 @@ pub trait Scene: Debug + Sized + 'static {
     /// Sets the scene below `work`, in the test's own process.
     ///
     /// # Errors
-    /// When something of it does not get ready.
+    /// When any part of it does not become ready.
     fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self>;
 
-    /// Checks that nothing is left of what the test did, and ends it.
+    /// Checks that the test has left nothing behind, and ends the scene.
     ///
     /// # Errors
     /// What is left over.
@@ -67,7 +67,7 @@ impl Scene for Stand {
 
     fn share(setting: &mut Setting) -> Result<Option<SharedPool>> {
         if setting.phase.is_some() {
-            // Such tests have pools that outlive a reboot.
+            // These tests have pools that outlive a reboot.
             return Ok(None);
         }
         if setting.place == Place::Host {

@@ -1,4 +1,4 @@
-//! The place that a suite runs in and the filesystem of its pools.
+//! Where a suite runs, and the filesystem of its pools.
 
 use std::ffi::OsString;
 use std::fs;
@@ -67,13 +67,13 @@ pub struct Setting {
     /// The control plane that the run has started; set by the run for its tests.
     #[arg(long, hide = true)]
     pub control_plane: Option<PathBuf>,
-    /// How large the filesystems of pools are. XFS refuses to be smaller than 300 MiB.
+    /// The size of the pools' filesystems. XFS refuses anything smaller than 300 MiB.
     #[arg(skip = POOL_MEBIBYTES)]
     pub pool_mebibytes: u64,
 }
 
 impl Place {
-    /// As the command line spells it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Host => "host",
@@ -81,7 +81,7 @@ impl Place {
         }
     }
 
-    /// A time that is ample here: the machine's processor is emulated.
+    /// A generous timeout for this place: the machine's processor is emulated.
     pub fn patience(self, on_host: Duration) -> Duration {
         match self {
             Self::Host => on_host,
@@ -97,13 +97,13 @@ impl Place {
         })
     }
 
-    /// Makes a directory for scratch files, which goes with the value.
+    /// Makes a directory for scratch files, which is removed when the value is dropped.
     ///
     /// # Errors
     /// When it cannot be made.
     pub fn make_scratch(self) -> Result<TempDir> {
         let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(self.scratch())?;
-        // The frontend's user walks through it.
+        // The frontend's user must be able to traverse it.
         fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o755))?;
         Ok(scratch)
     }
@@ -118,7 +118,7 @@ impl PoolFilesystem {
         }
     }
 
-    /// The one that it is not.
+    /// The other filesystem.
     pub fn other(self) -> Self {
         match self {
             Self::Xfs => Self::Ext4,
@@ -128,7 +128,7 @@ impl PoolFilesystem {
 }
 
 impl Phase {
-    /// As the command line spells it.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::BeforeReboot => "before-reboot",
@@ -192,7 +192,7 @@ impl Setting {
 /// The path of one of the programs under test: in `$BULKHEAD_BIN_DIR`, or beside the running program.
 ///
 /// # Errors
-/// When it is not there.
+/// When it does not exist.
 pub fn program(name: &str) -> Result<PathBuf> {
     let directory = match std::env::var_os("BULKHEAD_BIN_DIR") {
         Some(directory) => PathBuf::from(directory),

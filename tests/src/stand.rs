@@ -1,4 +1,4 @@
-//! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes on them.
+//! A stand: a directory with pools, publish directories, a kubelet's directory, and both processes using them.
 
 use std::ffi::OsString;
 use std::fs;
@@ -29,15 +29,15 @@ pub struct Stand {
     pub setting: Setting,
     /// The kubelet's directory.
     pub kubelet: Kubelet,
-    /// What the node is called.
+    /// The node's name.
     pub node: String,
-    /// What the helper is started with: a program and its flags, before its own.
+    /// A program with its flags that runs the helper, whose command line follows.
     pub helper_wrapper: Vec<String>,
-    /// More flags for the helper.
+    /// Additional flags for the helper.
     pub helper_flags: Vec<String>,
-    /// More flags for the frontend.
+    /// Additional flags for the frontend.
     pub frontend_flags: Vec<OsString>,
-    /// Where both processes log to, if not to files.
+    /// Where both processes log, if not to files.
     pub stderr: Option<OwnedFd>,
     /// The pools, the one called default first.
     pub pools: Vec<Pool>,
@@ -74,12 +74,12 @@ impl Stand {
         })
     }
 
-    /// Scratch directory of the test; all else lies below it.
+    /// The test's scratch directory; everything else is below it.
     pub fn work(&self) -> &Path {
         &self.work
     }
 
-    /// Where images with fresh filesystems are kept.
+    /// Where images of fresh filesystems are kept.
     pub fn templates(&self) -> &Path {
         &self.templates
     }
@@ -104,7 +104,7 @@ impl Stand {
         self.work.join("log")
     }
 
-    /// A time that is ample in this place.
+    /// A generous timeout for this place.
     pub fn patience(&self, on_host: Duration) -> Duration {
         self.setting.place.patience(on_host)
     }
@@ -124,10 +124,10 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts both processes, on one pool called default unless pools are there.
+    /// Starts both processes, on a pool called default if there are no pools yet.
     ///
     /// # Errors
-    /// When one does not get ready.
+    /// When either does not become ready.
     pub fn start(&mut self) -> Result<()> {
         if self.pools.is_empty() {
             self.add_pool("default")?;
@@ -136,7 +136,7 @@ impl Stand {
         self.start_frontend()
     }
 
-    /// The helper's flags, but for the program and `helper_flags`.
+    /// The helper's flags, except for `helper_flags`.
     pub fn base_flags(&self) -> Vec<String> {
         let mut flags = Vec::new();
         for pool in &self.pools {
@@ -173,7 +173,7 @@ impl Stand {
     /// Starts the helper and waits until it serves.
     ///
     /// # Errors
-    /// When it does not, with the end of its log.
+    /// When it does not, including the end of its log.
     pub fn start_helper(&mut self) -> Result<()> {
         let mut command = self.helper_command()?;
         let mut helper = self.launch("helper", &mut command)?;
@@ -186,7 +186,7 @@ impl Stand {
     /// Starts the frontend, as a user without any capability, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn start_frontend(&mut self) -> Result<()> {
         self.launch_frontend()?;
         let end = Instant::now() + self.patience(Duration::from_secs(20));
@@ -222,7 +222,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts the frontend and does not wait.
+    /// Starts the frontend without waiting for it.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -256,7 +256,7 @@ impl Stand {
         self.frontend.as_mut().context("the frontend was not started")
     }
 
-    /// What the frontend that runs has logged.
+    /// What the running frontend has logged.
     ///
     /// # Errors
     /// When none was started.
@@ -280,10 +280,10 @@ impl Stand {
         self.frontend.take().context("the frontend was not started")?.kill()
     }
 
-    /// Kills the processes that run, when only the clean-up is left to do.
+    /// Kills the processes that are running, when only the clean-up is left to do.
     pub fn abandon(&mut self) {
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
-            // One that has ended by itself needs no killing.
+            // One that has already ended needs no killing.
             let _ = daemon.kill();
         }
     }
@@ -306,10 +306,10 @@ impl Stand {
         self.start_frontend()
     }
 
-    /// Ends both processes in an orderly way.
+    /// Shuts down both processes in an orderly way.
     ///
     /// # Errors
-    /// When one had ended before, or does not end.
+    /// When either had already ended, or does not end.
     pub fn stop(&mut self) -> Result<()> {
         let limit = self.patience(Duration::from_secs(10));
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
@@ -342,7 +342,7 @@ impl Stand {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
 
-    /// Makes a volume and gives its id.
+    /// Creates a volume and returns its id.
     ///
     /// # Errors
     /// When it is refused.
@@ -351,12 +351,12 @@ impl Stand {
         Ok(answer.volume.context("a volume was made and is not in the answer")?.volume_id)
     }
 
-    /// Leaves everything as it is when the test ends: the next phase looks for it.
+    /// Leaves everything as it is at the end of the test: the next phase looks for it.
     pub fn leave_as_it_is(&mut self) {
         self.ends_clean = false;
     }
 
-    /// Checks that nothing is left of what the test did, ends both processes and unmounts the pools.
+    /// Checks that the test has left nothing behind, ends both processes and unmounts the pools.
     ///
     /// # Errors
     /// What is left over.

@@ -1,4 +1,4 @@
-//! Faults at chosen system calls of a running process, by strace(1).
+//! Faults at chosen system calls of a running process, injected with strace(1).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,24 +13,24 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait;
 
-/// How long an attachment to many threads may take, in an emulated machine too.
+/// How long attaching to many threads may take, even in an emulated machine.
 const ATTACHED_WITHIN: Duration = Duration::from_secs(60);
 
-/// A system call of a thread: its name, and its number among the thread's calls of that name, from 1 on.
+/// A system call of a thread: its name, and its number among the thread's calls of that name, starting from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Call {
-    /// As in the kernel's table.
+    /// As in the kernel's system call table.
     pub name: String,
     /// The first has number 1.
     pub number: usize,
 }
 
-/// What happens in place of a system call.
+/// What happens instead of a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The process is killed.
     Kill,
-    /// The call fails with this error, and nothing is done.
+    /// The call fails with this error and does nothing.
     Error(&'static str),
 }
 
@@ -59,7 +59,7 @@ fn injection(call: &Call, fault: Fault) -> [String; 4] {
     ["-e".to_owned(), format!("trace={name}"), "-e".to_owned(), format!("inject={name}:{fault}:when={number}")]
 }
 
-/// strace, attached to threads until this is dropped.
+/// strace, attached to threads until this value is dropped.
 #[derive(Debug)]
 pub struct Tracer {
     strace: Child,
@@ -75,7 +75,7 @@ impl Tracer {
         Self::attach(thread, log, &[])
     }
 
-    /// Follows all threads of these processes, with flags of strace's own, and writes their calls to `log`.
+    /// Follows all threads of these processes, with additional flags for strace, and writes their calls to `log`.
     ///
     /// # Errors
     /// When strace cannot attach to all of them.
@@ -91,8 +91,8 @@ impl Tracer {
         Ok(tracer)
     }
 
-    /// Lets the calls of this name fail with this error in all threads of a process. `when` counts each thread's from now
-    /// on.
+    /// Makes the calls of this name fail with this error in all threads of a process. `when` counts each thread's calls
+    /// from now on.
     ///
     /// # Errors
     /// When strace cannot attach.
@@ -100,7 +100,7 @@ impl Tracer {
         Self::disturb(process, call, &format!("error={error}:when={when}"))
     }
 
-    /// Lets each call of this name take so much longer in all threads of a process.
+    /// Delays each call of this name by this much in all threads of a process.
     ///
     /// # Errors
     /// When strace cannot attach.
@@ -132,7 +132,7 @@ impl Tracer {
         Ok(Self { strace, log: log.to_owned() })
     }
 
-    /// Lets go of the thread, and returns what strace has written.
+    /// Detaches from the thread, and returns strace's output.
     ///
     /// # Errors
     /// When strace does not end.
@@ -165,8 +165,9 @@ fn is_followed(process: i32) -> Result<()> {
     Ok(())
 }
 
-/// The command, started under strace: with all of its calls, and those of its children, in `log`, or with a fault in each
-/// thread that comes to the call. The process that is started is the command itself; strace is a grandchild.
+/// Wraps the command so that it starts under strace: with all of its calls, and those of its children, in `log`, or
+/// with a fault in each thread that reaches the call. The process that is started is the command itself; strace is a
+/// grandchild.
 pub fn started(command: &Command, log: &Path, fault: Option<(&Call, Fault)>) -> Command {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-D", "-o"]).arg(log);
@@ -177,13 +178,13 @@ pub fn started(command: &Command, log: &Path, fault: Option<(&Call, Fault)>) -> 
     strace
 }
 
-/// Whether a fault was caused, by what strace has written.
+/// Whether a fault was injected, according to strace's output.
 pub fn was_injected(log: &str) -> bool {
     log.contains("(INJECTED)") || log.contains("+++ killed by SIGKILL +++")
 }
 
-/// The calls in what strace has written, in their order. Calls of several threads that have the same name and number are
-/// one, as they are to an injection. Calls that are newer than strace are left out, since it cannot let them fail.
+/// The calls in strace's output, in order. Calls of several threads that have the same name and number count as one, as
+/// they do for an injection. Calls that are newer than strace are left out, since it cannot make them fail.
 pub fn calls(log: &str) -> Vec<Call> {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     let mut calls = Vec::new();

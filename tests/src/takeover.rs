@@ -1,5 +1,5 @@
-//! A process that an attacker has taken over: it makes system calls of the attacker's choice (ptrace(2)), under all that
-//! confines it.
+//! A process that an attacker has taken over: it makes system calls of the attacker's choice (ptrace(2)), within
+//! everything that confines it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,14 +16,15 @@ use crate::wait;
 
 /// The instruction that enters the kernel.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Room that the thread's own code may use below its stack pointer, and what is handed to the kernel.
+/// Space below the stack pointer that the thread's own code may be using, and what is passed to the kernel.
 const ROOM: u64 = 16 << 10;
 
-/// A stopped thread. Its calling thread alone may use it, and it goes on where it was when the value is dropped.
+/// A stopped thread. Only the thread that created this may use it; the stopped one resumes where it was when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Takeover {
     thread: Pid,
-    /// Where it was stopped, in a system call that waits.
+    /// Where it was stopped, in a blocking system call.
     registers: libc::user_regs_struct,
     memory: File,
     ended: bool,
@@ -50,10 +51,10 @@ pub enum Outcome {
 }
 
 impl Takeover {
-    /// Stops a thread as soon as it waits in a system call.
+    /// Stops a thread as soon as it blocks in a system call.
     ///
     /// # Errors
-    /// When it cannot be stopped, or does not wait within `limit`.
+    /// When it cannot be stopped, or does not block within `limit`.
     pub fn of(thread: i32, limit: Duration) -> Result<Self> {
         let memory = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"))?;
         let thread = Pid::from_raw(thread);
@@ -75,7 +76,7 @@ impl Takeover {
         Ok(Self { thread, registers: registers.context("registers")?, memory, ended: false })
     }
 
-    /// Lets the thread make a system call.
+    /// Makes the thread perform a system call.
     ///
     /// # Errors
     /// When the thread cannot be controlled.
@@ -94,7 +95,7 @@ impl Takeover {
             };
         }
         let [rdi, rsi, rdx, r10, r8, r9] = values;
-        // No call is interrupted, and none is to be restarted.
+        // An orig_rax of -1 tells the kernel that there is no interrupted call to restart.
         let (rip, orig_rax) = (self.registers.rip.wrapping_sub(2), u64::MAX);
         let rax = number.cast_unsigned();
         let registers = libc::user_regs_struct { rax, orig_rax, rip, rdi, rsi, rdx, r10, r8, r9, ..self.registers };

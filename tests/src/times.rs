@@ -6,7 +6,7 @@ use std::time::Duration;
 /// How many of the slowest tests are printed.
 const PRINTED: usize = 10;
 
-/// The times of the tests of a run.
+/// How long the tests of a run took.
 #[derive(Debug, Default)]
 pub struct Times {
     taken: Mutex<Vec<(Duration, String)>>,
@@ -19,7 +19,7 @@ impl Times {
     }
 
     /// Prints a line `slowest: 12.34 s theme::case` for each of the ten slowest, which `cargo xtask test` collects, and
-    /// the sum of all.
+    /// the total time of all tests.
     pub fn print_slowest(&self) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
         taken.sort_by(|left, right| right.cmp(left));

@@ -1,18 +1,18 @@
-//! Archives whose bytes depend on nothing but what is in them.
+//! Archives whose bytes depend on nothing but their contents.
 
 use std::io::{self, Write};
 
 use flate2::{Compression, GzBuilder};
 use tar::{EntryType, Header};
 
-/// A tar archive of files that all belong to root and are equally old.
+/// A tar archive in which all files belong to root and have the same age.
 pub struct Archive {
     builder: tar::Builder<Vec<u8>>,
     time: u64,
 }
 
 impl Archive {
-    /// An empty archive. Its files are of this time, in seconds since the epoch.
+    /// An empty archive. Its files have this modification time, in seconds since the epoch.
     pub fn new(time: u64) -> Self {
         Archive { builder: tar::Builder::new(Vec::new()), time }
     }
@@ -58,7 +58,7 @@ impl Archive {
     }
 }
 
-/// Compresses for gzip, without a name or a time. The library's version, which Cargo.lock pins, decides about the bytes.
+/// Compresses for gzip, without a name or a time. The bytes depend on the library's version, which Cargo.lock pins.
 pub fn gzip(content: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = GzBuilder::new().write(Vec::new(), Compression::best());
     encoder.write_all(content)?;

@@ -1,4 +1,4 @@
-//! What outlives the checkout because it takes minutes to make: the user's cache.
+//! The user's cache: for things that take minutes to make and should outlive the checkout.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Tools of the ecosystem, in pinned versions, built from crates.io into a cache of the user's.
+//! Tools of the ecosystem, in pinned versions, built from crates.io into a cache of the user.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,23 +11,23 @@ use crate::process::{command, run};
 use crate::progress::timed;
 use crate::workspace::cargo;
 
-/// A tool that cargo runs as a command of its own.
+/// A tool that cargo runs as a subcommand.
 pub struct CargoTool {
     name: &'static str,
     version: &'static str,
 }
 
-/// Checks licenses, sources and versions of all crates, and whether any has a known fault.
+/// Checks the licenses, sources and versions of all crates, and whether any has a known fault.
 pub const DENY: CargoTool = CargoTool { name: "cargo-deny", version: "0.20.2" };
 
-/// Changes the code in small ways and looks which changes no test notices.
+/// Makes small changes to the code and reports those that no test notices.
 pub const MUTANTS: CargoTool = CargoTool { name: "cargo-mutants", version: "27.1.0" };
 
-/// Lists the crates of a program for those who look for known faults in them.
+/// Lists the crates of a program, for anyone who checks them for known faults.
 pub const CYCLONEDX: CargoTool = CargoTool { name: "cargo-cyclonedx", version: "0.5.9" };
 
 impl CargoTool {
-    /// The tool, built unless that is done.
+    /// The command that runs the tool, which is built if it is not in the cache.
     pub fn command(&self) -> Result<Command> {
         Ok(command(&self.provide()?.to_string_lossy()))
     }
@@ -43,7 +43,7 @@ impl CargoTool {
         let _lock = lock(&cache, name)?;
         if !program.exists() {
             let mut install = cargo();
-            // Not into the workspace's directory: its programs and the tool's have nothing in common.
+            // Not the workspace's target directory: its programs and the tool have nothing in common.
             install.env_remove("CARGO_TARGET_DIR");
             install.args(["install", "--quiet", "--locked", "--version", &format!("={version}"), name, "--root"]);
             timed(format_args!("building {name} {version} once"), || run(install.arg(&root)))?;

@@ -1,4 +1,4 @@
-//! Directories that last as long as one run, and the locks of the cache that all runs share.
+//! Directories that last as long as one run, and locks for the cache that all runs share.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ const PREFIX: &str = "run-";
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A directory that is removed with this value. What a killed process left is removed by the next one.
+/// A directory that is removed when this value is dropped. The next run removes the directories of killed processes.
 pub struct RunDirectory {
     path: PathBuf,
 }
 
 impl RunDirectory {
-    /// Makes another directory of this process, among those of all runs.
+    /// Makes another directory for this process, next to those of other runs.
     pub fn new(runs: &Path) -> Result<Self> {
         fs::create_dir_all(runs)?;
         for entry in fs::read_dir(runs)? {
@@ -47,7 +47,7 @@ impl Drop for RunDirectory {
     }
 }
 
-/// Takes one part of the cache for this process alone until the file is dropped.
+/// Locks one part of the cache for this process until the file is dropped.
 pub fn lock(cache: &Path, part: &str) -> Result<File> {
     fs::create_dir_all(cache)?;
     let file = File::create(cache.join(format!("{part}.lock")))?;

@@ -1,7 +1,7 @@
 //! A Go toolchain that is new enough.
 //!
-//! A distribution's may be too old. Since 1.21 `go` fetches a newer self from the module proxy, checked against the
-//! public checksum database; an older one can fetch it as if it were a module.
+//! A distribution's Go may be too old. Since version 1.21, `go` fetches a newer toolchain from the module proxy,
+//! checked against the public checksum database; an older one can fetch that toolchain as if it were a module.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,13 +15,13 @@ use crate::process::{capture, command};
 use crate::progress::timed;
 use crate::workspace::Architecture;
 
-/// The version that is fetched when the distribution's is older than [`SELF_UPDATING`].
+/// The version to fetch when the distribution's is older than [`SELF_UPDATING`].
 const TOOLCHAIN: &str = "go1.24.0";
 
-/// The first minor version of Go 1 that fetches what a module asks for.
+/// The first minor version of Go 1 that fetches the toolchain a module asks for.
 const SELF_UPDATING: u32 = 21;
 
-/// A `go` command. What it fetches goes below the cache.
+/// A `go` command. Whatever it fetches is stored below the cache.
 pub fn go(cache: &Path) -> Result<Command> {
     let installed = ["go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"];
     if let Some(program) = installed.into_iter().find(|program| is_new(program)) {
@@ -58,7 +58,7 @@ fn fetch(cache: &Path) -> Result<PathBuf> {
     let mut download = command("go");
     download.args(["mod", "download", "-modcacherw", &format!("golang.org/toolchain@{version}")]);
     capture(download.current_dir(&modules).env("GOMODCACHE", &modules))?;
-    // A module's files are not executable; a toolchain's must be.
+    // A module's files are not executable; a toolchain's have to be.
     let tools = directory.join(format!("pkg/tool/linux_{architecture}"));
     for place in [directory.join("bin"), tools] {
         for entry in fs::read_dir(&place).with_context(|| format!("read {}", place.display()))? {

@@ -1,5 +1,5 @@
-//! Programs that check what is deployed, or beside which it is measured: each built once from its Go module, into a cache
-//! of the user's.
+//! Programs that check what is deployed, or that it is compared with: each is built once from its Go module, into a
+//! cache of the user.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ use crate::workspace::Workspace;
 pub struct GoTool {
     /// Its name.
     name: &'static str,
-    /// The variable that names the program to a suite.
+    /// The environment variable that tells a suite where the program is.
     pub variable: &'static str,
-    /// Our module that pins its version.
+    /// Our module, which pins the version.
     pinned_in: &'static str,
-    /// The module that has it.
+    /// The module that contains it.
     module: &'static str,
-    /// The package in that module.
+    /// The package within that module.
     package: &'static str,
     /// Build tags.
     tags: &'static str,
@@ -47,8 +47,8 @@ pub const PROMTOOL: GoTool = GoTool {
     ..PROMETHEUS
 };
 
-/// Prometheus, which scrapes an agent. It needs none of the ways to discover targets, which are most of what it is built
-/// from.
+/// Prometheus, which scrapes an agent. It needs none of the mechanisms for discovering targets, which make up most of
+/// its dependencies.
 pub const PROMETHEUS: GoTool = GoTool {
     name: "prometheus",
     variable: "BULKHEAD_PROMETHEUS",
@@ -58,7 +58,7 @@ pub const PROMETHEUS: GoTool = GoTool {
     tags: "remove_all_sd",
 };
 
-/// local-path-provisioner, beside which the storage agent is measured.
+/// local-path-provisioner, which the storage agent is compared with.
 pub const LOCAL_PATH: GoTool = GoTool {
     name: "local-path-provisioner",
     variable: "BULKHEAD_LOCAL_PATH",
@@ -69,7 +69,7 @@ pub const LOCAL_PATH: GoTool = GoTool {
 };
 
 impl GoTool {
-    /// Builds the program unless it is in the cache, and returns where it is.
+    /// Builds the program unless it is in the cache, and returns its path.
     pub fn provide(&self, workspace: &Workspace) -> Result<PathBuf> {
         let Self { name, module, .. } = self;
         let source = workspace.root.join(self.pinned_in);
@@ -83,7 +83,7 @@ impl GoTool {
         if program.exists() {
             return Ok(program);
         }
-        // Only a complete program gets its final name.
+        // Only a complete program gets the final name.
         let unfinished = program.with_extension("unfinished");
         let mut build = go(&cache)?;
         build.args(["build", "-trimpath", "-buildvcs=false", "-p", "2", "-ldflags", "-s -w", "-o"]).arg(&unfinished);
@@ -94,7 +94,7 @@ impl GoTool {
     }
 }
 
-/// The version of `module` that a Go module requires.
+/// The version of `module` that a go.mod requires.
 fn version<'a>(text: &'a str, module: &str) -> Option<&'a str> {
     let mut required = text.lines().filter_map(|line| line.trim().strip_prefix(module)?.strip_prefix(' '));
     required.next()?.split(' ').next()

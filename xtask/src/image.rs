@@ -1,5 +1,5 @@
-//! Container images: static programs on nothing, as archives that `ctr images import`, `podman load` and
-//! `docker load` read. The same program makes the same bytes.
+//! Container images: static programs and nothing else, as archives that `ctr images import`, `podman load` and `docker
+//! load` read. The same program always yields the same bytes.
 
 mod layout;
 
@@ -15,13 +15,13 @@ pub use self::layout::read as read_released;
 use crate::archive::Archive;
 use crate::workspace::Architecture;
 
-/// What an image holds and how it is started.
+/// What an image contains and how it is started.
 struct Image {
     name: &'static str,
     tag: &'static str,
-    /// Where the program is that a container runs.
+    /// The path of the program that a container runs.
     program: &'static str,
-    /// Other programs, for people to run in a container.
+    /// Other programs, for people to run inside a container.
     beside: &'static [&'static str],
     arguments: &'static [&'static str],
     user: &'static str,
@@ -30,7 +30,7 @@ struct Image {
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The images, called after their programs.
+/// The images, named after their programs.
 const IMAGES: [Image; 2] = [
     // The user that the helper's deployments allow.
     Image {
@@ -42,7 +42,7 @@ const IMAGES: [Image; 2] = [
     Image { beside: &["bulkhead-setup"], ..Image::of_program("bulkhead-privhelper") },
 ];
 
-/// A shell for the pods of tests; without a command it does what keeps a pod's namespaces alive.
+/// A shell for the pods of tests; without a command it only keeps a pod's namespaces alive.
 const SHELL: Image = Image {
     tag: "test",
     program: "bin/sh",
@@ -50,25 +50,26 @@ const SHELL: Image = Image {
     ..Image::of_program("bulkhead-shell")
 };
 
-/// Writes an archive for each image into the directory, and returns where they are. `built` says where a program is.
+/// Writes an archive for each image into the directory, and returns their paths. `built` maps a program's name to its
+/// path.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     IMAGES.iter().map(|image| image.write(&built, architecture, directory)).collect()
 }
 
-/// What the images of a release say about it.
+/// What the images of a release record about it.
 pub struct Released<'a> {
-    /// Where they are pushed to; without it they are for import on nodes.
+    /// Where they are pushed; without it they are meant to be imported on nodes.
     pub registry: Option<&'a str>,
     /// The commit that they were built from.
     pub revision: &'a str,
-    /// When that was made.
+    /// When that commit was made.
     pub created: &'a str,
 }
 
 /// A released image.
 pub struct Pinned {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
     /// The repository that it is pulled from.
     pub repository: String,
@@ -76,8 +77,8 @@ pub struct Pinned {
     pub digest: String,
 }
 
-/// Writes an archive for each image with an index over all architectures, and returns what the archives hold. `built`
-/// says where a program is.
+/// Writes an archive for each image, with an index over all architectures, and returns what the archives contain.
+/// `built` maps a program's name to its path.
 pub fn write_released(
     built: impl Fn(&str, Architecture) -> PathBuf,
     architectures: &[Architecture],
@@ -87,14 +88,14 @@ pub fn write_released(
     IMAGES.iter().map(|image| image.write_released(&built, architectures, released, directory)).collect()
 }
 
-/// Writes the archive of a shell with busybox's tools into the directory, and returns where it is.
+/// Writes the archive of a shell with busybox's tools into the directory, and returns its path.
 pub fn write_shell(architecture: Architecture, directory: &Path) -> Result<PathBuf> {
     SHELL.write(&|_| PathBuf::from("/bin/busybox"), architecture, directory)
 }
 
 impl Image {
-    /// An image that is called after its program. That has nothing to do at its end, and the first process of a
-    /// container ignores what it does not handle.
+    /// An image named after its program. It is stopped with SIGKILL: the program has nothing to do at its end, and the
+    /// first process of a container ignores signals that it does not handle.
     const fn of_program(name: &'static str) -> Self {
         Image { name, tag: VERSION, program: name, beside: &[], arguments: &[], user: "0:0", stop_signal: "SIGKILL" }
     }
@@ -107,7 +108,7 @@ impl Image {
             .and_then(|image| layout::single(&image, &reference(&name), &name))
             .context("write an image's archive")?;
         let path = directory.join(format!("{}-{}.tar", name.replace(':', "-"), architecture.debian()));
-        // A runtime that reads it meanwhile gets the old one or the new one, never a part.
+        // A runtime that reads the file in the meantime gets the old one or the new one, never a part.
         let unfinished = path.with_extension("unfinished");
         fs::write(&unfinished, archive).with_context(|| format!("write {}", unfinished.display()))?;
         fs::rename(&unfinished, &path).with_context(|| format!("put {} in place", path.display()))?;
@@ -161,7 +162,7 @@ impl Image {
         layer.finish()
     }
 
-    /// How a container is started, and what the image says about itself.
+    /// How a container is started, and the labels of the image.
     fn config(&self, created: &str, more: &[(&str, &str)]) -> Value {
         let program = format!("/{}", self.program);
         let entrypoint: Vec<&str> = [program.as_str()].iter().chain(self.arguments).copied().collect();
@@ -183,7 +184,7 @@ impl Image {
     }
 }
 
-/// What a container runtime makes of a name in a pod: one without a registry is of Docker's.
+/// The full reference that a container runtime makes of an image name in a pod: without a registry, it is Docker's.
 fn reference(name: &str) -> String {
     match name.contains('/') {
         true => name.to_owned(),

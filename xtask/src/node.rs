@@ -1,4 +1,4 @@
-//! The real node: a machine with a kubelet, beside a program on this host that brings up the control plane and has the
+//! The real node: a machine with a kubelet, and a program on this host that starts the control plane and has the
 //! machine on its standard input.
 
 use std::net::TcpListener;
@@ -21,11 +21,11 @@ use crate::workspace::{Architecture, Workspace};
 /// The program.
 pub const PROGRAM: &str = "bulkhead-node";
 
-/// What a node has.
+/// What a node is made from.
 pub struct Equipment {
     /// The directory with the programs of Kubernetes.
     pub assets: PathBuf,
-    /// Archives of container images besides those of Bulkhead and the shell.
+    /// Archives of container images, in addition to those of Bulkhead and the shell.
     pub images: Vec<PathBuf>,
     /// Memory in MiB.
     pub memory: u32,
@@ -40,7 +40,7 @@ impl Equipment {
     }
 }
 
-/// Boots the node and has the program run with these arguments. The node ends with it.
+/// Boots the node and runs the program with these arguments. The node ends when the program does.
 pub fn run(
     workspace: &Workspace,
     programs: &Programs,
@@ -60,7 +60,7 @@ pub fn run(
     program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy")).args(arguments);
     program.stdin(OwnedFd::from(borrower));
     thread::scope(|scope| {
-        // It starts the control plane while the machine boots, and its end of the socket is closed when it ends.
+        // It starts the control plane while the machine boots, and when it ends, its end of the socket is closed.
         let running = scope.spawn(move || run_program(&mut program));
         let lent = Machine::boot(workspace, &options).and_then(|mut machine| machine.lend(lender));
         let status = running.join().map_err(|_| anyhow!("the thread that ran {PROGRAM} panicked"))?;
@@ -68,7 +68,7 @@ pub fn run(
     })
 }
 
-/// A port that nothing listens on.
+/// A port that nothing is listening on.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
     Ok(listener.local_addr()?.port())

@@ -8,13 +8,13 @@ use crate::process::{capture, command, run, run_quietly};
 use crate::progress::{say, timed};
 use crate::workspace::Architecture;
 
-/// What the suite, the demonstration and the bench call on their host.
+/// What the suite, the demonstration and the bench call on the host they run on.
 pub const FILESYSTEM_TOOLS: [&str; 4] = ["e2fsprogs", "mount", "util-linux", "xfsprogs"];
 
-/// What the suite calls on its host beside them: to let system calls fail, and as a client that shares no code with ours.
+/// What the suite calls in addition: to make system calls fail, and as a client that shares no code with ours.
 pub const SUITE_TOOLS: [&str; 3] = ["iproute2", "python3", "strace"];
 
-/// Makes sure that Debian packages are installed: installs them as root, or fails with the command that does.
+/// Makes sure that Debian packages are installed: installs them as root, or fails and prints the command that would.
 pub fn require(packages: &[&str]) -> Result<()> {
     let missing = missing(packages)?;
     if missing.is_empty() {
@@ -35,13 +35,13 @@ pub fn require(packages: &[&str]) -> Result<()> {
     })
 }
 
-/// Fetches the lists of packages anew.
+/// Updates the package lists.
 pub fn refresh() -> Result<()> {
     run_quietly(command("apt-get").args(["update", "-qq"]))
 }
 
 fn missing(packages: &[&str]) -> Result<Vec<String>> {
-    // dpkg-query fails when it does not know one of the names, and still answers for the others.
+    // dpkg-query fails when it does not know one of the names, but still answers for the others.
     let output = command("dpkg-query")
         .args(["--show", "--showformat=${Package} ${db:Status-Status}\n"])
         .args(packages)
@@ -62,7 +62,7 @@ pub fn require_compiler(architecture: Architecture) -> Result<()> {
             [format!("gcc-{}-linux-gnu", name.replace('_', "-")), format!("libc6-dev-{}-cross", architecture.debian())];
         (format!("{name}-linux-gnu-gcc"), packages.to_vec())
     };
-    // Other systems than Debian may have it from elsewhere. On Debian the headers are a package of their own.
+    // Systems other than Debian may get it elsewhere. On Debian the headers are a package of their own.
     let headers = ["-E", "-include", "stdint.h", "-x", "c", "/dev/null"];
     match run_quietly(command(&program).args(headers)) {
         Ok(()) => Ok(()),
@@ -75,7 +75,7 @@ pub fn require_target(triple: &str) -> Result<()> {
     let installed = match capture(command("rustup").args(["target", "list", "--installed"])) {
         Ok(installed) => installed,
         Err(error) => {
-            // A toolchain from elsewhere has its own way to add a target; the build reports a missing one.
+            // A toolchain installed without rustup has its own way to add a target; the build reports a missing one.
             say(format_args!("no rustup to ask for the target {triple}: {error}"));
             return Ok(());
         }

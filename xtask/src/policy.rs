@@ -1,4 +1,5 @@
-//! What holds for the code that runs with privilege: how much of it there is, what it depends on, what it may not say.
+//! Rules for the code that runs with privilege: how much of it there may be, what it depends on, what it must not
+//! contain.
 
 pub mod files;
 pub mod lines;
@@ -14,15 +15,15 @@ use crate::process::capture;
 use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
-/// Where the audited code is.
+/// Where the audited code lives.
 pub const AUDITED: [&str; 2] = ["privhelper/src", "protocol/src"];
-/// The package with privilege, and the file that lists what its binary is made of.
+/// The privileged package, and the file that lists what its binary is made of.
 const PACKAGE: &str = "bulkhead-privhelper";
 pub const LIST: &str = "privhelper/dependencies.txt";
-/// The crates in the tree that are audited themselves.
+/// The crates in the dependency tree that are part of the audited code.
 const OWN: [&str; 2] = [PACKAGE, "bulkhead-protocol"];
 
-/// Checks all of it, with one line for each check.
+/// Checks all rules, and prints one line for each.
 pub fn check(workspace: &Workspace) -> Result<Count> {
     let root = &workspace.root;
     let mut count = Count::default();
@@ -47,7 +48,7 @@ pub fn check(workspace: &Workspace) -> Result<Count> {
     Ok(count)
 }
 
-/// The crates of the binary are exactly those of the list, each with a reason.
+/// The binary's crates are exactly those on the list, each with a reason.
 fn dependencies(root: &Path) -> Result<String> {
     let mut tree = cargo();
     tree.args(["tree", "--locked", "--package", PACKAGE, "--edges", "normal", "--prefix", "none"]);
@@ -78,7 +79,7 @@ pub fn listed(text: &str) -> Result<BTreeMap<String, String>> {
     Ok(names)
 }
 
-/// The compiler that the project declares is the one that it is built with.
+/// The compiler that the project declares is the one that builds it.
 fn compiler(root: &Path) -> Result<String> {
     let value = |file: &str, key: &str| -> Result<String> {
         let text = read(&root.join(file))?;

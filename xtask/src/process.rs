@@ -1,4 +1,4 @@
-//! Other programs: how they are found, run and reported when they fail.
+//! Running other programs: how they are found, and how their failures are reported.
 
 use std::env;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A command that is also looked for where an ordinary user's PATH does not look: mkfs and depmod are there.
+/// A command that is also looked up outside an ordinary user's PATH: mkfs and depmod are elsewhere.
 pub fn command(program: &str) -> Command {
     let mut command = Command::new(program);
     let path = env::var("PATH").unwrap_or_default();
@@ -14,7 +14,7 @@ pub fn command(program: &str) -> Command {
     command
 }
 
-/// Runs it with our own output, and fails unless it succeeds.
+/// Runs it with our own output streams, and fails unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", describe(command)))?;
     if !status.success() {
@@ -23,7 +23,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs it unseen; what it wrote is in the error when it fails.
+/// Runs it without showing its output, which is part of the error if it fails.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     capture(command).map(drop)
 }
@@ -48,11 +48,11 @@ fn output(command: &mut Command, errors: Stdio) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("read the output of {}", describe(command)))
 }
 
-/// Runs it and hands what it writes, to standard output and standard error alike, to the sink.
+/// Runs it and passes everything it writes, to standard output or standard error, to the sink.
 pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<ExitStatus> {
     let (mut reader, writer) = io::pipe()?;
     let child = command.stdout(writer.try_clone()?).stderr(writer).spawn();
-    // The output ends when no process holds the pipe's other end any more, and the command still holds it.
+    // The output ends when no process has the write end open any more, and `command` still has it.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = child.with_context(|| format!("start {}", describe(command)))?;
     let mut buffer = [0; 4096];

@@ -1,5 +1,5 @@
 //! The programs under test, copied once they are built: another build in the same checkout must not change them while
-//! they run, nor between two steps.
+//! they run, or between two steps.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::directory::RunDirectory;
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
-/// A directory of programs, removed with this value.
+/// A directory of programs, removed when this value is dropped.
 pub struct Programs {
     directory: RunDirectory,
 }
@@ -20,12 +20,12 @@ impl Programs {
         Self::copy(workspace, &workspace.build(selection, Architecture::host(), profile)?)
     }
 
-    /// Copies the programs as an earlier build left them.
+    /// Copies the programs that an earlier build left.
     pub fn built(workspace: &Workspace, selection: Selection, profile: Profile) -> Result<Self> {
         Self::copy(workspace, &workspace.built(selection, Architecture::host(), profile)?)
     }
 
-    /// Copies these.
+    /// Copies these programs.
     pub fn copy(workspace: &Workspace, built: &[PathBuf]) -> Result<Self> {
         let directory = RunDirectory::new(&workspace.runs())?;
         for program in built {
@@ -36,12 +36,12 @@ impl Programs {
         Ok(Programs { directory })
     }
 
-    /// Where a program is.
+    /// The path of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// All of them.
+    /// The paths of all programs.
     pub fn all(&self) -> Result<Vec<PathBuf>> {
         fs::read_dir(self.directory.path())?.map(|entry| Ok(entry?.path())).collect()
     }

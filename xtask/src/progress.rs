@@ -1,5 +1,5 @@
-//! Messages for the person at the terminal. They go to standard error, so that the output of a command run in the
-//! machine stays clean.
+//! Messages for the person at the terminal. They go to standard error, so that they do not mix with the output of a
+//! command run in the machine.
 
 use std::cell::Cell;
 use std::fmt::Display;
@@ -8,11 +8,11 @@ use std::time::Instant;
 use anyhow::Result;
 
 thread_local! {
-    /// What this thread works on, when other threads work on something else.
+    /// What this thread is working on, while other threads work on something else.
     static TOPIC: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Puts the topic before every message of this thread from now on.
+/// Prefixes every further message of this thread with the topic.
 pub fn set_topic(topic: &'static str) {
     TOPIC.set(Some(topic));
 }
@@ -25,7 +25,7 @@ pub fn say(what: impl Display) {
     }
 }
 
-/// Does the work, with a message before it, and one after it with the time it took.
+/// Does the work, with one message before it, and another after it with the time it took.
 pub fn timed<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T> {
     say(format_args!("{what} …"));
     let start = Instant::now();

@@ -1,4 +1,4 @@
-//! A release: everything that users download, made from one commit. The same commit makes the same bytes.
+//! A release: everything that users download, made from one commit. The same commit always yields the same bytes.
 
 mod chart;
 mod check;
@@ -39,19 +39,19 @@ pub struct Contents<'a> {
     pub registry: Option<&'a str>,
 }
 
-/// Builds the programs and writes all files into a directory, in place of an earlier release's.
+/// Builds the programs and writes all files into a directory, replacing those of an earlier release.
 pub fn write(workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
     let copy = Copy::of(workspace)?;
     write_from(&copy.root(), workspace, contents, directory)
 }
 
-/// The same, with what is not compiled from a directory that has the source and nothing else.
+/// The same; what is not compiled is taken from a directory that contains the source and nothing else.
 fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, directory: &Path) -> Result<()> {
     let Contents { origin, architectures, registry } = contents;
     empty(directory)?;
     let helm = HELM.provide(workspace)?;
     CYCLONEDX.command()?;
-    // This host's own program writes the manual pages and the completions of all.
+    // The program for this host writes the manual pages and the completions for all architectures.
     let host = Architecture::host();
     for architecture in [host].iter().chain(architectures.iter().filter(|one| **one != host)) {
         timed(format_args!("building for {}", architecture.name()), || {
@@ -71,7 +71,7 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     write_checksums(directory)
 }
 
-/// Removes what an earlier release left, and nothing else.
+/// Removes the files of an earlier release, and nothing else.
 fn empty(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;
     let names: Vec<_> = fs::read_dir(directory)?
@@ -92,7 +92,7 @@ fn empty(directory: &Path) -> Result<()> {
     })
 }
 
-/// A program that names a directory of the machine that built it is another one on the next machine.
+/// A program that contains a path of the machine that built it would differ on another machine.
 fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
     let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
     for place in [&workspace.root, &workspace.target, &cargo_home()?] {

@@ -1,4 +1,4 @@
-//! csi-sanity: the suite of the CSI community, in a Go program of ours around its package.
+//! csi-sanity: the test suite of the CSI community, built into a Go program of ours.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use crate::go::go;
 use crate::process::run;
 use crate::workspace::Workspace;
 
-/// The Go program's name; the program that runs it in the machine looks for it beside itself.
+/// The Go program's name; the program that runs it in the machine looks for it in its own directory.
 const PROGRAM: &str = "bulkhead-csi-sanity";
 
-/// Builds the program and returns where it is.
+/// Builds the program and returns its path.
 pub fn build(workspace: &Workspace) -> Result<PathBuf> {
     let source = workspace.root.join("tests/sanity");
     ensure!(source.join("go.mod").exists(), "{} holds no Go module", source.display());

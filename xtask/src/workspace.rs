@@ -1,4 +1,4 @@
-//! The cargo workspace: where it is, which programs it has, and how they are built.
+//! The cargo workspace: where it is, which programs it contains, and how they are built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -28,7 +28,7 @@ impl Architecture {
     /// All of them.
     pub const ALL: [Architecture; 2] = [Architecture::Amd64, Architecture::Arm64];
 
-    /// The architecture of this very program.
+    /// The architecture of the running program.
     pub fn host() -> Self {
         if cfg!(target_arch = "aarch64") { Architecture::Arm64 } else { Architecture::Amd64 }
     }
@@ -71,7 +71,7 @@ impl Architecture {
 pub enum Profile {
     /// Quick to build.
     Dev,
-    /// As shipped and as measured.
+    /// As shipped and measured.
     Release,
 }
 
@@ -82,27 +82,27 @@ pub enum Selection {
     Shipped,
     /// Only these.
     Only(&'static [&'static str]),
-    /// The shipped programs, and these.
+    /// The shipped programs, and these as well.
     ShippedWith(&'static [&'static str]),
-    /// All programs but xtask.
+    /// All programs except xtask.
     All,
 }
 
-/// What the workspace, and the directory that it is built into, are called in released programs.
+/// The names of the workspace, and of the directory it is built in, as they appear in released programs.
 const BUILD: &str = "/bulkhead";
 const BUILD_TARGET: &str = "/bulkhead/target";
 
 /// The packages whose programs are shipped.
 const SHIPPED: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
 
-/// A program with the unit tests of a library or a program, or with a file of tests.
+/// A program that contains the unit tests of a library or a program, or a file of tests.
 #[derive(Clone, Debug)]
 pub struct TestProgram {
     /// The package that it tests.
     pub package: String,
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: String,
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
     /// The package's directory, in which cargo runs it.
     pub directory: PathBuf,
@@ -111,25 +111,25 @@ pub struct TestProgram {
 /// The result of a build for the tests.
 #[derive(Debug, Default)]
 pub struct BuiltTests {
-    /// Programs that are tested, and suites.
+    /// Programs under test, and suites.
     pub programs: Vec<PathBuf>,
     /// Programs with unit tests.
     pub unit_tests: Vec<TestProgram>,
 }
 
-/// The workspace that this program belongs to, or a copy of it elsewhere.
+/// The workspace that contains this program, or a copy of it elsewhere.
 #[derive(Clone)]
 pub struct Workspace {
     /// Its top directory.
     pub root: PathBuf,
     /// Where cargo builds.
     pub target: PathBuf,
-    /// Programs by name, with the package of each; but not this one.
+    /// Programs by name, each with its package; this program is left out.
     programs: BTreeMap<String, String>,
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Loads it by asking cargo.
     pub fn load() -> Result<Self> {
         let output = capture(cargo().args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
         let metadata: Value = serde_json::from_str(&output).context("parse cargo metadata")?;
@@ -156,12 +156,12 @@ impl Workspace {
         Workspace { target, ..self.clone() }
     }
 
-    /// Builds programs and returns where they are.
+    /// Builds programs and returns their paths.
     pub fn build(&self, selection: Selection, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
         let names = self.selected(selection)?;
         let packages: BTreeSet<&String> = names.iter().filter_map(|name| self.programs.get(*name)).collect();
-        // Packages that are built together share their dependencies with all features that any of them asks for. What is
-        // shipped, above all the helper, has its own only.
+        // Packages that are built together share their dependencies, with the union of the features they ask for. A
+        // shipped program, above all the helper, gets only the features it asks for itself.
         let together: Vec<BTreeSet<&String>> = match profile {
             Profile::Dev => vec![packages],
             Profile::Release => packages.into_iter().map(|package| BTreeSet::from([package])).collect(),
@@ -179,8 +179,8 @@ impl Workspace {
         Ok(names.iter().map(|name| self.program(name, architecture, profile)).collect())
     }
 
-    /// Builds all programs and all unit tests for this host at once: a crate that both use is compiled once only when
-    /// one build sees the features that either asks for.
+    /// Builds all programs and all unit tests for this host at once: a crate that both use is compiled only once if a
+    /// single build sees the features that either asks for.
     pub fn build_tests(&self) -> Result<BuiltTests> {
         let mut build = self.cargo_build(Architecture::host(), Profile::Dev)?;
         build.args(["--workspace", "--bins", "--tests", "--message-format=json-render-diagnostics"]);
@@ -221,8 +221,8 @@ impl Workspace {
         Ok(build)
     }
 
-    /// The compiler's arguments by which a program does not depend on where it was built: the paths of source files are
-    /// in it, for the messages of panics. Of two that match a path the later one counts.
+    /// Compiler arguments that make a program independent of where it was built: it contains the paths of source files,
+    /// for panic messages. If two arguments match a path, the later one applies.
     fn remapping(&self) -> Result<OsString> {
         let mut arguments = OsString::new();
         for (place, name) in
@@ -253,7 +253,7 @@ impl Workspace {
         Ok(programs.map(|(name, _)| name.as_str()).collect())
     }
 
-    /// The programs as an earlier build left them.
+    /// The programs that an earlier build left.
     pub fn built(&self, selection: Selection, architecture: Architecture, profile: Profile) -> Result<Vec<PathBuf>> {
         let names = self.selected(selection)?;
         let paths = names.iter().map(|name| self.program(name, architecture, profile));
@@ -271,12 +271,12 @@ impl Workspace {
         self.target.join(architecture.triple()).join(directory).join(name)
     }
 
-    /// Where the machine's parts are kept, for all checkouts.
+    /// Where the machine's parts are kept, shared by all checkouts.
     pub fn machine_cache(&self) -> Result<PathBuf> {
         cache::directory("machine")
     }
 
-    /// Where each run has its directories.
+    /// Where each run creates its directories.
     pub fn runs(&self) -> PathBuf {
         self.target.join("vm")
     }
@@ -288,7 +288,7 @@ fn is_program(target: &Value) -> bool {
 }
 
 /// The package's name in an id such as `path+file:///source/xtask/agent#bulkhead-vm-agent@0.1.0`. The name is omitted
-/// when it is the directory's.
+/// if the directory has the same one.
 fn package_name(id: &str) -> &str {
     let (path, fragment) = id.rsplit_once('#').unwrap_or(("", id));
     match fragment.split_once('@') {
@@ -297,7 +297,7 @@ fn package_name(id: &str) -> &str {
     }
 }
 
-/// Where cargo keeps the source of crates.
+/// Where cargo keeps the sources of crates.
 pub fn cargo_home() -> Result<PathBuf> {
     match (env::var_os("CARGO_HOME"), env::var_os("HOME")) {
         (Some(home), _) => Ok(PathBuf::from(home)),
@@ -308,7 +308,7 @@ pub fn cargo_home() -> Result<PathBuf> {
     }
 }
 
-/// The cargo that runs us.
+/// The cargo that is running us.
 pub fn cargo() -> Command {
     let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

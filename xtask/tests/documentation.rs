@@ -1,4 +1,4 @@
-//! What the documentation refers to exists: the files and headings that its links lead to, and the files that
+//! What the documentation refers to exists: the files and headings that its links point to, and the files that
 //! CONTRIBUTING.md tells people to change.
 
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
-/// The links of a page to files or headings that do not exist, each as `page: link`.
+/// The links on a page whose files or headings do not exist, each as `page: link`.
 fn broken_links(page: &Path) -> Vec<String> {
     let text = read(page);
     let mut broken = Vec::new();
@@ -95,7 +95,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The anchors that GitHub gives to the headings of a page.
+/// The anchors that GitHub generates for the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let lines = prose(text).flat_map(str::lines);

@@ -1,20 +1,20 @@
 //! What has changed between two runs.
 //!
-//! Ratios are compared, not times: each was taken to a baseline of its own run, so a machine that is slower as a whole
-//! changes nothing. Figures without a baseline are compared as they are.
+//! Compares ratios, not times: each is relative to a baseline of its own run, so it does not matter if the whole
+//! machine is slower. Figures without a baseline are compared directly.
 
 use serde_json::{Value, json};
 
 use super::report::{Figure, Report};
 use super::table;
 
-/// Smaller changes are of no interest, however sure.
+/// Smaller changes are of no interest, however certain.
 const LEAST: f64 = 0.05;
 
-/// How many standard errors a change must exceed.
+/// The number of standard errors that a change must exceed.
 const SURE: f64 = 3.0;
 
-/// What a change is worth.
+/// What a change means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Within the noise.
@@ -35,16 +35,16 @@ impl Verdict {
     }
 }
 
-/// A figure of both runs.
+/// A figure that both runs have.
 #[derive(Clone, Debug)]
 pub struct Change<'a> {
     /// The figure of the later run.
     pub figure: &'a Figure,
-    /// The ratio, or the median of what has none, of the earlier run.
+    /// The earlier run's ratio, or its median if the figure has no ratio.
     pub before: f64,
-    /// The same of the later run.
+    /// The same for the later run.
     pub after: f64,
-    /// What it is worth.
+    /// What the change means.
     pub verdict: Verdict,
 }
 
@@ -73,7 +73,7 @@ fn change<'a>(earlier: &Figure, later: &'a Figure) -> Option<Change<'a>> {
     Some(Change { figure: later, before, after, verdict })
 }
 
-/// For people: first what has changed beyond noise, then how much has not.
+/// The comparison for human readers: first what has changed beyond the noise, then how much has not.
 pub fn to_text(changes: &[Change<'_>]) -> String {
     let rows: Vec<Vec<String>> = changes.iter().filter(|own| own.verdict != Verdict::Same).map(row).collect();
     let same = changes.len() - rows.len();
@@ -85,7 +85,7 @@ pub fn to_text(changes: &[Change<'_>]) -> String {
     text + &format!("{same} of {} figures are the same within noise\n", changes.len())
 }
 
-/// For programs.
+/// The comparison for programs.
 pub fn to_json(changes: &[Change<'_>]) -> Value {
     let object = |own: &Change<'_>| {
         let Figure { section, subject, condition, .. } = own.figure;

@@ -1,4 +1,4 @@
-//! What the benches share: a place that is removed after them however they end, statistics, and reports.
+//! What the benches share: a place that is removed afterwards, however they end, statistics, and reports.
 
 pub mod compare;
 pub mod plot;
@@ -18,10 +18,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::keeper::{clean, end_processes, make_place};
 use crate::setting::Setting;
 
-/// Tells a bench that it is the process that measures, and where.
+/// Tells a bench that it is the measuring process, and where to work.
 const WORK: &str = "BULKHEAD_BENCH_WORK";
 
-/// Calls `measure` with its setting, a work directory and one for templates, and reports what went wrong.
+/// Calls `measure` with its setting, a work directory and a directory for templates, and reports failures.
 pub fn run(setting: Setting, measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>) -> ExitCode {
     let done = match std::env::var_os(WORK) {
         Some(work) => in_place(setting, &PathBuf::from(work), measure),
@@ -46,7 +46,7 @@ fn in_place(
     measure(&mut setting, work, scratch)
 }
 
-/// Starts this program again to measure, and removes whatever that leaves behind, even when it is killed.
+/// Starts this program again to measure, and removes whatever that leaves behind, even if it is killed.
 fn keep(setting: &Setting) -> Result<()> {
     let mut signals = SigSet::empty();
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().for_each(|signal| signals.add(signal));
@@ -60,7 +60,7 @@ fn keep(setting: &Setting) -> Result<()> {
     let mut measuring = Command::new(std::env::current_exe()?);
     measuring.args(std::env::args_os().skip(1)).env(WORK, &work).process_group(0);
     let measured = wait(&mut measuring, &signals);
-    // After a failure there is much to clean up, and errors of the cleanup must not hide that failure.
+    // After a failure there is much to clean up, and errors in doing so must not hide the failure.
     let ended = end_processes(Duration::from_secs(if measured.is_ok() { 3 } else { 0 }));
     let cleaned = clean(&work, None);
     measured?;
@@ -84,7 +84,7 @@ fn wait(measuring: &mut Command, signals: &SignalFd) -> Result<()> {
     }
 }
 
-/// The time within which `percent` of all are, of sorted ones.
+/// The time that `percent` of the sorted times do not exceed.
 pub fn percentile(times: &[Duration], percent: usize) -> Duration {
     let last = times.len().saturating_sub(1);
     times.get(last * percent / 100).copied().unwrap_or_default()

@@ -3,12 +3,12 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-/// One line, with a value for each place or none.
+/// One line, with at most one value per place.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// What it shows.
     pub name: String,
-    /// Its values, by the number of their place.
+    /// Its values, by place.
     pub values: Vec<Option<f64>>,
 }
 

@@ -1,4 +1,4 @@
-//! All figures of a run, as they are written down and read again.
+//! All figures of a run, and how they are saved and read again.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As a table names it.
+    /// As shown in a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Microseconds => "µs",
@@ -37,7 +37,7 @@ impl Unit {
         }
     }
 
-    /// Whether a larger figure is a better one.
+    /// Whether a larger figure is better.
     pub fn more_is_better(self) -> bool {
         matches!(self, Self::PerSecond | Self::MebibytesPerSecond)
     }
@@ -46,11 +46,11 @@ impl Unit {
 /// What a figure is compared with in its own run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// What it is made of.
+    /// What it consists of.
     pub name: String,
     /// Its median, in the unit of the figure.
     pub median: f64,
-    /// How far that may be off, relative to it.
+    /// How far the median may be off, relative to it.
     pub relative_error: f64,
 }
 
@@ -61,14 +61,14 @@ pub struct Figure {
     pub section: String,
     /// What was measured.
     pub subject: String,
-    /// Under which conditions.
+    /// The conditions under which it was measured.
     pub condition: String,
     /// What it counts.
     pub unit: Unit,
     /// The values.
     #[serde(flatten)]
     pub summary: Summary,
-    /// What it is compared with, unless it is such a thing itself.
+    /// What it is compared with, unless it is a baseline itself.
     pub baseline: Option<Baseline>,
 }
 
@@ -101,13 +101,13 @@ impl Report {
     /// Reads the report of an earlier run.
     ///
     /// # Errors
-    /// When it cannot be read, or is something else.
+    /// When it cannot be read, or is not a report.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read(path).with_context(|| format!("read the report {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not a report of this bench", path.display()))
     }
 
-    /// Writes it down.
+    /// Writes the report to a file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -122,7 +122,7 @@ impl Report {
         self.figures.iter().find(is_it)
     }
 
-    /// For people: one table for each part.
+    /// The report for human readers: one table for each part.
     pub fn to_text(&self) -> String {
         let mut text = self.machine.join("\n") + "\n";
         let mut sections: Vec<&str> = self.figures.iter().map(|own| own.section.as_str()).collect();
@@ -140,7 +140,7 @@ impl Report {
     }
 }
 
-/// Figures of one subject stand together, in the order in which the subjects were first measured.
+/// Groups the figures by subject, in the order in which the subjects were first measured.
 fn by_subject<'a>(figures: impl Iterator<Item = &'a Figure>) -> impl Iterator<Item = &'a Figure> {
     let mut groups: Vec<Vec<&Figure>> = Vec::new();
     for figure in figures {
@@ -153,7 +153,7 @@ fn by_subject<'a>(figures: impl Iterator<Item = &'a Figure>) -> impl Iterator<It
 }
 
 fn row(figure: &Figure) -> Vec<String> {
-    // The p99 of a single value would look like more than it is.
+    // The p99 of a single value would suggest too much.
     let p99 = if figure.summary.samples > 1 { table::number(figure.summary.p99) } else { String::new() };
     vec![
         figure.subject.clone(),

@@ -1,4 +1,4 @@
-//! What many measured values come to.
+//! Summaries of many measured values.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ const FEW: usize = 5;
 /// The relative error of a median of few values.
 const ERROR_OF_FEW: f64 = 0.07;
 
-/// Many values of one sort.
+/// A summary of many values of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Half of the values are below it.
+    /// Half of the values are below this.
     pub median: f64,
     /// All but one in a hundred are at most this.
     pub p99: f64,
@@ -24,37 +24,37 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Sums up values; of none, everything is 0.
+    /// Summarizes values; without any, everything is 0.
     pub fn of(values: &[f64]) -> Self {
         let median = rank(values, 0.5);
         let distances: Vec<f64> = values.iter().map(|value| (value - median).abs()).collect();
         Self { median, p99: rank(values, 0.99), deviation: rank(&distances, 0.5), samples: values.len() }
     }
 
-    /// Sums up times, in microseconds.
+    /// Summarizes times, in microseconds.
     pub fn of_times(times: &[Duration]) -> Self {
         let values: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
         Self::of(&values)
     }
 
     /// How far the median itself may be off, relative to it: its standard error, with the median absolute deviation as
-    /// the measure of noise, because a few late answers must not count.
+    /// the measure of noise, so that a few late answers do not count.
     pub fn relative_error(&self) -> f64 {
         if self.samples < FEW || self.median == 0.0 {
             return ERROR_OF_FEW;
         }
-        // Of values that are normally distributed, the standard deviation is 1.4826 times the median absolute one, and
+        // For normally distributed values, the standard deviation is 1.4826 times the median absolute deviation, and
         // the standard error of a median is 1.2533 times that of a mean.
         1.4826 * 1.2533 * self.deviation / (self.samples as f64).sqrt() / self.median
     }
 }
 
-/// The value that the share `part` of all are at most.
+/// The value that the fraction `part` of all values do not exceed.
 fn rank(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let last = sorted.len().saturating_sub(1);
-    // A few hundred values: the product is a small number.
+    // There are a few hundred values, so the product is small.
     sorted.get((last as f64 * part).round() as usize).copied().unwrap_or_default()
 }
 

@@ -1,6 +1,6 @@
 //! Tables of plain text.
 
-/// Columns side by side: text to the left, numbers to the right.
+/// Aligned columns: text to the left, numbers to the right.
 pub fn aligned(header: Vec<String>, rows: Vec<Vec<String>>) -> String {
     let numeric: Vec<bool> = (0..header.len()).map(|column| is_numeric(column, &rows)).collect();
     let lines: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
@@ -23,7 +23,7 @@ fn is_numeric(column: usize, rows: &[Vec<String>]) -> bool {
     cells.peek().is_some() && cells.all(|cell| cell.trim_end_matches('%').parse::<f64>().is_ok())
 }
 
-/// Three digits are enough to compare by.
+/// Three digits are enough for comparisons.
 pub fn number(value: f64) -> String {
     if value >= 100.0 || value == 0.0 {
         format!("{value:.0}")

@@ -1,5 +1,5 @@
-//! The CSI community's sanity suite against the running frontend, with mount and with block access; afterwards nothing
-//! may be left over.
+//! The CSI community's sanity suite against the running frontend, with mount and with block access; nothing may be left
+//! over afterwards.
 
 use std::process::{Command, ExitCode};
 
@@ -27,7 +27,7 @@ fn block_access(stand: &mut Stand) -> Result<()> {
 }
 
 fn sanity(stand: &mut Stand, access: &str) -> Result<()> {
-    // Targets are below the publish directory, in a directory that the suite makes and removes.
+    // Targets are in a directory that the suite makes and removes, below the publish directory.
     let status = Command::new(program("bulkhead-csi-sanity")?)
         .arg(format!("-endpoint=unix://{}", stand.kubelet.csi_socket().display()))
         .arg(format!("-targets={}", stand.target("targets").display()))

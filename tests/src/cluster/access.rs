@@ -1,4 +1,4 @@
-//! Access to a control plane: a client with blocking calls, and its components, which tests stop and start.
+//! Access to a control plane: a client with blocking calls, and the components, which tests stop and start.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ impl std::fmt::Debug for ClientHandle {
 }
 
 impl Access {
-    /// To the control plane whose files are in `directory`.
+    /// Accesses the control plane whose files are in `directory`.
     ///
     /// # Errors
     /// When its kubeconfig cannot be used.
@@ -73,10 +73,10 @@ impl Access {
         Traces::new(&self.directory, name)
     }
 
-    /// Waits until the API server says that it is ready.
+    /// Waits until the API server reports that it is ready.
     ///
     /// # Errors
-    /// What it says instead after `limit`.
+    /// What it still reports instead after `limit`.
     pub fn wait_until_ready(&self, limit: Duration) -> Result<()> {
         self.wait(limit, "the API server to be ready", || {
             let request = Request::get("/readyz").body(Vec::new())?;
@@ -86,10 +86,10 @@ impl Access {
         })
     }
 
-    /// Waits until the controller manager has made a service account.
+    /// Waits until the controller manager has created a service account.
     ///
     /// # Errors
-    /// When it does not within `limit`.
+    /// When it has not within `limit`.
     pub fn wait_for_service_account(&self, namespace: &str, name: &str, limit: Duration) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
         self.wait(limit, "the controller manager to make service accounts", || {
@@ -143,7 +143,7 @@ impl Access {
     /// Waits until an object is gone.
     ///
     /// # Errors
-    /// When it is still there after `limit`.
+    /// When it still exists after `limit`.
     pub fn wait_until_gone<K>(&self, api: &Api<K>, name: &str, limit: Duration) -> Result<()>
     where
         K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -156,7 +156,7 @@ impl Access {
     }
 }
 
-/// A client for this kubeconfig, which reports every failure at once.
+/// A client for this kubeconfig, which reports every failure immediately.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used.

@@ -26,10 +26,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Makes a node and the files that its agent needs. Nothing is started.
+    /// Creates a node and the files that its agent needs, without starting anything.
     ///
     /// # Errors
-    /// When something cannot be made.
+    /// When something cannot be created.
     pub fn lay_out(access: &Access, setting: &Setting, work: &Path, templates: &Path, name: &str) -> Result<Self> {
         let uid = node::make(access, name, &[])?;
         let mut stand = Stand::new(setting, work, templates)?;
@@ -42,7 +42,7 @@ impl Agent {
         Ok(Self { node: name.to_owned(), uid, stand })
     }
 
-    /// Replaces its token by a new one.
+    /// Replaces its token with a new one.
     ///
     /// # Errors
     /// When the API server refuses one.
@@ -71,7 +71,7 @@ impl Agent {
         Ok(fs::read_to_string(self.stand.logs().join("frontend.log"))?)
     }
 
-    /// Checks that the frontend logs this, or has done so.
+    /// Checks that the frontend has logged this, or logs it soon.
     ///
     /// # Errors
     /// When it has not.

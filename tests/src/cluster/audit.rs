@@ -16,18 +16,18 @@ const NODE: &str = "authentication.kubernetes.io/node-name";
 /// The extra field of a user that names the token.
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
-/// A request that was answered. Watches are left out, because they last.
+/// A request that was answered. Watches are left out, because they stay open.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// `get`, `list`, `patch`, …
     pub verb: String,
     /// The kind of object, with its subresource: `persistentvolumeclaims/status`.
     pub resource: String,
-    /// The object's name; empty for a list, and for a creation whose answer is not recorded.
+    /// The object's name; empty for a list, and for a creation whose response is not recorded.
     pub name: String,
-    /// The HTTP status of the answer.
+    /// The HTTP status of the response.
     pub status: u64,
-    /// Which token it came with.
+    /// The token it came with.
     pub credential: String,
 }
 
@@ -56,28 +56,28 @@ impl Request {
         self.verb == "create" && self.resource == "persistentvolumes"
     }
 
-    /// Whether it is neither about events nor about capacity, which agents gather and write when they like.
+    /// Whether it concerns neither events nor capacity, which agents batch and write at times of their own choosing.
     pub fn is_essential(&self) -> bool {
         !matches!(self.resource.as_str(), "events" | "csistoragecapacities")
     }
 }
 
-/// The requests so far of the agent of `node`, or of all agents, in order.
+/// All requests so far by the agent of `node`, or by all agents, in order.
 ///
 /// # Errors
 /// When the log cannot be read.
 pub fn log(access: &Access, node: Option<&str>) -> Result<Vec<Request>> {
     let text = fs::read_to_string(access.directory().join("audit.log"))?;
-    // Most lines are about other agents, and parsing one takes far longer than searching it.
+    // Most lines are about other agents, and parsing a line takes far longer than searching it.
     let lines = text.lines().filter(|line| node.is_none_or(|node| line.contains(node)));
-    // The last line may be half written.
+    // The last line may be incomplete.
     let entries = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let is_counted =
         |entry: &Value| entry["verb"] != "watch" && node.is_none_or(|node| entry["user"]["extra"][NODE][0] == node);
     Ok(entries.filter(is_counted).map(|entry| Request::of_entry(&entry)).collect())
 }
 
-/// The number of requests so far of the agent of `node`, or of all agents.
+/// The number of requests so far by the agent of `node`, or by all agents.
 ///
 /// # Errors
 /// When the log cannot be read.
@@ -106,7 +106,7 @@ pub fn since(before: &Requests, after: &Requests) -> Requests {
 /// Waits until the agent of `node` has made no essential request for `quiet`, and returns its requests so far.
 ///
 /// # Errors
-/// When it goes on making requests.
+/// When it keeps making requests.
 pub fn settled(access: &Access, node: &str, quiet: Duration) -> Result<Vec<Request>> {
     let essential = |log: &[Request]| log.iter().filter(|request| request.is_essential()).count();
     let mut number = essential(&log(access, Some(node))?);

@@ -1,4 +1,4 @@
-//! A process of the control plane, kept running as a kubelet keeps a static pod running.
+//! A process of the control plane, kept running the way a kubelet keeps a static pod running.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A component that is started again whenever it ends, until this value is dropped.
+/// A component that is restarted whenever it ends, until this value is dropped.
 #[derive(Debug)]
 pub struct Component {
     stop: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ pub struct Traces {
 }
 
 impl Traces {
-    /// Of the component `name` of the control plane in `directory`.
+    /// The files about the component `name` of the control plane in `directory`.
     pub fn new(directory: &Path, name: &'static str) -> Self {
         Self { name, directory: directory.to_owned() }
     }
@@ -47,10 +47,10 @@ impl Traces {
         self.directory.join(format!("{}.hold", self.name))
     }
 
-    /// Kills it. It is started again at once, unless it is held.
+    /// Kills it. It is restarted immediately, unless it is held.
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn kill(&self) -> Result<()> {
         let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).context("process id")?;
@@ -62,10 +62,10 @@ impl Traces {
         })
     }
 
-    /// Kills it, and keeps it from starting until [`Self::release`].
+    /// Kills it, and keeps it from starting again until [`Self::release`].
     ///
     /// # Errors
-    /// When it does not run.
+    /// When it is not running.
     pub fn hold(&self) -> Result<()> {
         File::create(self.hold_file())?;
         self.kill()
@@ -73,7 +73,7 @@ impl Traces {
 
     /// Lets it start again.
     pub fn release(&self) {
-        // It need not be held.
+        // It may not be held at all.
         let _ = fs::remove_file(self.hold_file());
     }
 }
@@ -88,7 +88,7 @@ impl Component {
         let stop = Arc::new(AtomicBool::new(false));
         let log = File::options().create(true).append(true).open(traces.log())?;
         let stopped = stop.clone();
-        // The component dies with the thread that starts it, and so with this process, however it ends.
+        // The component dies with the thread that starts it, and therefore with this process, however that ends.
         let keeper = thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 if traces.hold_file().exists() {
@@ -107,7 +107,7 @@ impl Drop for Component {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(keeper) = self.keeper.take() {
-            // A panic there has been reported already.
+            // A panic in that thread has already been reported.
             let _ = keeper.join();
         }
     }
@@ -121,7 +121,7 @@ fn run_once(traces: &Traces, program: &Path, arguments: &[String], log: &File, s
     fs::write(traces.pid_file(), child.id().to_string())?;
     while child.try_wait()?.is_none() {
         if stopped.load(Ordering::Relaxed) {
-            // Nothing that it stores outlives the run.
+            // Nothing that it stores has to outlive the run.
             child.kill()?;
         }
         thread::sleep(PAUSE);

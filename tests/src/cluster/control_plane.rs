@@ -14,13 +14,13 @@ use super::access::Access;
 use super::component::{Component, Traces};
 use super::credentials::Credentials;
 
-/// Names the directory that holds the programs of the control plane.
+/// Names the directory that contains the programs of the control plane.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// How long a start may take. The API server alone needs five seconds of processor time.
 pub const START: Duration = Duration::from_secs(120);
 
-/// A running control plane. It ends with this value or with the process that started it.
+/// A running control plane. It ends when this value is dropped, or with the process that started it.
 #[derive(Debug)]
 pub struct ControlPlane {
     components: Vec<Component>,
@@ -30,20 +30,20 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts one, and waits until it serves and its controllers work.
+    /// Starts one, and waits until it serves and its controllers are working.
     ///
     /// # Errors
-    /// When a program is missing or does not get ready.
+    /// When a program is missing or does not become ready.
     pub fn start() -> Result<Self> {
         let control_plane = Self::launch()?;
         control_plane.wait_for_controllers()?;
         Ok(control_plane)
     }
 
-    /// Starts one, and waits until the API server serves. The controllers are only just starting then.
+    /// Starts one, and waits until the API server serves. The controllers may still be starting then.
     ///
     /// # Errors
-    /// When a program is missing, or the API server does not get ready.
+    /// When a program is missing, or the API server does not become ready.
     pub fn launch() -> Result<Self> {
         let assets = assets()?;
         let directory = tempfile::Builder::new().prefix("bulkhead-control-plane-").tempdir()?;
@@ -62,21 +62,21 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
-    /// Waits until the controllers of a control plane that was launched work.
+    /// Waits until the controllers of a launched control plane are working.
     ///
     /// # Errors
-    /// When they do not start to.
+    /// When they do not start working.
     pub fn wait_for_controllers(&self) -> Result<()> {
         let works = self.access()?.wait_for_service_account("default", "default", START);
         self.explained("the controller manager", "kube-controller-manager", works)
     }
 
-    /// The directory of its files, by which a test reaches it.
+    /// The directory of its files, which gives a test access to it.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Access as its administrator.
+    /// Access as administrator.
     ///
     /// # Errors
     /// When its kubeconfig cannot be used.
@@ -92,7 +92,7 @@ impl ControlPlane {
         self.credentials.kubeconfig(&self.server, user, group)
     }
 
-    /// Ends it and keeps its files. Returns their directory.
+    /// Ends it but keeps its files. Returns their directory.
     pub fn keep(mut self) -> PathBuf {
         self.components.clear();
         self.directory.disable_cleanup(true);
@@ -182,7 +182,7 @@ impl ControlPlane {
             "--use-service-account-credentials=true".to_owned(),
             "--leader-elect=false".to_owned(),
             "--secure-port=0".to_owned(),
-            // No kubelet renews the leases of the nodes.
+            // There is no kubelet to renew the nodes' leases.
             "--node-monitor-grace-period=24h".to_owned(),
             // With its default of twenty requests a second it would be the bottleneck.
             "--kube-api-qps=1000".to_owned(),
@@ -202,7 +202,7 @@ impl ControlPlane {
 /// The directory with the programs.
 ///
 /// # Errors
-/// When it is not named.
+/// When the directory is not named.
 pub fn assets() -> Result<PathBuf> {
     let directory = env::var_os(ASSETS).map(PathBuf::from);
     let directory = directory.with_context(|| {
@@ -227,7 +227,7 @@ fn audit_policy() -> serde_json::Value {
     })
 }
 
-/// Ports on which no process listens at the moment.
+/// Ports that no process is currently listening on.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut held = Vec::new();
     let mut ports = [0; N];

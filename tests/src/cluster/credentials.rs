@@ -1,4 +1,4 @@
-//! The identities of a cluster's components: a certificate authority, certificates, and kubeconfigs that name them.
+//! The identities of a cluster's components: a certificate authority, certificates, and kubeconfigs that refer to them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-/// The names by which clients reach the API server: here, from a virtual machine, and from pods.
+/// The names by which clients reach the API server: from this host, from a virtual machine, and from pods.
 const SERVER_NAMES: [&str; 5] = ["localhost", "127.0.0.1", "10.0.2.2", "10.0.0.1", "kubernetes.default.svc"];
 
 /// The authority of one cluster.
@@ -65,7 +65,7 @@ impl Credentials {
         self.directory.join("server.crt")
     }
 
-    /// Its key.
+    /// The key of that certificate.
     pub fn server_key(&self) -> PathBuf {
         self.directory.join("server.key")
     }
@@ -78,7 +78,7 @@ impl Credentials {
         let mut params = named(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let (certificate, key) = self.sign(params)?;
-        // The kubeconfig names files, because inline data would have to be in base64.
+        // The kubeconfig refers to files, because inline data would have to be in base64.
         let stem = user.replace(':', "-");
         let (certificate_file, key_file) =
             (self.directory.join(format!("{stem}.crt")), self.directory.join(format!("{stem}.key")));
@@ -95,7 +95,7 @@ impl Credentials {
     }
 }
 
-/// A kubeconfig in JSON, which is YAML too.
+/// A kubeconfig in JSON, which is also YAML.
 pub fn kubeconfig(server: &str, authority: &Path, user: &serde_json::Value) -> String {
     let cluster = json!({ "server": server, "certificate-authority": authority });
     json!({

@@ -1,4 +1,4 @@
-//! Refusing the agents' PersistentVolumes for a while, so that creating one fails whenever a test wants it to.
+//! Refusing the agents' PersistentVolumes for a while, so that creating one fails exactly when a test wants it to.
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -10,10 +10,10 @@ use super::objects;
 use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
-    /// Has the API server refuse PersistentVolumes for this test's claims until [`Self::unfence_volumes`].
+    /// Makes the API server refuse PersistentVolumes for this test's claims until [`Self::unfence_volumes`].
     ///
     /// # Errors
-    /// When the policy does not come into force.
+    /// When the policy does not take effect.
     pub fn fence_volumes(&self) -> Result<()> {
         let name = &self.namespace;
         let rule = json!({
@@ -44,7 +44,7 @@ impl Cluster {
     /// Allows PersistentVolumes again.
     ///
     /// # Errors
-    /// When the policy stays in force.
+    /// When the policy stays in effect.
     pub fn unfence_volumes(&self) -> Result<()> {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.access.client());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.access.client());

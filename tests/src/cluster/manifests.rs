@@ -1,4 +1,4 @@
-//! The manifests of deploy/kubernetes, applied as an administrator applies them.
+//! The manifests in deploy/kubernetes, applied as an administrator would.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub const NAMESPACE: &str = "bulkhead-system";
 /// Their service account.
 pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 
-/// Applies the cluster-wide objects of all kinds that the newest release of Kubernetes knows.
+/// Applies the cluster-wide objects, including the kinds that only the newest release of Kubernetes has.
 ///
 /// # Errors
 /// What kubectl reports.
@@ -60,7 +60,7 @@ pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
     kubectl(kubeconfig, &["delete", kind, name]).map(drop)
 }
 
-/// Runs kubectl as the administrator does, and returns what it prints.
+/// Runs kubectl as administrator, and returns what it prints.
 ///
 /// # Errors
 /// What kubectl reports.

@@ -1,4 +1,4 @@
-//! A cluster for tests: a real control plane on this machine, nodes that exist as objects only, and real agents.
+//! A cluster for tests: a real control plane on this machine, nodes that exist only as objects, and real agents.
 
 pub mod access;
 pub mod agent;

@@ -1,4 +1,5 @@
-//! A network of the run's own: loopback alone, so that nothing on it reaches another machine or is reached from one.
+//! A network that only this run uses: it consists of loopback, so that nothing on it can reach another machine or be
+//! reached from one.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::pool::run;
 
-/// An address that the API server takes for a pod's: it refuses to be a proxy for 127.0.0.0/8. It is one of those for
+/// An address that the API server accepts as a pod's: it refuses to proxy to 127.0.0.0/8. It is reserved for
 /// documentation, and no interface has it but this network's loopback.
 pub const POD_ADDRESS: &str = "192.0.2.1";
 

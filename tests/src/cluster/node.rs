@@ -1,4 +1,4 @@
-//! Nodes that exist as objects only, as their kubelet would have registered them.
+//! Nodes that exist only as objects, as their kubelets would have registered them.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use super::scene::PATIENCE;
 use crate::daemon::FRONTEND_UID;
 use crate::kubelet::DRIVER;
 
-/// The topology key, and the label on what belongs to a node.
+/// The topology key, which is also the label on what belongs to a node.
 pub const TOPOLOGY_KEY: &str = "bulkhead.csi.local/node";
 
 /// Creates a node that is ready, and returns its uid.
@@ -91,7 +91,7 @@ fn request_token(access: &Access, spec: &Value) -> Result<String> {
     Ok(answer.status.context("a token request without an answer")?.token)
 }
 
-/// Writes the agent's kubeconfig, and its token into a file beside it, for the frontend's user.
+/// Writes the agent's kubeconfig, and its token into a file next to it, for the frontend's user.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -108,7 +108,7 @@ pub fn write_kubeconfig(access: &Access, directory: &Path, token: &str) -> Resul
     Ok(fs::write(directory.join("kubeconfig"), text)?)
 }
 
-/// Replaces the token by a rename, as kubelets do.
+/// Replaces the token with a rename, as kubelets do.
 ///
 /// # Errors
 /// When it cannot be written.

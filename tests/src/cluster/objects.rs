@@ -1,4 +1,4 @@
-//! Objects as users write them. Each test changes the fields that it is about.
+//! Objects as users write them. Each test changes the fields it is about.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::kubelet::DRIVER;
 /// The annotation by which the scheduler selects a node for a claim.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// The annotation by which the controller manager leaves a claim to a provisioner.
+/// The annotation by which the controller manager hands a claim over to a provisioner.
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// A storage class of ours whose claims wait for a node.
+/// A storage class of ours, whose claims wait for a node.
 pub fn class(name: &str) -> Value {
     json!({
         "metadata": { "name": name },
@@ -22,7 +22,7 @@ pub fn class(name: &str) -> Value {
     })
 }
 
-/// A claim of a directory volume for one node.
+/// A claim for a directory volume on one node.
 pub fn claim(name: &str, class: &str, size: &str) -> Value {
     json!({
         "metadata": { "name": name, "annotations": {} },
@@ -61,7 +61,7 @@ pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
     })
 }
 
-/// A volume that an administrator creates by hand, for the volume `handle` that is in a pool already.
+/// A volume created by hand, as an administrator would, for the volume `handle` that already is in a pool.
 pub fn volume(name: &str, handle: &str, class: &str, size: &str, node: &str) -> Value {
     let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
     json!({

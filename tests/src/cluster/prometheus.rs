@@ -12,10 +12,10 @@ use tempfile::TempDir;
 use crate::daemon::Daemon;
 use crate::{monitoring, wait};
 
-/// The alerts that are deployed.
+/// The alerts that we deploy.
 pub const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/monitoring/rules.yaml");
 
-/// It ends when this is dropped.
+/// A running Prometheus. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Prometheus {
     daemon: Option<Daemon>,
@@ -27,12 +27,12 @@ impl Prometheus {
     /// Starts it with the deployed alerts and `target` as its only target.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn start(target: &str) -> Result<Self> {
         let program = std::env::var_os("BULKHEAD_PROMETHEUS")
             .context("$BULKHEAD_PROMETHEUS does not name Prometheus' program")?;
         let directory = tempfile::tempdir()?;
-        // It takes no port of its own choice. Nobody else is given this one so soon.
+        // It cannot choose a port itself. No other process is likely to get this one so soon.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let configuration = format!(
             "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{RULES}']\n\
@@ -50,10 +50,10 @@ impl Prometheus {
         Ok(prometheus)
     }
 
-    /// The data that it answers to a request of its API.
+    /// The data in its response to an API request.
     ///
     /// # Errors
-    /// When it does not answer, or with an error.
+    /// When it does not respond, or responds with an error.
     pub fn ask(&self, request: &str) -> Result<Value> {
         let (status, body) = monitoring::fetch(&self.address, &format!("/api/v1/{request}"))?;
         let mut answer: Value = serde_json::from_str(&body).with_context(|| format!("status {status}: {body}"))?;
@@ -64,7 +64,7 @@ impl Prometheus {
     /// The value of a query with one result, if there is any.
     ///
     /// # Errors
-    /// When it does not answer, or with several results.
+    /// When it does not respond, or has several results.
     pub fn value(&self, query: &str) -> Result<Option<f64>> {
         let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let data = self.ask(&format!("query?query={query}"))?;

@@ -25,7 +25,7 @@ impl Cluster {
         })
     }
 
-    /// The room for volumes of a class on a node.
+    /// The available space for volumes of a class on a node.
     ///
     /// # Errors
     /// When it is not published.
@@ -34,10 +34,10 @@ impl Cluster {
         bytes(&capacity.0)
     }
 
-    /// Waits until the published room is less than `limit`.
+    /// Waits until the published space is less than `limit`.
     ///
     /// # Errors
-    /// When it stays larger.
+    /// When it does not get below `limit`.
     pub fn capacity_below(&self, class: &str, node: &str, limit: u64) -> Result<()> {
         self.access.wait(PATIENCE, &format!("the room on {node} to fall below {limit}"), || {
             let room = self.room(class, node)?;
@@ -47,7 +47,7 @@ impl Cluster {
     }
 }
 
-/// The value of a quantity as agents write it: a whole number, perhaps with a binary suffix.
+/// The value of a quantity as agents write it: a whole number, optionally with a binary suffix.
 ///
 /// # Errors
 /// When it is anything else.

@@ -1,4 +1,4 @@
-//! The scene of a test of agents: a namespace, nodes, and an agent on each.
+//! The scene for tests of agents: a namespace, nodes, and an agent on each.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,20 +22,20 @@ use crate::keeper::NODES;
 use crate::scene::Scene;
 use crate::setting::Setting;
 
-/// How long a controller's reaction may take on a loaded machine, with other tests beside this one.
+/// How long a controller may take to react on a loaded machine, with other tests running alongside.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How old the binding of the claims' policy must be before agents rely on it.
+/// How old the binding of the claims' policy must be before agents rely on the policy.
 const RELIED_ON: Duration = Duration::from_secs(10);
 
 /// The binding of the policy that gives claims the label by which agents watch them.
 const CLAIMS_POLICY: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings/bulkhead-claims";
 
-/// The binding of a policy that restricts agents, on an API server that has no policies of the other kind.
+/// The binding of a policy that restricts agents, for an API server without mutating policies.
 const AGENTS_POLICY: &str =
     "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/bulkhead-agent-volumes";
 
-/// A namespace of a shared control plane, and agents of its own.
+/// A namespace of a shared control plane, and its own agents.
 #[derive(Debug)]
 pub struct Cluster {
     /// Access to the API server.
@@ -56,16 +56,17 @@ pub struct Cluster {
 impl Scene for Cluster {
     type Shared = ControlPlane;
 
-    // A test waits several times, each time as long as a loaded machine may need.
+    // A test waits several times, each time for as long as a loaded machine may need.
     const LIMIT: Duration = Duration::from_secs(300);
 
-    // Most of a test's time is spent waiting for controllers and backoffs.
+    // Tests spend most of their time waiting for controllers and backoffs.
     const SIDE_BY_SIDE: usize = 6;
 
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
         network::enter()?;
         let control_plane = ControlPlane::launch()?;
-        // This needs no controllers, which are still starting, and the policies must have a certain age for agents.
+        // This does not need the controllers, which are still starting, and the policies must be old enough for the
+        // agents.
         let kubeconfig = control_plane.access()?.kubeconfig();
         match setting.older_kubernetes {
             true => manifests::apply(&kubeconfig, "base")?,
@@ -98,7 +99,7 @@ impl Scene for Cluster {
         for agent in std::mem::take(&mut self.agents) {
             let name = agent.node.clone();
             finished = finished.and(agent.stand.finish().with_context(|| format!("on node {name}")));
-            // The test may have deleted it.
+            // The test may already have deleted it.
             let _ = node::delete(&self.access, &name);
         }
         let classes: Api<StorageClass> = Api::all(self.access.client());
@@ -112,14 +113,14 @@ impl Scene for Cluster {
 }
 
 impl Cluster {
-    /// Creates a namespace named after `work`, the directory for all files of the test.
+    /// Creates a namespace named after `work`, the directory for all of the test's files.
     ///
     /// # Errors
-    /// When the control plane does not serve.
+    /// When the control plane is not serving.
     pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
-        // A test that failed may have left a component stopped. Tests that stop components run alone.
+        // A failed test may have left a component stopped. Tests that stop components run alone.
         for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
             access.component(name).release();
         }
@@ -145,7 +146,7 @@ impl Cluster {
         !self.setting.older_kubernetes
     }
 
-    /// How long a controller's reaction may take.
+    /// How long a controller may take to react.
     pub fn patience(&self) -> Duration {
         PATIENCE
     }
@@ -153,7 +154,7 @@ impl Cluster {
     /// Starts an agent on a new node, with one pool called default.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn add_agent(&mut self) -> Result<&mut Agent> {
         self.add_agent_with(|stand| stand.add_pool("default"))
     }
@@ -161,7 +162,7 @@ impl Cluster {
     /// Starts an agent on a new node whose stand is prepared by `prepare`.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn add_agent_with(
         &mut self,
         prepare: impl FnOnce(&mut crate::stand::Stand) -> Result<()>,
@@ -177,7 +178,7 @@ impl Cluster {
         Ok(agent)
     }
 
-    /// Waits until an agent that starts now relies on the labels that the claims' policy sets. Where the policy is not
+    /// Waits until an agent that starts now would rely on the labels set by the claims' policy. Where the policy is not
     /// bound, no agent does, and there is nothing to wait for.
     ///
     /// # Errors
@@ -191,15 +192,15 @@ impl Cluster {
         };
         let made: Time = from_value(binding["metadata"]["creationTimestamp"].clone())?;
         let age = Timestamp::now().duration_since(made.0);
-        // The API server runs on this machine, so the clocks agree.
+        // The API server runs on this machine, so both clocks agree.
         std::thread::sleep(RELIED_ON.saturating_sub(Duration::try_from(age).unwrap_or_default()));
         Ok(())
     }
 
-    /// Makes a node and what its agent needs.
+    /// Creates a node and what its agent needs.
     ///
     /// # Errors
-    /// When something cannot be made.
+    /// When something cannot be created.
     pub fn lay_out(&self, name: &str) -> Result<Agent> {
         let work = self.work.join(NODES).join(name);
         let agent = Agent::lay_out(&self.access, &self.setting, &work, &self.templates, name)?;
@@ -219,7 +220,7 @@ impl Cluster {
         &mut self.agents[0]
     }
 
-    /// Makes a class like [`objects::class`], changed by `edit`, and returns its name.
+    /// Creates a class like [`objects::class`], changed by `edit`, and returns its name.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -237,11 +238,11 @@ impl Cluster {
         let namespaces: Api<Namespace> = Api::all(self.access.client());
         let namespace = from_value(json!({ "metadata": { "name": self.namespace } }))?;
         self.access.run(namespaces.create(&PostParams::default(), &namespace))?;
-        // Without it no pod can be made.
+        // Without it no pod can be created.
         self.access.wait_for_service_account(&self.namespace, "default", PATIENCE)
     }
 
-    /// Deletes pods and claims. Their volumes must be deleted by the agents.
+    /// Deletes pods and claims. It is the agents that must delete their volumes.
     fn delete_everything(&self) -> Result<()> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         let pods: Api<Pod> = Api::namespaced(self.access.client(), &self.namespace);

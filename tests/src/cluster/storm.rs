@@ -16,20 +16,20 @@ use tokio_stream::StreamExt;
 use super::objects::{PROVISIONER, block, claim, on, volume};
 use super::scene::Cluster;
 
-/// What claims ask for.
+/// Where claims want their volumes.
 #[derive(Clone, Copy, Debug)]
 pub enum Wanted<'a> {
-    /// The nodes in turn, as a scheduler would choose them.
+    /// On each node in turn, as a scheduler would choose them.
     EachNode,
-    /// Any node: the class binds immediately.
+    /// On any node: the class binds immediately.
     AnyNode {
-        /// Its name.
+        /// The name of the class.
         class: &'a str,
     },
 }
 
-/// Creates small claims, ten requests at a time, half of them for block volumes, and returns the sorted times from the
-/// creation of each to its binding.
+/// Creates small claims, ten requests at a time, half of them for block volumes, and returns the sorted times from each
+/// claim's creation to its binding.
 ///
 /// # Errors
 /// When not all are bound within `limit`.
@@ -69,8 +69,8 @@ pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limi
     Ok(times)
 }
 
-/// Creates a claim of `class`, which no agent serves, and the object of a volume for it as soon as the controller manager
-/// has left it to its provisioner, and returns the time until they are bound. Both are deleted again.
+/// Creates a claim of `class`, which no agent serves, and a PersistentVolume for it as soon as the controller manager
+/// has handed it over to its provisioner, and returns the time until they are bound. Both are then deleted.
 ///
 /// # Errors
 /// When they are not bound within `limit`.
@@ -99,7 +99,7 @@ pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Re
     Ok(end.saturating_duration_since(start))
 }
 
-/// When each claim was seen to be bound.
+/// When each claim was observed to be bound.
 async fn watch_until_bound(
     claims: Api<PersistentVolumeClaim>,
     number: usize,
@@ -112,7 +112,7 @@ async fn watch_until_bound(
     while bound.len() < number {
         let next = tokio::time::timeout_at(end, events.next()).await;
         let event = next.with_context(|| format!("{} of {number} claims are bound", bound.len()))?;
-        // The watch itself tries again after a failure.
+        // The watch itself retries after a failure.
         let Ok(claim) = event.context("the watch has ended")? else { continue };
         let phase = claim.status.and_then(|status| status.phase);
         if let (Some("Bound"), Some(name)) = (phase.as_deref(), claim.metadata.name) {

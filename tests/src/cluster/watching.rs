@@ -1,4 +1,4 @@
-//! Making claims, pods and volumes, and waiting for what becomes of them.
+//! Creating claims, pods and volumes, and waiting for what happens to them.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes a pod at once: there is no kubelet to wait for.
+    /// Deletes a pod immediately: there is no kubelet to wait for.
     ///
     /// # Errors
     /// When the API server refuses it.
@@ -95,13 +95,13 @@ impl Cluster {
     /// Waits until a claim is bound, and returns its volume.
     ///
     /// # Errors
-    /// When it is not bound, with the events about it.
+    /// When it is not bound; the error includes the events about it.
     pub fn bound(&self, name: &str) -> Result<PersistentVolume> {
         let result = self.bound_within(name, PATIENCE);
         result.with_context(|| format!("events: {:?}", self.notes(name).unwrap_or_default()))
     }
 
-    /// Waits until a claim is bound, but not longer than `limit`, and returns its volume.
+    /// Waits until a claim is bound, but no longer than `limit`, and returns its volume.
     ///
     /// # Errors
     /// When it is not bound.
@@ -118,7 +118,7 @@ impl Cluster {
     /// Waits until a volume's object is gone.
     ///
     /// # Errors
-    /// When it is still there.
+    /// When it still exists.
     pub fn volume_gone(&self, name: &str) -> Result<()> {
         self.access.wait_until_gone(&self.volumes(), name, PATIENCE)
     }
@@ -126,7 +126,7 @@ impl Cluster {
     /// Waits until a volume has this phase.
     ///
     /// # Errors
-    /// When it has another one.
+    /// When it stays in another phase.
     pub fn volume_phase(&self, name: &str, wanted: &str) -> Result<PersistentVolume> {
         self.access.wait_for(&self.volumes(), name, PATIENCE, &format!("to be {wanted}"), |volume| {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -140,7 +140,7 @@ impl Cluster {
     /// # Errors
     /// When they cannot be listed.
     pub fn events(&self, object: &str) -> Result<Vec<Event>> {
-        // Other tests have claims of the same name. Events about volumes, which have no namespace, are in `default`.
+        // Other tests have claims with the same name. Events about volumes, which have no namespace, are in `default`.
         let regarding = |event: &Event| {
             let regarding = event.regarding.as_ref();
             let namespace = regarding.and_then(|object| object.namespace.as_deref());
@@ -169,7 +169,7 @@ impl Cluster {
     /// Waits for an event about an object with this reason and a note that contains `part`.
     ///
     /// # Errors
-    /// When there is none, with the events there are.
+    /// When there is none; the error lists the events there are.
     pub fn event(&self, object: &str, reason: &str, part: &str) -> Result<Event> {
         self.access.wait(PATIENCE, &format!("an event {reason} about {object} that says {part:?}"), || {
             let found = self.events(object)?.into_iter().find(|event| {
@@ -183,8 +183,8 @@ impl Cluster {
         })
     }
 
-    /// Checks that a claim gets no volume for this time. There is nothing to wait for here, so each test uses the shortest
-    /// time that still proves it.
+    /// Checks that a claim gets no volume during this time. There is nothing to wait for here, so each test uses the
+    /// shortest time that still proves it.
     ///
     /// # Errors
     /// When it gets one.

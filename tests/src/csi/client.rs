@@ -38,7 +38,7 @@ impl CsiClient {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// When no process listens there.
+    /// When no process is listening there.
     pub fn connect(path: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
@@ -47,7 +47,7 @@ impl CsiClient {
         Ok(Self { runtime, channel, limit: Duration::from_secs(240) })
     }
 
-    /// Gives up on a call after `limit`.
+    /// Sets the time after which a call is given up.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
@@ -62,10 +62,10 @@ impl CsiClient {
         self.runtime.block_on(future)
     }
 
-    /// The ids that each page of a list holds, from the first page to the last.
+    /// The ids on each page of a list, from the first page to the last.
     ///
     /// # Errors
-    /// When a call fails, a page that is followed by another one is empty, or an entry holds no volume.
+    /// When a call fails, a page other than the last is empty, or an entry contains no volume.
     pub fn list_pages(&self, max_entries: i32) -> Result<Vec<Vec<String>>> {
         let mut pages = Vec::new();
         let mut starting_token = String::new();

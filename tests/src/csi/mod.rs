@@ -1,4 +1,4 @@
-//! A CSI client that waits for each answer.
+//! A blocking CSI client.
 
 mod client;
 pub mod requests;

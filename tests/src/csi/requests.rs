@@ -1,4 +1,4 @@
-//! Requests as an ordinary client fills them in; a test changes the one field that it is about.
+//! Requests as an ordinary client would make them; a test changes the one field it is about.
 
 use std::path::Path;
 
@@ -25,12 +25,12 @@ pub fn block_in(mode: Mode) -> VolumeCapability {
     }
 }
 
-/// Use as a directory by any number of pods of one node.
+/// Use as a directory by any number of pods on one node.
 pub fn mount() -> VolumeCapability {
     mount_in(Mode::SingleNodeMultiWriter)
 }
 
-/// Use as a device by any number of pods of one node.
+/// Use as a device by any number of pods on one node.
 pub fn block() -> VolumeCapability {
     block_in(Mode::SingleNodeMultiWriter)
 }
@@ -48,12 +48,12 @@ pub fn mount_with_filesystem(fs_type: &str) -> VolumeCapability {
     VolumeCapability { access_type: Some(AccessType::Mount(volume)), ..mount() }
 }
 
-/// At least so many bytes.
+/// At least this many bytes.
 pub fn at_least(required_bytes: i64) -> Option<CapacityRange> {
     Some(CapacityRange { required_bytes, limit_bytes: 0 })
 }
 
-/// Between so many and so many bytes.
+/// Between this many and that many bytes.
 pub fn between(required_bytes: i64, limit_bytes: i64) -> Option<CapacityRange> {
     Some(CapacityRange { required_bytes, limit_bytes })
 }
@@ -63,7 +63,7 @@ pub fn parameters(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<String, 
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Make a volume.
+/// Create a volume.
 pub fn create(name: &str, bytes: i64, capability: VolumeCapability) -> CreateVolumeRequest {
     CreateVolumeRequest {
         name: name.to_owned(),

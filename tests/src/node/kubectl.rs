@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// How long a kubelet may be out of reach.
+/// How long a kubelet may be unreachable.
 const UNREACHED: Duration = Duration::from_secs(60);
 
-/// kubectl with the credentials of an administrator.
+/// kubectl with an administrator's credentials.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
     /// The program.
@@ -21,7 +21,7 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// A command of kubectl's.
+    /// A kubectl command.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig).args(arguments);
@@ -31,7 +31,7 @@ impl Kubectl {
     /// Runs it and returns what it writes to its standard output.
     ///
     /// # Errors
-    /// When it fails, with what it wrote.
+    /// When it fails; the error includes its output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_with(arguments, "")
     }
@@ -70,10 +70,10 @@ impl Kubectl {
         serde_json::from_str(&self.run(&arguments)?).context("read kubectl's JSON")
     }
 
-    /// Whether there is no such object, by its absence and not by another error.
+    /// Checks that there is no such object. No other error is taken for its absence.
     ///
     /// # Errors
-    /// When it is there.
+    /// When it exists, or kubectl fails.
     pub fn gone(&self, what: &[&str]) -> Result<()> {
         let arguments: Vec<&str> = ["get", "--ignore-not-found", "-o", "name"].iter().chain(what).copied().collect();
         let found = self.run(&arguments)?;
@@ -81,7 +81,7 @@ impl Kubectl {
         Ok(())
     }
 
-    /// Deletes and waits for the end of what was deleted.
+    /// Deletes an object and waits until it is gone.
     ///
     /// # Errors
     /// When it is not gone in time.
@@ -90,11 +90,11 @@ impl Kubectl {
         self.run(&arguments).map(drop)
     }
 
-    /// Runs a shell command in a pod's container. A kubelet that has only just begun may not listen yet, and then the
-    /// command was not run.
+    /// Runs a shell command in a pod's container. It is retried if the kubelet has only just started and is not
+    /// listening yet, since the command was not run then.
     ///
     /// # Errors
-    /// When it fails there, with what it wrote.
+    /// When it fails there; the error includes its output.
     pub fn exec(&self, pod: &str, command: &str) -> Result<String> {
         let end = Instant::now() + UNREACHED;
         loop {
@@ -119,7 +119,7 @@ impl Kubectl {
         Ok(())
     }
 
-    /// What an operator would look at.
+    /// The description that an operator would look at.
     pub fn describe(&self, kind: &str, name: &str) -> String {
         self.run(&["describe", kind, name]).unwrap_or_else(|error| format!("{error:#}"))
     }

@@ -31,10 +31,10 @@ impl Machine {
         Ok(Self { line: Mutex::new(BufReader::new(socket)) })
     }
 
-    /// Runs a shell command as root and returns what it writes to its standard output.
+    /// Runs a shell command as root and returns its standard output.
     ///
     /// # Errors
-    /// When it fails, with what it wrote.
+    /// When it fails; the error includes its output.
     pub fn run(&self, command: &str) -> Result<String> {
         let answer = self.ask(&json!({ "run": command, "seconds": LIMIT.as_secs() }))?;
         let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
@@ -52,7 +52,7 @@ impl Machine {
         self.run(&format!("cat >{path} <<'END OF FILE'\n{}\nEND OF FILE", content.trim_end())).map(drop)
     }
 
-    /// Reboots it as an operator does, and waits until it is up again.
+    /// Reboots it as an operator would, and waits until it is up again.
     ///
     /// # Errors
     /// When it does not come up.
@@ -60,7 +60,7 @@ impl Machine {
         self.ask(&json!({ "reboot": true })).map(drop)
     }
 
-    /// Takes its power away, starts it from the same disks, and waits until it is up again.
+    /// Cuts its power, starts it from the same disks, and waits until it is up again.
     ///
     /// # Errors
     /// When it does not come up.
@@ -83,7 +83,7 @@ impl Machine {
     }
 
     fn lock(&self) -> MutexGuard<'_, BufReader<UnixStream>> {
-        // After a panic there is no half-read answer that would have to be kept from others.
+        // A panic leaves no half-read answer that others would have to be protected from.
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! A real Kubernetes node: the machine with a kubelet, and the control plane on this host.
+//! A real Kubernetes node: a machine with a kubelet, and the control plane on this host.
 
 mod kubectl;
 mod machine;
@@ -18,13 +18,15 @@ pub use self::machine::Machine;
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 
-/// The node's name. It is also the address at which the API server finds the kubelet: its port is forwarded from here.
+/// The node's name. It is also the address at which the API server finds the kubelet, whose port is forwarded from
+/// here.
 pub const NAME: &str = "127.0.0.1";
 
-/// The host, as the machine sees it.
+/// The host's address as seen from the machine.
 const HOST: &str = "10.0.2.2";
 
-/// How long the node may take for what takes a few seconds elsewhere: its processor is emulated, and the host is busy.
+/// How long the node may take for things that take a few seconds elsewhere: its processor is emulated, and the host is
+/// busy.
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Waits until `check` succeeds, with the patience that the node needs.
@@ -39,13 +41,13 @@ pub fn eventually(mut check: impl FnMut() -> Result<()>) -> Result<()> {
             Err(complaint) if Instant::now() >= end => {
                 return Err(complaint).with_context(|| format!("still after {PATIENCE:?}"));
             }
-            // Each look starts programs: not too often.
+            // Each check starts programs, so not too often.
             Err(_) => thread::sleep(Duration::from_millis(500)),
         }
     }
 }
 
-/// The cluster of one node. It ends with this value.
+/// A cluster with one node. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct Node {
     /// The machine that the kubelet runs on.
@@ -74,7 +76,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits until the kubelet has reported in since its last start.
+    /// Waits until the kubelet has reported in since the machine's last boot.
     ///
     /// # Errors
     /// What it reports instead.
@@ -84,7 +86,7 @@ impl Node {
             let conditions = node["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
             let ready = conditions.iter().find(|condition| condition["type"] == "Ready").context("not reported in")?;
             ensure!(ready["status"] == "True", "the node is not ready: {}", ready["message"]);
-            // Before the API server has heard of a reboot it believes what it heard before.
+            // Until the API server hears of a reboot, it believes what it was told before.
             let boot = self.machine.run("cat /proc/sys/kernel/random/boot_id")?;
             ensure!(node["status"]["nodeInfo"]["bootID"] == boot.trim(), "the node has not reported since its boot");
             Ok(())
@@ -95,7 +97,7 @@ impl Node {
         })
     }
 
-    /// Prints what an operator would look at when something is wrong.
+    /// Prints what an operator would look at if something went wrong.
     pub fn print_logs(&self) {
         let ours = "--namespace=bulkhead-system";
         for arguments in [
@@ -117,7 +119,7 @@ impl Node {
         println!("--- {what}\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
     }
 
-    /// Gives the kubelet what it needs to find the API server and to be known by it.
+    /// Gives the kubelet what it needs to find the API server and to authenticate to it.
     fn configure(&self) -> Result<()> {
         let text = self.control_plane.kubeconfig(&format!("system:node:{NAME}"), Some("system:nodes"))?;
         let given: Value = serde_json::from_str(&text).context("read the kubelet's kubeconfig")?;
@@ -142,7 +144,7 @@ impl Node {
     }
 }
 
-/// The directory with the programs of Kubernetes.
+/// The directory that contains the programs of Kubernetes.
 fn assets() -> Result<PathBuf> {
     env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from).context("KUBEBUILDER_ASSETS names no directory")
 }

@@ -1,4 +1,4 @@
-//! What Kubernetes' own tests came to, as ginkgo reports it, and which of them may be skipped.
+//! The results of Kubernetes' own tests, as ginkgo reports them, and which of the tests may be skipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +20,14 @@ pub enum State {
     Failed(String),
     /// The suite skipped it, for this reason.
     Skipped(String),
-    /// The command line left it out.
+    /// The command line excluded it.
     LeftOut,
 }
 
 /// One test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Its name: the texts around it, from the second one on, and its own.
+    /// Its name: the texts around it, starting with the second, and its own.
     pub name: String,
     /// How it ended.
     pub state: State,
@@ -38,7 +38,7 @@ pub struct Outcome {
 /// The tests of the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// In the order of their names.
+    /// Sorted by name.
     pub tests: Vec<Outcome>,
 }
 
@@ -95,13 +95,13 @@ fn outcome(spec: Spec) -> Option<Outcome> {
     let message = spec.failure.map(|failure| failure.message).unwrap_or_default();
     let state = match spec.state.as_str() {
         "passed" => State::Passed,
-        // The suite itself always says why it skips.
+        // The suite itself always gives a reason when it skips a test.
         "skipped" if message.is_empty() => State::LeftOut,
         "skipped" => State::Skipped(first_line(&message)),
         "pending" => State::Skipped("it is marked as pending".to_owned()),
         other => State::Failed(format!("{other}: {}", first_line(&message))),
     };
-    // What prepares the suite and cleans up after it counts only when it fails.
+    // The suite's setup and cleanup count only if they fail.
     let ours = is_test && texts.first().is_some_and(|text| text.starts_with(SUITE));
     if !ours && !matches!(state, State::Failed(_)) {
         return None;
@@ -116,7 +116,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// What the reason of a test begins with that is not even begun.
+/// The prefix of the reason for a test that is not even started.
 const NOT_RUN: &str = "not run: ";
 
 /// Which tests may be skipped: a part of their names, and the reason.
@@ -126,7 +126,7 @@ pub struct Skips {
 }
 
 impl Skips {
-    /// Reads a list of lines `PART OF THE NAME => REASON`, in which empty lines and comments do not count.
+    /// Reads a list of lines `PART OF THE NAME => REASON`. Empty lines and comments are ignored.
     ///
     /// # Errors
     /// When it cannot be read, or a line has no reason.
@@ -144,18 +144,18 @@ impl Skips {
         Ok(Self { lines })
     }
 
-    /// Whether the test of this name may be skipped.
+    /// Whether the test with this name may be skipped.
     pub fn allow(&self, name: &str) -> bool {
         self.line(name).is_some()
     }
 
-    /// The parts of names of tests that are not begun. The suite does not skip them by itself.
+    /// The name parts of tests that are not to be started. The suite does not skip them of its own accord.
     pub fn not_run(&self) -> impl Iterator<Item = &str> {
         let not_run = self.lines.iter().filter(|(_, reason)| reason.starts_with(NOT_RUN));
         not_run.map(|(part, _)| part.as_str())
     }
 
-    /// The parts of names that none of these tests is skipped for: they do not belong into the list.
+    /// The name parts that match no skipped test: they do not belong in the list.
     pub fn unused(&self, outcomes: &Outcomes) -> Vec<&str> {
         let is_skipped = |test: &&Outcome| matches!(test.state, State::Skipped(_) | State::LeftOut);
         let used: BTreeSet<usize> =
@@ -164,7 +164,7 @@ impl Skips {
         unused.map(|(_, (part, _))| part.as_str()).collect()
     }
 
-    /// The first line for the test of this name.
+    /// The first line that matches the test with this name.
     fn line(&self, name: &str) -> Option<usize> {
         self.lines.iter().position(|(part, _)| name.contains(part))
     }

@@ -6,20 +6,20 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// A loop device that backs something.
+/// A loop device that is bound to a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loop {
     /// `/dev/loopN`.
     pub path: PathBuf,
-    /// The backing file, as it was called when the device was set up.
+    /// The backing file, under the name it had when the device was set up.
     pub backing_file: String,
-    /// `major:minor` of the filesystem that holds the backing file.
+    /// `major:minor` of the filesystem that contains the backing file.
     pub backing_device: String,
     /// Inode of the backing file.
     pub backing_inode: u64,
     /// Refuses writes.
     pub read_only: bool,
-    /// Ends with its last user.
+    /// Is released when its last user closes it.
     pub autoclear: bool,
     /// Bypasses the page cache.
     pub direct: bool,
@@ -33,7 +33,7 @@ impl Loop {
         self.path.to_str()?.strip_prefix("/dev/loop")?.parse().ok()
     }
 
-    /// The device's size in bytes, as the kernel has it.
+    /// The device's size in bytes, according to the kernel.
     ///
     /// # Errors
     /// When the device is gone.
@@ -44,7 +44,7 @@ impl Loop {
     }
 }
 
-/// All loop devices that back something.
+/// All loop devices that are bound to a file.
 ///
 /// # Errors
 /// When losetup fails.
@@ -62,7 +62,7 @@ pub fn all() -> Result<Vec<Loop>> {
     Ok(devices.iter().map(parse).collect())
 }
 
-/// Loop devices whose backing file lies in the filesystem with this `major:minor`.
+/// Loop devices whose backing file is on the filesystem with this `major:minor`.
 ///
 /// # Errors
 /// When losetup fails.

@@ -1,4 +1,4 @@
-//! The state of the kernel: mounts, loop devices, quotas, processes. It is never read through the programs under test.
+//! The kernel's state: mounts, loop devices, quotas, processes. It is never read through the programs under test.
 
 pub mod loops;
 pub mod mounts;

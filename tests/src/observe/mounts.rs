@@ -10,13 +10,13 @@ use rustix::mount::UnmountFlags;
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Unique while it is there.
+    /// Unique as long as the mount exists.
     pub id: u32,
     /// `major:minor` of the filesystem.
     pub device: String,
-    /// The directory of the filesystem that is mounted.
+    /// The directory within the filesystem that is mounted.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// Options of this mount.
     pub options: Vec<String>,
@@ -42,7 +42,7 @@ pub fn all() -> Result<Vec<Mount>> {
     text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(parse).collect()
 }
 
-/// Mounts at `path` itself, the uppermost last.
+/// Mounts at `path` itself, the topmost last.
 ///
 /// # Errors
 /// When the table cannot be read.
@@ -50,7 +50,7 @@ pub fn at(path: &Path) -> Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.point == path).collect())
 }
 
-/// Mounts below `path`, not those at it.
+/// Mounts below `path`, but not at it.
 ///
 /// # Errors
 /// When the table cannot be read.
@@ -58,7 +58,7 @@ pub fn below(path: &Path) -> Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.point != path && mount.point.starts_with(path)).collect())
 }
 
-/// Unmounts everything below `path` and at it, the last first.
+/// Unmounts everything at and below `path`, the newest first.
 ///
 /// # Errors
 /// When something cannot be unmounted.
@@ -88,7 +88,7 @@ fn parse(line: &[u8]) -> Result<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash are written as `\ooo`.
+/// Space, tab, newline and backslash are encoded as `\ooo`.
 fn unescaped(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
-/// A process as its `stat` file describes it (proc(5)).
+/// A process as described by its `stat` file (proc(5)).
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Process id.
     pub pid: i32,
     /// The parent's process id.
     pub parent: i32,
-    /// The program's name, cut at 15 bytes.
+    /// The program's name, truncated to 15 bytes.
     pub name: String,
     /// `R`, `S`, `Z`, ….
     pub state: char,
 }
 
-/// All processes below `ancestor`, zombies left out.
+/// All descendants of `ancestor`, except zombies.
 ///
 /// # Errors
 /// When `/proc` cannot be read.
@@ -59,7 +59,7 @@ pub fn resident(pid: u32) -> Result<u64> {
     Ok(kibibytes * 1024)
 }
 
-/// Memory of a process in bytes, in which what it shares with others is divided among them (`Pss`).
+/// Memory of a process in bytes, with memory shared with others divided among them (`Pss`).
 ///
 /// # Errors
 /// When there is no such process.
@@ -72,7 +72,7 @@ pub fn proportional(pid: u32) -> Result<u64> {
 
 fn read(pid: i32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold anything.
+    // The name is in parentheses and may contain anything.
     let (head, tail) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
     let mut fields = tail.split_whitespace();

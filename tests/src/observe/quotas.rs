@@ -5,18 +5,18 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// A project with use or limits.
+/// A project with usage or limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProjectQuota {
     /// Project id.
     pub project: u32,
     /// KiB or inodes in use.
     pub used: u64,
-    /// The hard limit on them.
+    /// The hard limit on that.
     pub limit: u64,
 }
 
-/// Bytes, in KiB, of all projects but project 0.
+/// Usage and limits in KiB, of all projects except project 0.
 ///
 /// # Errors
 /// When xfs_quota fails.
@@ -24,7 +24,7 @@ pub fn blocks(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
     report(filesystem, "-b")
 }
 
-/// Inodes of all projects but project 0.
+/// Usage and limits in inodes, of all projects except project 0.
 ///
 /// # Errors
 /// When xfs_quota fails.

@@ -3,10 +3,10 @@
 //! A frame is a kind (one byte), a length (four bytes, little endian) and that many bytes. Each is written with one
 //! system call and is small enough for one virtio buffer, so an agent that is killed never leaves half a frame behind.
 
-/// The name under which the guest finds the port.
+/// The name by which the guest finds the port.
 pub const PORT_NAME: &str = "bulkhead.agent";
 
-/// Longest payload of one frame.
+/// The longest payload of a frame.
 pub const MAX_PAYLOAD: usize = 4096;
 
 const HEADER: usize = 5;
@@ -14,9 +14,9 @@ const HEADER: usize = 5;
 /// One message in either direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Guest: the agent of the boot with this id takes commands.
+    /// Guest: the agent, in the boot with this id, is ready for commands.
     Ready(String),
-    /// Guest: something that a command, or what it left running, wrote to its standard output.
+    /// Guest: something that a command, or a process it left running, wrote to standard output.
     Stdout(Vec<u8>),
     /// Guest: the same for standard error.
     Stderr(Vec<u8>),
@@ -70,12 +70,12 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Adds bytes as they were read.
+    /// Adds bytes as they are read.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame, if there is one yet.
+    /// The next complete frame, if there is one yet.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, Malformed> {
         let Some((&[kind, a, b, c, d], rest)) = self.buffer.split_first_chunk::<HEADER>() else {
             return Ok(None);

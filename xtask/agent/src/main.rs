@@ -1,7 +1,7 @@
-//! The agent inside the virtual machine: takes one shell command at a time from the port, and sends back its output and
-//! its exit status.
+//! The agent inside the virtual machine: it takes one shell command at a time from the port, and sends back its output
+//! and exit status.
 //!
-//! Both pipes live as long as the agent, so a process that a command leaves in the background may go on writing.
+//! Both pipes live as long as the agent, so a process that a command leaves in the background can keep writing.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-/// Our programs first, then the system's.
+/// Our programs first, then the system's own.
 const PATH: &str = "/opt/bulkhead/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn main() -> io::Result<()> {
@@ -35,7 +35,7 @@ struct Running {
     pidfd: OwnedFd,
 }
 
-/// A pipe that commands write to; only its reading end never blocks.
+/// A pipe that commands write to; only its read end is non-blocking.
 struct Output {
     read: File,
     write: OwnedFd,
@@ -94,7 +94,7 @@ impl Agent {
         }
     }
 
-    /// Waits for bytes from the port or either pipe, or for the end of the command.
+    /// Waits for bytes from the port or either pipe, or for the command to end.
     fn wait(&self) -> io::Result<[bool; 4]> {
         let mut sources = vec![
             PollFd::new(&self.port, PollFlags::IN),
@@ -148,12 +148,12 @@ impl Agent {
 
     fn kill(&self) {
         if let Some(running) = &self.running {
-            // It may have ended a moment ago, which is as good.
+            // It may have ended a moment ago, which is just as good.
             let _ = kill_process_group(process_id(&running.child), Signal::KILL);
         }
     }
 
-    /// All output of the command is sent before its exit status.
+    /// Sends all output of the command before its exit status.
     fn reap(&mut self) -> io::Result<()> {
         if let Some(mut running) = self.running.take() {
             let status = running.child.wait()?;
@@ -169,7 +169,7 @@ fn process_id(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-/// Finds the port by its name: only udev makes links in /dev/virtio-ports, and there may be none.
+/// Finds the port by its name: only udev creates links in /dev/virtio-ports, and it may not be running.
 fn open_port() -> io::Result<File> {
     for entry in fs::read_dir("/sys/class/virtio-ports")? {
         let entry = entry?;

@@ -1,4 +1,4 @@
-//! What is known of the crates, and what the binary is.
+//! What is known about the crates, and what the binary is.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const PACKAGE: &str = "bulkhead-privhelper";
 
-/// Whether the database of advisories has one for a crate of the workspace, and which are accepted with a reason.
+/// Whether the advisory database lists any crate of the workspace, and which advisories are accepted, with the reason.
 pub fn advisories(workspace: &Workspace) -> Section {
     let asked = DENY.command().and_then(|mut deny| {
         deny.current_dir(&workspace.root).args(["--locked", "check", "advisories"]).output().context("start cargo deny")
@@ -23,7 +23,7 @@ pub fn advisories(workspace: &Workspace) -> Section {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             let found: Vec<&str> = said.lines().filter(|line| line.contains("RUSTSEC-")).map(str::trim).collect();
             match found.is_empty() {
-                // Above all without a network, from which the database comes.
+                // Most likely there is no network, from which the database comes.
                 true => format!("The database could not be asked: {}", first_error(&said)),
                 false => format!("OPEN: {}", found.join("; ")),
             }
@@ -33,7 +33,7 @@ pub fn advisories(workspace: &Workspace) -> Section {
     Section { title: "Advisories", note, columns: &["accepted", "why"], rows: accepted_in(&accepted) }
 }
 
-/// The first line that is an error, or the first of all.
+/// The first line that reports an error, or simply the first line.
 fn first_error(said: &str) -> &str {
     let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
     lines()
@@ -56,7 +56,7 @@ fn accepted_in(deny: &str) -> Vec<Vec<String>> {
     blocks.filter_map(|block| Some(vec![value(block, "id")?, value(block, "reason")?])).collect()
 }
 
-/// The hash of the helper as it is shipped, from two builds that know nothing of each other.
+/// The hash of the helper as shipped, from two independent builds.
 pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
     let host = Architecture::host();
     let mut section =
@@ -68,7 +68,7 @@ pub fn hash(workspace: &Workspace, build: bool) -> Result<Section> {
     }
     for number in ["1", "2"] {
         let target = workspace.target.join("audit").join(number);
-        // What an earlier build left would not be built again.
+        // Cargo would not rebuild what an earlier build left.
         if target.exists() {
             fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))?;
         }

@@ -1,4 +1,4 @@
-//! The tables of SECURITY.md: which request may raise which capability, and which test shows which claim.
+//! The tables of SECURITY.md: which request may raise which capability, and which test proves which claim.
 
 use std::path::Path;
 
@@ -30,7 +30,7 @@ pub fn capabilities(root: &Path) -> Result<Section> {
     })
 }
 
-/// Claims, each with the tests that show it. A command that names no test is an error.
+/// Claims, each with the tests that prove it. A command that selects no test is an error.
 pub fn claims(root: &Path) -> Result<Section> {
     let tests = tests_by_name::all(root)?;
     let mut rows = Vec::new();
@@ -43,7 +43,7 @@ pub fn claims(root: &Path) -> Result<Section> {
     Ok(Section { title: "Claims", note, columns: &["tests", "command", "claim"], rows })
 }
 
-/// How many tests the commands of a row select.
+/// How many tests the commands in a row select.
 fn shown_by(commands: &str, tests: &[String]) -> Result<String> {
     let mut found = 0;
     let mut steps = 0;
@@ -79,7 +79,7 @@ fn matching(tests: &[String], filter: &str) -> Result<usize> {
     Ok(number)
 }
 
-/// The cells of the table that begins with this heading.
+/// The cells of the table that starts with this heading.
 fn table(text: &str, heading: &str) -> Result<Vec<Vec<String>>> {
     let (_, rest) = text.split_once(heading).with_context(|| format!("{PAGE} has no table {heading}"))?;
     let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));

@@ -8,7 +8,7 @@ use super::Section;
 use crate::policy::files::read;
 
 const FILTER: &str = "privhelper/src/start/filter.rs";
-/// What a call without conditions says of its arguments.
+/// Shown for a call whose arguments are not restricted.
 const ANY: &str = "any";
 
 /// Every call that is allowed, with the conditions on its arguments and the comment above it.
@@ -42,8 +42,8 @@ fn tables(code: &str) -> Vec<(&str, &str)> {
     tables.collect()
 }
 
-/// The rows of a table. A comment is the reason for all that follow it until the next one; those of them that have no
-/// conditions are one row.
+/// The rows of a table. A comment gives the reason for everything up to the next comment; calls without conditions
+/// share one row.
 fn entries(table: &str, body: &str) -> Result<Vec<Vec<String>>> {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut reason: Vec<&str> = Vec::new();
@@ -61,7 +61,7 @@ fn entries(table: &str, body: &str) -> Result<Vec<Vec<String>>> {
         in_comment = false;
         statement.push_str(line);
         statement.push(' ');
-        // A row may need more than one line.
+        // A row may span several lines.
         if statement.matches('(').count() != statement.matches(')').count() {
             continue;
         }
@@ -78,7 +78,7 @@ fn entries(table: &str, body: &str) -> Result<Vec<Vec<String>>> {
     Ok(rows)
 }
 
-/// The calls of a line or of a row, with what each asks of its arguments.
+/// The calls in a line or a row, with the conditions on their arguments.
 fn calls_in(statement: &str) -> Vec<(String, String)> {
     let name = |word: &str| {
         let name = word.trim().trim_start_matches("libc::").trim_start_matches("SYS_").to_lowercase();
@@ -92,7 +92,7 @@ fn calls_in(statement: &str) -> Vec<(String, String)> {
     words.map(|call| (call, ANY.to_owned())).collect()
 }
 
-/// `&[If(1, Eq, A), If(2, masked(B), 0)]`, with what follows it, as `1 = A, 2 & B = 0`.
+/// Turns `&[If(1, Eq, A), If(2, masked(B), 0)]`, with what follows it, into `1 = A, 2 & B = 0`.
 fn conditions_in(text: &str) -> String {
     let text = text.replace("libc::", "").replace(" as u32", "");
     let text = text.trim().trim_end_matches(',').trim_end_matches(')').trim_end_matches(']');

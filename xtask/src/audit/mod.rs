@@ -14,15 +14,15 @@ use serde_json::{Map, Value, json};
 
 use crate::workspace::Workspace;
 
-/// A table of the page.
+/// A section of the page, with its table.
 pub struct Section {
     /// Its heading.
     pub title: &'static str,
-    /// What else there is to say, above the table.
+    /// Anything else worth saying, above the table.
     pub note: String,
     /// The headings of the columns.
     pub columns: &'static [&'static str],
-    /// The rows, each with as many cells.
+    /// The rows, with one cell for each column.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -34,7 +34,7 @@ pub fn page(workspace: &Workspace, build: bool) -> Result<Vec<Section>> {
     Ok(page)
 }
 
-/// What needs neither the network nor a build.
+/// The sections that need neither the network nor a build.
 fn from_source(root: &Path) -> Result<Vec<Section>> {
     Ok(vec![
         source::lines(root)?,
@@ -46,7 +46,7 @@ fn from_source(root: &Path) -> Result<Vec<Section>> {
     ])
 }
 
-/// The page for people.
+/// The page for human readers.
 pub fn as_text(page: &[Section]) -> String {
     let mut text = String::new();
     for Section { title, note, columns, rows } in page {
@@ -54,7 +54,7 @@ pub fn as_text(page: &[Section]) -> String {
         if !note.is_empty() {
             let _ = writeln!(text, "{note}");
         }
-        // The last column is as wide as it likes.
+        // The last column may be as wide as it needs to be.
         let width = |column: usize| {
             let cells = rows.iter().map(|row| row[column].chars().count());
             cells.chain([columns[column].len()]).max().unwrap_or(0).min(60)
@@ -68,7 +68,7 @@ pub fn as_text(page: &[Section]) -> String {
     text.trim_start().to_owned()
 }
 
-/// The page for programs: a section by its title, a row by the headings of its columns.
+/// The page for programs: a section is found by its title, a cell by the heading of its column.
 pub fn as_json(page: &[Section]) -> Value {
     let sections = page.iter().map(|Section { title, note, columns, rows }| {
         let row = |row: &Vec<String>| -> Value {

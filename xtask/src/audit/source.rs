@@ -8,7 +8,7 @@ use super::Section;
 use crate::policy::files::{Source, below, read};
 use crate::policy::{AUDITED, LIST, lines, listed};
 
-/// How many lines there are to read.
+/// How many lines there are to review.
 pub fn lines(root: &Path) -> Result<Section> {
     let rows =
         lines::count(root)?.map(|(name, lines, goal)| vec![name.to_owned(), lines.to_string(), goal.to_string()]);
@@ -35,7 +35,7 @@ pub fn unsafe_blocks(root: &Path) -> Result<Section> {
     Ok(Section { title: "Unsafe", note, columns: &["where", "why it is sound"], rows })
 }
 
-/// The numbers of the lines that begin an unsafe block, and the SAFETY comment above each.
+/// The numbers of the lines that open an unsafe block, and the SAFETY comment above each.
 fn blocks(text: &str) -> Vec<(usize, Option<String>)> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let is_block = |line: &str| line.contains("unsafe {") && !line.starts_with("//");

@@ -1,4 +1,4 @@
-//! The names of the suites' cases, from their source.
+//! The names of the suites' cases, read from their source.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::policy::files::{Source, below};
 /// Where the suites are.
 const SUITES: &str = "tests/src/bin";
 
-/// `theme::what_must_hold`, of every case of every suite.
+/// `theme::what_must_hold` for every case of every suite.
 pub fn all(root: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for Source { path, text } in below(root, SUITES)? {

@@ -17,12 +17,12 @@ use crate::vm::{AGENT, Machine, Options, require_packages};
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
 const BENCH: [&str; 1] = ["bulkhead-bench"];
-/// It times loop devices: their ioctls need unsafe code in Rust.
+/// It times loop devices, whose ioctls would need unsafe code in Rust.
 const LOOP_TIMER: [&str; 1] = ["python3"];
 const BENCH_IN_MACHINE: [&str; 2] = [BENCH[0], AGENT];
 const CLUSTER_BENCH: [&str; 1] = ["bulkhead-cluster-bench"];
 
-/// Memory of the machine in MiB, size of its disks in MiB, and the longest run.
+/// The machine's memory in MiB, the size of its disks in MiB, and the longest a run may take.
 const MEMORY: u32 = 4096;
 const DISK: u64 = 10 << 10;
 const PATIENCE: Duration = Duration::from_secs(7200);
@@ -36,12 +36,12 @@ pub struct BenchArguments {
     /// Measure the CSI services in the virtual machine, whose pool has project quotas; its processor is emulated.
     #[arg(long, conflicts_with = "kubernetes")]
     vm: bool,
-    /// Passed on to the measuring program: `--help` after `--` lists what it takes.
+    /// Arguments for the measuring program; `-- --help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-/// Builds the shipped programs and the measuring one, and runs the latter.
+/// Builds the shipped programs and the measuring program, and runs the latter.
 pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCode> {
     if arguments.vm {
         return in_machine(workspace, &arguments.arguments);
@@ -63,7 +63,7 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     Ok(exit_code(measure.args(&arguments.arguments).status()?))
 }
 
-/// Unless parts are chosen, the data path is left out: an emulated processor says nothing about it.
+/// Unless parts are selected, the data path is left out: an emulated processor says nothing about it.
 fn in_machine(workspace: &Workspace, arguments: &[String]) -> Result<ExitCode> {
     let architecture = Architecture::host();
     require_packages(architecture)?;

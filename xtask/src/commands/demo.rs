@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: real volumes through their whole life, checked at every step.
+//! `cargo xtask demo`: the whole life of real volumes, checked at every step.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -16,7 +16,7 @@ pub struct ImageArguments {
     /// The processor that the programs are for.
     #[arg(long, value_enum, default_value_t = Architecture::host())]
     arch: Architecture,
-    /// Do not optimize as for a release: quicker to build.
+    /// Build without the optimizations of a release, which is quicker.
     #[arg(long)]
     dev: bool,
     /// Where the archives go (default: images in cargo's target directory).

@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: what holds for the source without running it.
+//! `cargo xtask lint`: checks of the source that run none of it.
 
 use std::process::ExitCode;
 
@@ -19,7 +19,7 @@ pub struct LintArguments {
     advisories: bool,
 }
 
-/// Checks everything, and fails if anything failed.
+/// Runs every check, and fails if any of them failed.
 pub fn lint(workspace: &Workspace, arguments: &LintArguments) -> Result<ExitCode> {
     let host = Architecture::host();
     packages::require_target(host.triple())?;

@@ -23,7 +23,7 @@ pub use self::release::{ReleaseArguments, release};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};
 
-/// The exit code of a shell that ran a command which ended so.
+/// The exit code that a shell would report for a command with this status.
 fn exit_code(status: ExitStatus) -> ExitCode {
     let number = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(number).unwrap_or(1))

@@ -1,4 +1,4 @@
-//! `cargo xtask node`: a Kubernetes node with Bulkhead on it, to look at by hand.
+//! `cargo xtask node`: a Kubernetes node running Bulkhead, for trying things by hand.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ const PROGRAMS: Selection = Selection::ShippedWith(&[node::PROGRAM, AGENT]);
 /// What `node` takes.
 #[derive(Args)]
 pub struct NodeArguments {
-    /// Use the programs as they were built before.
+    /// Use the programs from an earlier build.
     #[arg(long)]
     no_build: bool,
     /// The command, run on this host with kubectl in its PATH; several words are one shell command line. Without a
@@ -26,7 +26,7 @@ pub struct NodeArguments {
     command: Vec<String>,
 }
 
-/// Brings the cluster up, runs the command, and takes everything down again.
+/// Brings up the cluster, runs the command, and takes everything down again.
 pub fn node(workspace: &Workspace, arguments: &NodeArguments) -> Result<ExitCode> {
     require_packages(Architecture::host())?;
     let programs = match arguments.no_build {

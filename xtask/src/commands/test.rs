@@ -22,14 +22,14 @@ use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram
 pub struct TestArguments {
     /// Run only the tests of the suites whose name contains this.
     filter: Option<String>,
-    /// Run everything: also what takes long, and in the machine also what was tested on this host. For releases and
+    /// Run everything: also tests that take long, and in the machine also those that ran on this host. For releases and
     /// large changes.
     #[arg(long)]
     all: bool,
     /// Run only this step; may be given several times.
     #[arg(long = "step", value_enum, value_name = "STEP")]
     steps: Vec<Step>,
-    /// Run only the steps that the changes since the main branch can touch, committed or not.
+    /// Run only the steps that the changes since the main branch can affect, committed or not.
     #[arg(long, conflicts_with = "steps")]
     changed: bool,
     /// Run nothing in the virtual machine.
@@ -38,11 +38,11 @@ pub struct TestArguments {
     /// Run the suites only in the virtual machine: this needs no root.
     #[arg(long, conflicts_with_all = ["steps", "changed"])]
     vm_only: bool,
-    /// Use the suites and the programs under test as they were built before. Unit tests are built all the same.
+    /// Use the suites and the programs under test from an earlier build. Unit tests are built nevertheless.
     #[arg(long)]
     no_build: bool,
-    /// Instead of the tests run what tests them: change the protocol and the parts of the helper that make no system
-    /// calls in small ways, and list the changes that no unit test notices. This takes long, and no other option
+    /// Instead of running the tests, test them: change the protocol, and the parts of the helper that make no system
+    /// calls, in small ways, and list the changes that no unit test notices. This takes long, and no other option
     /// includes it.
     #[arg(long, exclusive = true)]
     mutants: bool,
@@ -60,7 +60,7 @@ impl TestArguments {
     }
 }
 
-/// Runs the steps. One that fails does not keep the others from running.
+/// Runs the steps. A failing step does not keep the others from running.
 pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode> {
     if arguments.mutants {
         return test::mutants(workspace);
@@ -102,7 +102,7 @@ fn run(
     if steps.iter().any(|step| step.needs_machine()) {
         report.preparation("install packages for the machine", || require_packages(Architecture::host()));
     }
-    // Each has what the next ones have.
+    // Each includes the ones below it.
     let provide: Option<fn(&Workspace) -> Result<PathBuf>> = match steps {
         _ if steps.contains(&Step::StorageE2e) => Some(kubernetes::cluster_with_tests),
         _ if steps.contains(&Step::Node) => Some(kubernetes::cluster),
@@ -124,7 +124,7 @@ fn run(
         unit_tests.retain(|test| units.contains(test.package.as_str()));
     }
     let filter = arguments.filter.clone();
-    // Where nothing runs on this host, the machine has to show what the host would have.
+    // If nothing runs on this host, the machine has to prove what the host otherwise would.
     let everything = arguments.all || arguments.vm_only;
     let schedule = Schedule {
         steps,
@@ -136,7 +136,7 @@ fn run(
     schedule.run(report);
 }
 
-/// Builds what the steps run. The programs are copied: a later build must not change them while they are tested.
+/// Builds what the steps run. The programs are copied: a later build must not change them while tests use them.
 fn build(workspace: &Workspace, arguments: &TestArguments, steps: &[Step]) -> Result<(Programs, Vec<TestProgram>)> {
     let tests = match steps.contains(&Step::Unit) {
         true => workspace.build_tests()?,

@@ -32,7 +32,7 @@ pub struct VmArguments {
     /// Seconds after which the command is killed.
     #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
     timeout: u64,
-    /// Use the programs as they were built before.
+    /// Use the programs from an earlier build.
     #[arg(long)]
     no_build: bool,
     /// Then reboot the machine and run this command.

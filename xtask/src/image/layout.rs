@@ -1,4 +1,4 @@
-//! The OCI image layout: blobs that are called by their digests, and what refers to them.
+//! The OCI image layout: blobs named by their digests, and the files that refer to them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,7 +17,7 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// A part of an image.
 pub struct Blob {
     media_type: &'static str,
-    /// What it is called by.
+    /// Its name.
     pub digest: String,
     content: Vec<u8>,
 }
@@ -49,9 +49,9 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// From its only layer, and what its configuration says besides the platform and the layer. A registry and its
-    /// clients compress what is not compressed, which changes the digests; a node that imports an archive has less to do
-    /// if nothing is.
+    /// Made from its only layer, and from what its configuration says besides the platform and the layer. Registries
+    /// and their clients compress uncompressed layers, which changes the digests; a node that imports an archive has
+    /// less to do if nothing is compressed.
     pub fn new(layer: Vec<u8>, compressed: bool, mut config: Value, architecture: Architecture) -> io::Result<Self> {
         let plain = Blob::new("application/vnd.oci.image.layer.v1.tar", layer);
         config["architecture"] = architecture.debian().into();
@@ -86,14 +86,14 @@ impl Manifest {
     }
 }
 
-/// An archive with the image of one architecture, and with the list by which `docker load` finds the same blobs.
+/// An archive with the image for one architecture, and with the list by which `docker load` finds the same blobs.
 pub fn single(image: &Manifest, reference: &str, name: &str) -> io::Result<Vec<u8>> {
     let docker =
         json!([{ "Config": image.config.path(), "RepoTags": [name], "Layers": [image.layer.path()] }]).to_string();
     archive(named(image.descriptor(), reference), &[("manifest.json", docker)], &image.blobs())
 }
 
-/// An index over the images of all architectures. Its digest is what a manifest of Kubernetes refers to.
+/// An index over the images for all architectures. Kubernetes manifests refer to its digest.
 pub fn index(images: &[Manifest]) -> Blob {
     let manifests: Vec<Value> = images.iter().map(Manifest::descriptor).collect();
     Blob::json(INDEX, &json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": manifests }))
@@ -128,8 +128,8 @@ fn archive(entry: Value, more: &[(&str, String)], blobs: &[&Blob]) -> io::Result
     archive.finish()
 }
 
-/// The layer, compressed, and the configuration of the image for an architecture in an archive with an index. Fails if a
-/// blob is not what its name says.
+/// The compressed layer, and the configuration, of the image for one architecture in an archive with an index. Fails if
+/// a blob does not match its digest.
 pub fn read(archive: &Path, architecture: Architecture) -> Result<(Vec<u8>, Value)> {
     let file = File::open(archive).with_context(|| format!("open {}", archive.display()))?;
     let mut blobs = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Builds the programs with Go into a cache of the user's, which outlives the checkout: it takes some minutes.
+//! Builds the programs with Go into a cache of the user, which outlives the checkout: building takes some minutes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::process::run;
 use crate::progress::{say, timed};
 use crate::workspace::Architecture;
 
-/// Builds those that are not in the cache yet, and returns the directory that holds all.
+/// Builds the programs that are not in the cache yet, and returns the directory that holds them all.
 pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> {
     let cache = cache::directory("kubernetes")?;
     let directory = cache.join(format!("{}-{}", release.version, Architecture::host().debian()));
@@ -31,11 +31,11 @@ pub fn provide(release: &Release, programs: &[(&str, &str)]) -> Result<PathBuf> 
 }
 
 fn build(release: &Release, cache: &Path, program: &Path, package: &str) -> Result<()> {
-    // Only a complete program gets its final name.
+    // Only a complete program gets the final name.
     let unfinished = program.with_extension("unfinished");
     let mut build =
         go(cache).context("Kubernetes is built with Go 1.21 or newer, which fetches the version it needs")?;
-    // A package of tests becomes a program in another way.
+    // Test packages are built with another command.
     match program.extension().is_some_and(|extension| extension == "test") {
         true => build.args(["test", "-c", "-vet=off"]),
         false => build.arg("build"),

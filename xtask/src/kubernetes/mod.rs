@@ -1,4 +1,4 @@
-//! The programs of a Kubernetes cluster: a release's own, given or built from its Go modules.
+//! The programs of a Kubernetes cluster, each from a given directory or built from its release's Go modules.
 
 mod build;
 mod release;
@@ -12,26 +12,26 @@ use anyhow::{Context, Result, bail};
 use self::release::Release;
 use crate::workspace::Workspace;
 
-/// Names a directory with programs that are used instead of building any.
+/// Names a directory with programs to use instead of building any.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-/// A program, and the package that it is built from.
+/// A program, and the package it is built from.
 type Program = (&'static str, &'static str);
 
-/// What makes a control plane one of its release.
+/// The programs that tie a control plane to its release.
 const SERVERS: [Program; 3] = [
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
     ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
 ];
 
-/// What it needs besides, which serves every release.
+/// The other programs of a control plane, which work with every release.
 const COMPANIONS: [Program; 2] = [("etcd", "go.etcd.io/etcd/server/v3"), ("kubectl", "k8s.io/kubernetes/cmd/kubectl")];
 
-/// What a node has besides.
+/// What a node needs in addition.
 const NODE: [Program; 1] = [("kubelet", "k8s.io/kubernetes/cmd/kubelet")];
 
-/// The tests of the release, what runs them side by side, and what their pods run.
+/// The release's own tests, the program that runs them in parallel, and the program that their pods run.
 const TESTS: [Program; 3] = [
     ("e2e.test", "k8s.io/kubernetes/test/e2e"),
     ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
@@ -43,7 +43,7 @@ pub fn control_plane(workspace: &Workspace) -> Result<PathBuf> {
     provide(workspace, &[SERVERS.as_slice(), &COMPANIONS].concat())
 }
 
-/// The same of older releases, with the version of each.
+/// The same for older releases, with the version of each.
 pub fn older_control_planes(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
     let companions = control_plane(workspace)?.canonicalize()?;
     let with_companions = |release: Release| {

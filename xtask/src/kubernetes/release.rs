@@ -1,4 +1,4 @@
-//! Which releases of Kubernetes are tested with: the Go modules that list their programs say so, and nothing else does.
+//! Which releases of Kubernetes the tests use: only the Go modules that list their programs say so.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,29 +7,29 @@ use anyhow::{Context, Result};
 
 use crate::workspace::Workspace;
 
-/// Below this directory of the repository are the modules.
+/// The directory of the repository that contains the modules.
 const MODULES: &str = "tests/control-plane";
 
-/// The directories of those with older releases.
+/// The directories of the modules for older releases.
 const OLDER: [&str; 2] = ["1.34", "1.32"];
 
-/// A release that is tested with.
+/// A release that the tests use.
 pub struct Release {
     /// The Go module that pins it.
     pub module: PathBuf,
-    /// As `kubectl version` shows it: `v1.36.3`.
+    /// As shown by `kubectl version`: `v1.36.3`.
     pub version: String,
-    /// The toolchain of the release: a later one breaks its API descriptions.
+    /// The release's own toolchain: a later one breaks its API descriptions.
     pub toolchain: String,
 }
 
 impl Release {
-    /// The one that everything is tested with.
+    /// The release that everything is tested with.
     pub fn pinned(workspace: &Workspace) -> Result<Self> {
         Self::of(workspace.root.join(MODULES))
     }
 
-    /// Older ones that are supported too, without the labels that the API server of a newer one sets.
+    /// Older releases that are also supported, whose API servers do not set the labels that a newer one's does.
     pub fn older(workspace: &Workspace) -> Result<Vec<Self>> {
         OLDER.iter().map(|directory| Self::of(workspace.root.join(MODULES).join(directory))).collect()
     }
@@ -43,7 +43,7 @@ impl Release {
         Ok(Release { version: version.to_owned(), toolchain: toolchain.to_owned(), module })
     }
 
-    /// What the linker writes into the programs, which otherwise call themselves v0.0.0.
+    /// The version for the linker to write into the programs, which would otherwise call themselves v0.0.0.
     pub fn linker_flags(&self) -> String {
         let mut numbers = self.version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 pub struct Source {
     /// Its path in the repository.
     pub path: PathBuf,
-    /// What is in it.
+    /// Its content.
     pub text: String,
 }
 

@@ -1,4 +1,5 @@
-//! How many lines a reviewer of the helper reads: those that stay resident and serve, and those that run only at start.
+//! How many lines a reviewer of the helper has to read: those that stay resident and serve, and those that run only at
+//! start.
 
 use std::path::Path;
 
@@ -7,15 +8,15 @@ use anyhow::{Result, ensure};
 use super::AUDITED;
 use super::files::{Source, below};
 
-/// The part of it that runs once, before requests are served.
+/// The part of the helper that runs once, before requests are served.
 const START: &str = "privhelper/src/start";
-/// The programs beside the helper, which neither serve nor run at its start.
+/// The programs shipped with the helper, which neither serve nor run at its start.
 const BESIDE: &str = "privhelper/src/bin";
 
-/// A figure that may not grow: what it is, and what it is to become.
+/// A figure that may not grow: what it counts, and its goal.
 struct Budget {
     name: &'static str,
-    /// Above this the check fails. It follows the figure down.
+    /// The check fails above this. It is lowered along with the figure.
     limit: usize,
     goal: usize,
 }
@@ -23,13 +24,13 @@ struct Budget {
 const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_397, goal: 3_000 };
 const AT_START: Budget = Budget { name: "run only at start", limit: 1_763, goal: 1_100 };
 
-/// Counts both, and fails when one is above its limit.
+/// Counts both, and fails if either is above its limit.
 pub fn check(root: &Path) -> Result<String> {
     let [(_, resident, _), (_, start, _)] = count(root)?;
     Ok(format!("{}, {} (tests, comments and blank lines aside)", RESIDENT.judge(resident)?, AT_START.judge(start)?))
 }
 
-/// Each of the two: which lines they are, how many there are, and what is to become of them.
+/// The two figures: which lines they count, how many there are, and the goal.
 pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 2]> {
     let (mut resident, mut start) = (0, 0);
     for directory in AUDITED {

@@ -1,4 +1,4 @@
-//! What rustc and clippy prove is not looked for here. That they are asked, and that nothing tells them to look away, is.
+//! What rustc and clippy check is not checked again here. That they are run, and that nothing silences them, is.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ const PANICS: [&str; 6] =
     ["arithmetic_side_effects", "expect_used", "indexing_slicing", "panic", "unreachable", "unwrap_used"];
 /// Panics that clippy has no lint for.
 const ASSERTIONS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
-/// The packages that take the workspace's lints.
+/// The packages that inherit the workspace's lints.
 const MEMBERS: [&str; 5] = ["protocol", "privhelper", "frontend", "tests", "xtask"];
-/// The one place that may have `unsafe`: the whole of `privhelper/src/sys`.
+/// The one place that may contain `unsafe`: all of `privhelper/src/sys`.
 const UNSAFE: (&str, &str) = ("privhelper/src/lib.rs", "#[allow(unsafe_code)]\nmod sys;\n");
 
 /// `unsafe` is denied everywhere, and allowed in one place.
@@ -41,7 +41,7 @@ pub fn check_unsafe(root: &Path) -> Result<String> {
     Ok(format!("rustc denies it but for one place: sys, in {place}"))
 }
 
-/// What can panic is denied in every audited crate, and nothing allows it again outside tests.
+/// Whatever can panic is denied in every audited crate, and nothing allows it again outside tests.
 pub fn check_panics(root: &Path) -> Result<String> {
     for path in ROOTS {
         let text = read(&root.join(path))?;

@@ -14,16 +14,16 @@ use crate::process::{capture, command};
 
 const CHART: &str = "deploy/helm/bulkhead";
 
-/// The deployments for which there is a manifest: values of the chart's `form`.
+/// The deployments that get a manifest: values of the chart's `form`.
 const FORMS: [&str; 2] = ["container", "host-service"];
 
 /// The namespace in the manifests.
 const NAMESPACE: &str = "bulkhead-system";
 
-/// helm does not know which release of Kubernetes the manifests are for. They are the same for all.
+/// helm cannot know which release of Kubernetes the manifests are for. They are the same for all of them.
 const KUBE_VERSION: &str = "1.36.0";
 
-/// Writes the chart, and what helm makes of it, as manifests for kubectl.
+/// Writes the chart, and the manifests for kubectl that helm renders from it.
 pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, directory: &Path) -> Result<()> {
     let chart = directory.join(format!("bulkhead-{VERSION}.tgz"));
     fs::write(&chart, package(&source.join(CHART), images, origin)?)
@@ -52,7 +52,7 @@ fn write_manifest(directory: &Path, name: &str, objects: &str) -> Result<()> {
     fs::write(&path, objects).with_context(|| format!("write {}", path.display()))
 }
 
-/// As `helm package` packs it, but with the date of the commit instead of the present time.
+/// Packs the chart like `helm package`, but with the date of the commit instead of the current time.
 fn package(chart: &Path, images: &[Pinned], origin: &Origin) -> Result<Vec<u8>> {
     let mut archive = Archive::new(origin.seconds);
     for (path, mut content) in files(chart)? {
@@ -66,7 +66,7 @@ fn package(chart: &Path, images: &[Pinned], origin: &Origin) -> Result<Vec<u8>> 
     Ok(gzip(&archive.finish()?)?)
 }
 
-/// The values with the images' repositories and digests.
+/// The values with the repositories and digests of the images filled in.
 fn pin(values: &str, images: &[Pinned]) -> Result<String> {
     let mut pinned = String::new();
     let mut current: Option<&Pinned> = None;

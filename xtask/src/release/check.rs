@@ -1,4 +1,4 @@
-//! Whether two builds came to the same.
+//! Whether two builds gave the same result.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,8 +9,8 @@ use super::origin::Copy;
 use super::{Contents, VERSION, checksums, write_from};
 use crate::workspace::Workspace;
 
-/// Makes the release again, from a copy of the source in another directory and with nothing built before, and says what
-/// differs, one line for each file. The second release is left for a look at what differs.
+/// Makes the release again, from a copy of the source in another directory and with nothing built before, and returns
+/// what differs, one line per file. The second release is kept so that the differences can be examined.
 pub fn check(workspace: &Workspace, contents: &Contents<'_>, first: &Path) -> Result<Vec<String>> {
     let copy = Copy::of(workspace)?;
     let second = workspace.target.join(format!("bulkhead-{VERSION}-again"));

@@ -14,11 +14,11 @@ use crate::workspace::Workspace;
 
 /// The commit that a release is made from.
 pub struct Origin {
-    /// Its name; `-modified` follows if the files differ from it.
+    /// Its hash; `-modified` is appended if the files differ from it.
     pub revision: String,
-    /// Its date in seconds since the epoch: the age of all files of the release.
+    /// Its date in seconds since the epoch: the modification time of all files in the release.
     pub seconds: u64,
-    /// The same date as RFC 3339 writes it.
+    /// The same date in the format of RFC 3339.
     pub date: String,
 }
 
@@ -45,20 +45,20 @@ impl Origin {
     }
 }
 
-/// A copy of the workspace's files outside of it, removed with this value.
+/// A copy of the workspace's files, outside the workspace; it is removed when this value is dropped.
 pub struct Copy {
     directory: RunDirectory,
 }
 
 impl Copy {
-    /// Copies the files that git knows, and new ones that it does not ignore.
+    /// Copies the files that git tracks, and new ones that it does not ignore.
     pub fn of(workspace: &Workspace) -> Result<Self> {
         let directory = RunDirectory::new(&cache::directory("release")?)?;
         let copy = Copy { directory };
         let files = capture(git(workspace).args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]))?;
         for file in files.split_terminator('\0') {
             let (from, to) = (workspace.root.join(file), copy.root().join(file));
-            // One that was removed since the last commit.
+            // The file was removed after the last commit.
             if !from.exists() {
                 continue;
             }

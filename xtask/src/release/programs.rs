@@ -1,4 +1,4 @@
-//! The archive of programs for one architecture, with what is installed beside them.
+//! The archive of the programs for one architecture, with everything that is installed along with them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::directory::RunDirectory;
 use crate::process::{capture, command};
 use crate::workspace::{Architecture, Profile, Selection, Workspace};
 
-/// The directories whose files are in the archive as they are in the source, so that the commands of docs/install.md can
-/// be typed there as well.
+/// The directories whose files have the same place in the archive as in the source, so that the commands in
+/// docs/install.md work there as well.
 const DIRECTORIES: [&str; 5] = ["deploy/monitoring", "deploy/seccomp", "deploy/systemd", "deploy/udev", "docs"];
 
 /// The same for single files.
@@ -26,7 +26,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "share/zsh/site-functions/_bulkheadctl"),
 ];
 
-/// What is the same for all architectures: the content of each file by its path.
+/// What all architectures have in common: the content of each file, by path.
 pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     let mut content = BTreeMap::new();
     for file in FILES {
@@ -70,7 +70,7 @@ pub fn write(
     let mut archive = Archive::new(seconds);
     let mut last = String::new();
     for (path, (mode, content)) in &all {
-        // Each directory before the first file in it.
+        // Each directory comes before the first file in it.
         for (end, _) in path.match_indices('/') {
             let parent = &path[..end];
             if !format!("{last}/").starts_with(&format!("{parent}/")) {

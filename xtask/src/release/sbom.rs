@@ -1,4 +1,4 @@
-//! Which crates are in the programs, as CycloneDX writes it.
+//! The crates in the programs, listed in the CycloneDX format.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::cargo_tool::CYCLONEDX;
 use crate::process::run_quietly;
 use crate::workspace::Architecture;
 
-/// The packages whose programs are shipped, each with the directory of its manifest.
+/// The packages whose programs are shipped, with the directories of their manifests.
 const PACKAGES: [(&str, &str); 2] = [("bulkhead-frontend", "frontend"), ("bulkhead-privhelper", "privhelper")];
 
-/// Writes a list for each package and architecture. The tool leaves its files in the source, which is a copy.
+/// Writes a list for each package and architecture. The tool leaves files in the source directory, which is a copy.
 pub fn write(source: &Path, architectures: &[Architecture], origin: &Origin, directory: &Path) -> Result<()> {
     for architecture in architectures {
         let mut cyclonedx = CYCLONEDX.command()?;
@@ -33,7 +33,7 @@ pub fn write(source: &Path, architectures: &[Architecture], origin: &Origin, dir
     Ok(())
 }
 
-/// Our own packages are called after the place of their source.
+/// Removes the location of the source, which is part of the ids of our own packages.
 fn without_place(list: &str, source: &Path) -> String {
     list.replace(&format!("path+file://{}/", source.display()), "path+file:///")
 }

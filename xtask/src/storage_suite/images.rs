@@ -1,6 +1,6 @@
-//! Stand-ins for the images that the suite's pods run, under the same names: no registry is needed.
+//! Stand-ins, under the same names, for the images that the suite's pods run: no registry is needed.
 //!
-//! Each is made of the programs that the pods call: a shell with the usual tools from Debian's packages, and Kubernetes'
+//! Each consists of the programs that the pods call: a shell, the usual tools from Debian's packages, and Kubernetes'
 //! agnhost.
 
 use std::fs;
@@ -19,11 +19,11 @@ use crate::workspace::Architecture;
 struct StandIn {
     /// The last part of its name.
     name: &'static str,
-    /// Programs of this host; what they do not do is left to busybox.
+    /// Programs of this host; busybox provides the others.
     programs: &'static [&'static str],
-    /// The file that is the shell.
+    /// The program that serves as the shell.
     shell: &'static str,
-    /// Whether it has agnhost, and runs it when its pod names no command.
+    /// Whether it contains agnhost, and runs it when its pod specifies no command.
     agnhost: bool,
 }
 
@@ -33,16 +33,16 @@ const STAND_INS: [StandIn; 4] = [
     BUSYBOX,
     // Only its shell is used.
     StandIn { name: "nginx", ..BUSYBOX },
-    // Its dd must be GNU's; busybox' shell would take its own instead.
+    // Its dd must be GNU's; busybox's shell would use its own instead.
     StandIn { name: "glibc-dns-testing", programs: &["busybox", "dash", "dd"], shell: "dash", ..BUSYBOX },
     StandIn { name: "agnhost", agnhost: true, ..BUSYBOX },
 ];
 
-/// Links of a root whose programs and libraries are below /usr.
+/// Links of a root filesystem whose programs and libraries are below /usr.
 const LINKS: [(&str, &str); 5] =
     [("bin", "usr/bin"), ("sbin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64"), ("usr/sbin", "bin")];
 
-/// Writes an archive for each image into the directory, and returns where they are. The assets have the suite, which
+/// Writes an archive for each image into the directory, and returns their paths. The assets contain the suite, which
 /// knows the names of its images.
 pub fn write(assets: &Path, directory: &Path) -> Result<Vec<PathBuf>> {
     let suite = assets.join("e2e.test");
@@ -64,7 +64,7 @@ impl StandIn {
         Ok(path)
     }
 
-    /// The archive, in the form that `docker save` writes: it gives one image several names.
+    /// The archive, in the format of `docker save`, which allows several names for one image.
     fn archive(&self, names: &[&str], agnhost: Option<Vec<u8>>) -> Result<Vec<u8>> {
         let layer = self.layer(agnhost)?;
         let config = json!({
@@ -113,7 +113,7 @@ impl StandIn {
     }
 }
 
-/// The images of a list whose last part, without the version, is this.
+/// The images on a list whose names end with this, apart from the version.
 fn names<'a>(list: &'a str, last: &str) -> Vec<&'a str> {
     let is_wanted = |line: &&str| {
         let name = line.rsplit_once(':').map_or(*line, |(name, _)| name);

@@ -1,4 +1,4 @@
-//! Kubernetes' own tests of storage drivers, run against Bulkhead on the node of a machine.
+//! Kubernetes' own tests of storage drivers, run against Bulkhead on a node in a machine.
 
 mod images;
 
@@ -12,12 +12,12 @@ use crate::node::{self, Equipment};
 use crate::programs::Programs;
 use crate::workspace::Workspace;
 
-/// The suites grow volumes of a gibibyte and run several tests at a time.
+/// The suites grow volumes of one gibibyte and run several tests at a time.
 const DISK: u64 = 32 << 10;
 
 const MEMORY: u32 = 3072;
 
-/// Boots the node and has the tests run whose name matches the filter, or all.
+/// Boots the node and runs the tests whose names match the filter, or all of them.
 pub fn run(
     workspace: &Workspace,
     programs: &Programs,

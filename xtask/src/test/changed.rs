@@ -1,4 +1,4 @@
-//! `--changed`: which steps a change can touch.
+//! `--changed`: which steps a change can affect.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use super::step::Step::{
 use crate::process::{capture, command};
 use crate::workspace::Workspace;
 
-/// Files, and where a fault in them shows first.
+/// Files, and the first places where a fault in them would show.
 struct Rule {
     /// The beginning of their paths.
     prefix: &'static str,
-    /// The packages whose unit tests are run: all of them when the list is empty.
+    /// The packages whose unit tests are run; all packages if the list is empty.
     units: &'static [&'static str],
     /// The steps.
     steps: &'static [Step],
@@ -30,7 +30,7 @@ const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol"];
 const FRONTEND: &[&str] = &["bulkhead-frontend"];
 const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
-/// For each file the rule with the longest prefix counts. What no other rule names touches everything.
+/// The rule with the longest matching prefix applies to a file. A file that no other rule names affects everything.
 const RULES: &[Rule] = &[
     rule("", ALL, &[Policy, Unit, Host, Kubernetes, Xfs, Ext4, Sanity, Reboot, PowerCut, Systemd, Node, StorageE2e]),
     // Read by people only; `cargo xtask lint` reads deny.toml.
@@ -41,7 +41,7 @@ const RULES: &[Rule] = &[
     rule("LICENSE", ALL, &[]),
     rule("deny.toml", ALL, &[]),
     rule("rustfmt.toml", ALL, &[]),
-    // Compared with the code, or with what their links lead to, by unit tests.
+    // Unit tests compare them with the code, or with the targets of their links.
     rule("CHANGELOG.md", XTASK, &[Unit]),
     rule("CONTRIBUTING.md", XTASK, &[Unit]),
     rule("README.md", XTASK, &[Unit]),
@@ -106,17 +106,17 @@ const RULES: &[Rule] = &[
     rule("xtask/src/vm/", XTASK, &[Unit, Xfs, Sanity, Reboot, PowerCut, Systemd, Node]),
 ];
 
-/// What a change touches.
+/// What a change affects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     /// The steps.
     pub steps: BTreeSet<Step>,
-    /// The packages whose unit tests are run; none for all.
+    /// The packages whose unit tests are run; `None` for all of them.
     pub units: Option<BTreeSet<&'static str>>,
 }
 
 impl Touched {
-    /// What the files touch that differ from the last commit shared with the main branch, committed or not.
+    /// What is affected by the files that differ from the last commit shared with the main branch, committed or not.
     pub fn since_main(workspace: &Workspace) -> Result<Self> {
         let git = |arguments: &[&str]| capture(command("git").args(arguments).current_dir(&workspace.root));
         let base = git(&["merge-base", "HEAD", "origin/main"])
@@ -155,7 +155,7 @@ mod tests {
     fn a_rule_names_what_is_there() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace");
         for rule in RULES {
-            // A prefix may end within a name.
+            // A prefix may end in the middle of a name.
             let (directory, name) = rule.prefix.rsplit_once('/').unwrap_or(("", rule.prefix));
             let mut names = root.join(directory).read_dir().expect(rule.prefix).map(|entry| entry.expect("an entry"));
             assert!(names.any(|entry| entry.file_name().to_string_lossy().starts_with(name)), "{}", rule.prefix);

@@ -24,7 +24,8 @@ impl Count {
         self.failed += other.failed;
     }
 
-    /// The count in a line: `3 passed, 0 failed`, `test result: ok. 3 passed; 0 failed`, `3 Passed | 0 Failed`.
+    /// The count in a line such as `3 passed, 0 failed`, `test result: ok. 3 passed; 0 failed` or `3 Passed | 0
+    /// Failed`.
     pub fn of_line(line: &str) -> Option<Count> {
         let line = line.to_ascii_lowercase();
         let words: Vec<&str> =

@@ -1,4 +1,4 @@
-//! What `cargo xtask test` runs, in which order, and what it came to.
+//! What `cargo xtask test` runs, in which order, and with what result.
 
 mod changed;
 mod count;

@@ -1,5 +1,5 @@
 //! `--mutants`: cargo-mutants changes the code in small ways, one at a time, and runs the unit tests against each
-//! change. A change that no test notices is missing a test.
+//! change. A change that no test notices shows that a test is missing.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::cargo_tool::MUTANTS;
 use crate::packages;
 use crate::workspace::{Architecture, Workspace};
 
-/// The modules and directories that are changed: those whose unit tests alone must notice. The rest of the helper makes
-/// system calls, and the suites test it.
+/// The modules and directories to change: those whose faults the unit tests alone must notice. The rest of the helper
+/// makes system calls, and is tested by the suites.
 const MODULES: [&str; 12] = [
     "protocol/src", "privhelper/src/capabilities", "privhelper/src/start/config", "privhelper/src/start/marker",
     "privhelper/src/start/mountinfo", "privhelper/src/state/deletions", "privhelper/src/state/layout",
@@ -20,12 +20,12 @@ const MODULES: [&str; 12] = [
     "privhelper/src/state/vol_data", "privhelper/src/state/volumes",
 ];
 
-/// What is left as it is in those modules, by cargo-mutants' own descriptions: it only makes system calls, or bounds a
-/// file, and the suites test it.
+/// What is not changed in those modules, by cargo-mutants' own descriptions: code that only makes system calls, or
+/// limits the size of a file, and is tested by the suites.
 const LEFT_TO_THE_SUITES: [&str; 4] =
     [r"vol_data\.rs.*replace << with >>$", "open_volume$", "open_content$", "PublishDirectory::check_vol_data"];
 
-/// Runs it, and prints how many changes were caught and which were missed.
+/// Runs it, and prints how many changes were caught and which ones were missed.
 pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
     let triple = Architecture::host().triple();
     packages::require_target(triple)?;
@@ -46,7 +46,7 @@ pub fn mutants(workspace: &Workspace) -> Result<ExitCode> {
         mutants.args(["--exclude-re", left]);
     }
     fs::create_dir_all(&output)?;
-    // Its exit code is 2 after missed changes and 3 after tests that did not end. Both are reported below.
+    // Its exit code is 2 if changes were missed and 3 if tests timed out. Both are reported below.
     let status = mutants.status().context("start cargo-mutants")?;
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         bail!("cargo-mutants: {status}");

@@ -1,5 +1,5 @@
-//! What runs at the moment: steps that run side by side show their output at their end, and a line now and then says
-//! how far they are.
+//! What is running: steps that run in parallel show their output only at the end, so a line now and then reports how
+//! far they are.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -12,31 +12,31 @@ use crate::progress::say;
 const INTERVAL: Duration = Duration::from_secs(60);
 const LINE: usize = 100;
 
-/// The steps that run, each with its start and what it wrote last.
+/// The steps that are running, each with its start time and the last line it wrote.
 #[derive(Default)]
 pub struct Progress {
     running: Mutex<BTreeMap<Step, (Instant, String)>>,
 }
 
 impl Progress {
-    /// Notes that a step begins.
+    /// Records that a step has started.
     pub fn begins(&self, step: Step) {
         self.lock().insert(step, (Instant::now(), String::new()));
     }
 
-    /// Notes that a step wrote a line.
+    /// Records that a step has written a line.
     pub fn wrote(&self, step: Step, line: &str) {
         if let (Some((_, last)), false) = (self.lock().get_mut(&step), line.trim().is_empty()) {
             *last = line.trim().chars().take(LINE).collect();
         }
     }
 
-    /// Notes that a step has ended.
+    /// Records that a step has ended.
     pub fn ended(&self, step: Step) {
         self.lock().remove(&step);
     }
 
-    /// Says once a minute what runs, until the sender is dropped.
+    /// Prints once a minute what is running, until the sender is dropped.
     pub fn say_until_closed(&self, closed: &Receiver<()>) {
         while closed.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             for (step, (start, last)) in self.lock().iter() {

@@ -1,4 +1,4 @@
-//! A release: whether anybody can build the same, and whether what is in it can be used.
+//! A release: whether anyone can build the same bytes, and whether its files can be used.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ const IMAGES: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
 /// The user of the frontend's image.
 const USER: &str = "10001";
 
-/// How long the machine may take for the lives of its volumes.
+/// How long the machine may take for the whole life of its volumes.
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// A test of the release in a directory.
+/// A test of the release in the given directory.
 type Test = fn(&Workspace, &Path, &mut Transcript<'_>) -> Result<()>;
 
 const TESTS: [(&str, Test); 4] = [
@@ -36,7 +36,7 @@ const TESTS: [(&str, Test); 4] = [
     ("the_images_run_on_arm64", the_images_run_on_arm64),
 ];
 
-/// Makes a release and tests it. What does not build is one failure.
+/// Makes a release and tests it. If it cannot be built, that counts as one failure.
 pub fn run(workspace: &Workspace, transcript: &mut Transcript<'_>) -> Result<Count> {
     let directory = workspace.target.join("tested-release");
     release::write(workspace, &contents(&Origin::of(workspace)?), &directory)?;
@@ -68,7 +68,7 @@ fn two_builds_are_the_same(workspace: &Workspace, directory: &Path, _: &mut Tran
     run_quietly(command("sha256sum").args(["--check", "--quiet", release::CHECKSUMS]).current_dir(directory))
 }
 
-/// As it is used: unpacked, and the programs started.
+/// The archive is used as intended: it is unpacked, and the programs are started.
 fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: &mut Transcript<'_>) -> Result<()> {
     let scratch = RunDirectory::new(&workspace.runs())?;
     let name = format!("bulkhead-{VERSION}-linux-{}", Architecture::host().debian());
@@ -102,7 +102,8 @@ fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: 
     Ok(())
 }
 
-/// skopeo, which reads an archive as registries and container runtimes do, and checks each digest in it.
+/// The program is skopeo, which reads an archive as registries and container runtimes do, and checks every digest in
+/// it.
 fn another_program_reads_the_images(workspace: &Workspace, directory: &Path, _: &mut Transcript<'_>) -> Result<()> {
     packages::require(&["skopeo"])?;
     let manifest = fs::read_to_string(directory.join(format!("bulkhead-{VERSION}-container.yaml")))?;
@@ -130,7 +131,7 @@ fn another_program_reads_the_images(workspace: &Workspace, directory: &Path, _: 
     Ok(())
 }
 
-/// In a machine with such a processor: volumes of both kinds, from their creation to their end.
+/// In a machine with such a processor: volumes of both kinds, from creation to deletion.
 fn the_images_run_on_arm64(workspace: &Workspace, directory: &Path, transcript: &mut Transcript<'_>) -> Result<()> {
     let architecture = Architecture::Arm64;
     require_packages(architecture)?;

@@ -14,7 +14,7 @@ use crate::progress::say;
 /// How many of the slowest tests are listed.
 const SLOWEST: usize = 10;
 
-/// The results so far. Steps that run side by side add theirs as they end.
+/// The results so far. Steps that run in parallel add theirs as they end.
 pub struct Report {
     start: Instant,
     lines: Mutex<Vec<Line>>,
@@ -22,7 +22,7 @@ pub struct Report {
 }
 
 struct Line {
-    /// None for a preparation.
+    /// `None` for a preparation.
     step: Option<Step>,
     title: String,
     time: Duration,
@@ -41,7 +41,7 @@ impl Report {
         Report { start: Instant::now(), lines: Mutex::default(), slow: Mutex::default() }
     }
 
-    /// Does what steps depend on, and returns what they need if it succeeded.
+    /// Does something that steps depend on, and returns its result if it succeeded.
     pub fn preparation<T>(&self, title: &str, prepare: impl FnOnce() -> Result<T>) -> Option<T> {
         say(format_args!("== {title}"));
         let start = Instant::now();
@@ -53,7 +53,7 @@ impl Report {
         made
     }
 
-    /// Adds what a step came to.
+    /// Adds the result of a step.
     pub fn step(&self, step: Step, time: Duration, result: Result<Count>, slow: Vec<SlowTest>) {
         let outcome = result.map_or_else(|error| broken(step.title(), &error), Outcome::Counted);
         self.add(Line { step: Some(step), title: step.title().to_owned(), time, outcome });

@@ -1,5 +1,5 @@
-//! Two lanes of steps. An emulated machine keeps about one processor busy, so on a host with two processors one lane
-//! alone leaves the other idle.
+//! Two lanes of steps. An emulated machine keeps about one processor busy, so on a host with two processors a single
+//! lane leaves the other one idle.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
@@ -19,9 +19,9 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in their order, so that both end at about the same time. What fails most often and soonest
-/// comes first. The steps on this host share a lane: their leak checks look at all of its loop devices. The control plane
-/// of the agents comes after that of the node. A step that uses another's machine follows it directly.
+/// The steps of each lane, in order, arranged so that both lanes end at about the same time. What fails most often, and
+/// soonest, comes first. The steps on this host share a lane: their leak checks look at all loop devices of the host.
+/// The agents' control plane comes after the node's. A step that uses the machine of another directly follows it.
 const LANES: [&[Step]; 2] = [
     &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Kubernetes, Step::OlderKubernetes],
     &[Step::Node, Step::Systemd, Step::Ext4, Step::PowerCut, Step::StorageE2e, Step::Release],
@@ -29,20 +29,20 @@ const LANES: [&[Step]; 2] = [
 
 /// The steps of a run and what they need.
 pub struct Schedule<'a> {
-    /// The steps that are wanted.
+    /// The selected steps.
     pub steps: &'a [Step],
     /// The suites.
     pub suites: Suites<'a>,
     /// The programs with unit tests.
     pub unit_tests: Vec<TestProgram>,
-    /// Also the examples in the documentation.
+    /// Whether to run the examples in the documentation as well.
     pub examples: bool,
-    /// A step may find no test.
+    /// Whether a step may find no tests.
     pub may_be_empty: bool,
 }
 
 impl Schedule<'_> {
-    /// Runs all lanes, and returns when the last has ended. A step that fails does not keep the others from running.
+    /// Runs all lanes, and returns when the last one has ended. A failing step does not keep the others from running.
     pub fn run(&self, report: &Report) {
         let lanes = LANES.map(|lane| lane.iter().copied().filter(|step| self.steps.contains(step)).collect::<Vec<_>>());
         let live = lanes.iter().filter(|lane| !lane.is_empty()).count() < 2;
@@ -55,7 +55,8 @@ impl Schedule<'_> {
             let lanes = lanes.map(|lane| scope.spawn(move || self.run_lane(lane, live, progress, report)));
             let ended = lanes.map(|lane| lane.join());
             drop(open);
-            // A panic in a lane is one of the whole run, which must not end well without the steps that it cost.
+            // A panic in a lane is a panic of the whole run, which must not appear successful without the steps that
+            // were lost.
             for lane in ended {
                 lane.unwrap_or_else(|panic| resume_unwind(panic));
             }
@@ -70,7 +71,7 @@ impl Schedule<'_> {
             progress.begins(step);
             let start = Instant::now();
             let mut transcript = Transcript::new(step, progress, live);
-            // Another step's machine ends here.
+            // If it belongs to another step, the machine ends here.
             let mut machine = left.take_if(|(of, _)| step.continues() == Some(*of)).map(|(_, machine)| machine);
             left = None;
             let result = self.run_step(step, &mut machine, &mut transcript);
@@ -80,7 +81,7 @@ impl Schedule<'_> {
                 Ok(count) => say(format_args!("{count} in {:.0} s", time.as_secs_f64())),
                 Err(_) => say(format_args!("broke after {:.0} s", time.as_secs_f64())),
             }
-            // A later step must not stumble over what a failed test left.
+            // Leftovers of a failed test must not affect a later step.
             if result.as_ref().is_ok_and(|count| count.failed == 0) {
                 left = machine.map(|machine| (step.continues().unwrap_or(step), machine));
             }

@@ -56,7 +56,7 @@ impl Step {
         }
     }
 
-    /// What it tests, for the summary.
+    /// What it tests, as shown in the summary.
     pub fn title(self) -> &'static str {
         match self {
             Step::Policy => "rules for privileged code",
@@ -90,7 +90,7 @@ impl Step {
         )
     }
 
-    /// Whether it takes so long that only `--all` includes it, or its name on the command line.
+    /// Whether it takes so long that it runs only with `--all` or if it is named on the command line.
     pub fn is_long(self) -> bool {
         matches!(self, Step::OlderKubernetes | Step::StorageE2e | Step::Release)
     }
@@ -100,18 +100,18 @@ impl Step {
         !matches!(self, Step::Policy | Step::Unit) && !self.needs_root()
     }
 
-    /// Whether it makes mounts and loop devices on this host, or starts programs as another user, which takes root.
+    /// Whether it makes mounts and loop devices on this host, or starts programs as another user, which requires root.
     pub fn needs_root(self) -> bool {
         matches!(self, Step::Host | Step::Kubernetes | Step::OlderKubernetes)
     }
 
-    /// Whether it runs what cargo builds.
+    /// Whether it runs programs that cargo builds.
     pub fn needs_build(self) -> bool {
         self != Step::Policy
     }
 
-    /// The step whose machine this one uses after it, when both run in the same lane: volumes then outlive a reboot or
-    /// a power cut of a machine that has work behind it.
+    /// The step whose machine this one takes over when both run in the same lane: volumes then outlive a reboot or a
+    /// power cut of a machine that has already been busy.
     pub fn continues(self) -> Option<Step> {
         match self {
             Step::Sanity | Step::Reboot => Some(Step::Xfs),

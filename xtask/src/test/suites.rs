@@ -1,4 +1,4 @@
-//! Runs the programs that test the real ones: on this host, in a machine, across its reboot.
+//! Runs the programs that test the real ones: on this host, in a machine, and across a reboot of the machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,20 +29,21 @@ const SERVICES: &str = "bulkhead-systemd";
 pub struct Suites<'a> {
     /// Where the machine's parts are kept.
     pub workspace: &'a Workspace,
-    /// What is tested, and the suites.
+    /// The programs under test, and the suites.
     pub programs: Programs,
     /// csi-sanity's own program.
     pub sanity: Option<PathBuf>,
-    /// Only tests whose name contains this.
+    /// Run only tests whose name contains this.
     pub filter: Option<String>,
-    /// Also what takes long.
+    /// Also run tests that take long.
     pub long: bool,
-    /// In the machine also what is proved on this host, and on the node both deployments in full.
+    /// In the machine, also run what is proved on this host; on the node, run both deployments in full.
     pub everything: bool,
 }
 
 impl Suites<'_> {
-    /// Runs a step in the machine that an earlier one left, or in its own, and leaves that for a later one.
+    /// Runs a step in the machine that an earlier step left, or in one of its own, and leaves the machine for a later
+    /// step.
     pub fn run(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
         match step {
             Step::Host => {
@@ -99,7 +100,7 @@ impl Suites<'_> {
         transcript.verdict(since, status)
     }
 
-    /// The machine that is up, or a new one.
+    /// The machine that is running, or a new one.
     fn up<'m>(&self, machine: &'m mut Option<Machine>) -> Result<&'m mut Machine> {
         match machine {
             Some(up) => Ok(up),
@@ -110,7 +111,7 @@ impl Suites<'_> {
         }
     }
 
-    /// The suite's two phases, on both filesystems, with the end of the machine and its next start between them.
+    /// The suite's two phases, on both filesystems, with the end of the machine and its restart between them.
     fn interrupted(
         &self,
         machine: &mut Machine,
@@ -125,7 +126,7 @@ impl Suites<'_> {
         Ok(sum)
     }
 
-    /// Both programs as services of systemd, and after a reboot.
+    /// Both programs as systemd services, also after a reboot.
     fn services(&self, transcript: &mut Transcript<'_>) -> Result<Count> {
         packages::require(&["runc"])?;
         let programs = self.programs.all()?.into_iter().chain([PathBuf::from("/usr/sbin/runc")]);
@@ -180,7 +181,7 @@ impl Suites<'_> {
     }
 }
 
-/// A shell whose suite starts the control plane of these programs.
+/// A shell in which the suite starts its control plane from these programs.
 fn on_control_plane(assets: &Path) -> Command {
     let mut shell = command("sh");
     shell.env(kubernetes::ASSETS, assets);
@@ -195,14 +196,14 @@ fn filesystem(step: Step) -> &'static str {
     }
 }
 
-/// Runs a program in the machine that ends with its count.
+/// Runs a program in the machine that ends by printing its count.
 fn count(machine: &mut Machine, line: &str, patience: Duration, transcript: &mut Transcript<'_>) -> Result<Count> {
     let since = transcript.counts();
     let status = machine.run_with(line, patience, &mut |output, bytes| transcript.push(output, bytes))?;
     transcript.verdict(since, status)
 }
 
-/// Makes sure of what the steps on this host need.
+/// Makes sure that this host has what the steps need.
 pub fn require_host(steps: &[Step]) -> Result<()> {
     if steps.iter().any(|step| step.needs_root()) {
         ensure!(rustix::process::geteuid().is_root(), "needs root: run it with sudo, or pass --vm-only");

@@ -1,4 +1,4 @@
-//! What a step writes, and what is read from it: how many tests passed, and how long the slowest took.
+//! The output of a step, and what is read from it: how many tests passed, and how long the slowest ones took.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use super::progress::Progress;
 use super::step::Step;
 use crate::vm::{Output, show};
 
-/// A test and its time.
+/// A test and how long it took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlowTest {
-    /// What it took.
+    /// How long it took.
     pub time: Duration,
     /// Its name.
     pub name: String,
@@ -23,7 +23,7 @@ pub struct SlowTest {
 pub struct Transcript<'a> {
     step: Step,
     progress: &'a Progress,
-    /// Bytes to show when the step has ended; none when they are shown as they come.
+    /// Output to show when the step has ended; `None` if it is shown as it arrives.
     kept: Option<Vec<u8>>,
     line: Vec<u8>,
     counts: Vec<Count>,
@@ -31,7 +31,7 @@ pub struct Transcript<'a> {
 }
 
 impl<'a> Transcript<'a> {
-    /// An empty transcript. With `live` its output is shown as it comes, otherwise at the end.
+    /// An empty transcript. If `live`, output is shown as it arrives, otherwise at the end.
     pub fn new(step: Step, progress: &'a Progress, live: bool) -> Self {
         let kept = if live { None } else { Some(Vec::new()) };
         Transcript { step, progress, kept, line: Vec::new(), counts: Vec::new(), slow: Vec::new() }
@@ -61,17 +61,17 @@ impl<'a> Transcript<'a> {
         self.push(Output::Stdout, format!("{line}\n").as_bytes());
     }
 
-    /// Adds the time of a test that does not report it itself.
+    /// Adds the time of a test that does not report its own.
     pub fn took(&mut self, name: String, time: Duration) {
         self.slow.push(SlowTest { time, name });
     }
 
-    /// The count of a program that ends with its total and ended with this status. Its counts begin at `since`.
+    /// The count of a program that prints its total last and ended with this status. Its counts start at `since`.
     pub fn verdict(&self, since: usize, status: ExitStatus) -> Result<Count> {
         agreed(self.counts.get(since..).and_then(|counts| counts.last()).copied(), status)
     }
 
-    /// The same for a program that reports a count for each of its parts.
+    /// The same for a program that prints a count for each of its parts.
     pub fn verdict_of_parts(&self, since: usize, status: ExitStatus) -> Result<Count> {
         let parts = self.counts.get(since..).unwrap_or_default().iter().copied();
         let sum = parts.reduce(|mut sum, count| {
@@ -81,12 +81,12 @@ impl<'a> Transcript<'a> {
         agreed(sum, status)
     }
 
-    /// How many counts there are: where the counts of the next program begin.
+    /// How many counts there are: the index at which those of the next program start.
     pub fn counts(&self) -> usize {
         self.counts.len()
     }
 
-    /// Shows what was kept, and hands over the times.
+    /// Shows the output that was kept back, and returns the times.
     pub fn close(self) -> Vec<SlowTest> {
         if let Some(kept) = &self.kept {
             let title = format!("\n== {}\n", self.step.title());
@@ -96,14 +96,14 @@ impl<'a> Transcript<'a> {
     }
 }
 
-/// The count, which must agree with how the program ended.
+/// The count, which must be consistent with how the program ended.
 fn agreed(count: Option<Count>, status: ExitStatus) -> Result<Count> {
     let count = count.with_context(|| format!("reported no number of tests; it ended with {status}"))?;
     ensure!(status.success() || count.failed > 0, "ended with {status} after {count}");
     Ok(count)
 }
 
-/// The test in a line `slowest: 12.34 s theme::test`.
+/// The test named in a line `slowest: 12.34 s theme::test`.
 fn slow_test(line: &str) -> Option<SlowTest> {
     let (seconds, name) = line.strip_prefix("slowest: ")?.split_once(" s ")?;
     let time = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;

@@ -1,4 +1,4 @@
-//! Unit and property tests: runs the test programs that the build has made.
+//! Unit and property tests: runs the test programs that the build has produced.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::process::{command, run_with};
 use crate::vm::Output;
 use crate::workspace::{Architecture, TestProgram, cargo};
 
-/// Runs them one after the other, and the examples in the documentation. One that breaks does not keep the others from
-/// running.
+/// Runs them one after another, and the examples in the documentation. One that fails to run does not keep the others
+/// from running.
 pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript<'_>) -> Result<Count> {
     ensure!(!programs.is_empty(), "there is no test program to run");
     let mut sum = Count::default();
@@ -45,8 +45,8 @@ pub fn run(programs: &[TestProgram], examples: bool, transcript: &mut Transcript
     Ok(sum)
 }
 
-/// The helper's system call filter, as it is compiled for the other architecture, whose calls have other numbers: its unit
-/// tests, on an emulated processor.
+/// The helper's system call filter as compiled for the other architecture, which numbers its system calls differently:
+/// its unit tests, run on an emulated processor.
 pub fn filter_elsewhere(transcript: &mut Transcript<'_>) -> Result<Count> {
     let other = Architecture::host().other();
     packages::require(&["qemu-user-static"])?;

@@ -1,4 +1,4 @@
-//! Packages that go into the machine and never onto this host.
+//! Packages that are installed in the machine and never on this host.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::workspace::Architecture;
 /// A view of the configured package sources.
 pub struct Apt {
     architecture: Architecture,
-    /// Lists and archives of another architecture than the host's, which the host's own apt must not see.
+    /// Lists and archives for an architecture other than the host's, which the host's own apt must not see.
     private: Option<PathBuf>,
 }
 
 impl Apt {
-    /// The sources as this host knows them; for another architecture with lists of our own in the cache.
+    /// The sources as configured on this host; for another architecture, with separate lists in the cache.
     pub fn new(cache: &Path, architecture: Architecture) -> Result<Self> {
         if architecture == Architecture::host() {
             return Ok(Apt { architecture, private: None });
@@ -28,13 +28,13 @@ impl Apt {
         Ok(Apt { architecture, private: Some(directory) })
     }
 
-    /// Debian's name of the architecture whose packages these are.
+    /// Debian's name for the architecture of these packages.
     pub fn architecture(&self) -> &'static str {
         self.architecture.debian()
     }
 
-    /// The package with the kernel itself: the one that a metapackage depends on, or the given one. None when no
-    /// source has it.
+    /// The package that contains the kernel itself: the one that a metapackage depends on, or the given package. `None`
+    /// if no source has it.
     pub fn resolve_image(&self, package: &str) -> Result<Option<String>> {
         self.prepare()?;
         let output = self.command("apt-cache").args(["show", "--no-all-versions", package]).output()?;
@@ -48,12 +48,12 @@ impl Apt {
         Ok(Some(image.unwrap_or(package).to_owned()))
     }
 
-    /// Downloads one package's archive into a directory and returns its path.
+    /// Downloads the archive of one package into a directory and returns its path.
     pub fn download(&self, package: &str, directory: &Path) -> Result<PathBuf> {
         self.prepare()?;
         let attempt = || run_quietly(self.command("apt-get").args(["download", "-qq", package]).current_dir(directory));
         if let Err(error) = attempt() {
-            // Old lists name versions that a mirror no longer has.
+            // Outdated lists name versions that a mirror no longer has.
             self.refresh().context(error)?;
             attempt()?;
         }
@@ -63,7 +63,7 @@ impl Apt {
         }
     }
 
-    /// Downloads packages and all that they depend on, and returns the archives' paths.
+    /// Downloads packages with all their dependencies, and returns the paths of the archives.
     pub fn download_with_dependencies(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
         self.prepare()?;
         let directory = self.private.as_ref().context("the host's own packages are not downloaded but installed")?;
@@ -89,14 +89,14 @@ impl Apt {
         command
     }
 
-    /// Makes the lists of another architecture when there are none yet.
+    /// Fetches the lists for another architecture if there are none yet.
     fn prepare(&self) -> Result<()> {
         match &self.private {
             Some(directory) if !directory.join("status").exists() => {
                 fs::create_dir_all(directory.join("lists/partial"))?;
                 fs::create_dir_all(directory.join("archives/partial"))?;
                 timed(format_args!("fetching the package lists for {}", self.architecture()), || {
-                    // An empty list of what is installed; its presence also says that the lists are complete.
+                    // An empty list of installed packages; that it exists also means that the lists are complete.
                     File::create(directory.join("status"))?;
                     self.refresh().inspect_err(|_| drop(fs::remove_file(directory.join("status"))))
                 })

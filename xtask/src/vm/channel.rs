@@ -1,4 +1,4 @@
-//! The line to the agent in the machine: frames over a socket that QEMU joins to a virtio-serial port.
+//! The connection to the agent in the machine: frames over a socket that QEMU connects to a virtio-serial port.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,24 +9,24 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bulkhead_vm_agent::{Decoder, Frame, MAX_PAYLOAD};
 
-/// Our end of the line.
+/// Our end of the connection.
 pub struct Channel {
     socket: UnixStream,
     frames: Receiver<Frame>,
 }
 
-/// What arrived, or why nothing did.
+/// What has arrived, or why nothing has.
 pub enum Event {
     /// A frame.
     Frame(Frame),
-    /// Nothing within the time.
+    /// Nothing arrived in time.
     Silence,
-    /// QEMU is gone, or sends bytes that are not a frame.
+    /// QEMU has ended, or has sent bytes that are not a frame.
     Closed,
 }
 
 impl Channel {
-    /// A channel and the socket for QEMU.
+    /// A channel, and the socket to pass to QEMU.
     pub fn new() -> Result<(Self, UnixStream)> {
         let (ours, theirs) = UnixStream::pair().context("make a socket pair for the machine")?;
         let mut reader = ours.try_clone()?;

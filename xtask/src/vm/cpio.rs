@@ -1,6 +1,6 @@
-//! Writes a cpio archive in the `newc` format, which the kernel unpacks as its first root.
+//! Writes cpio archives in the `newc` format, which the kernel unpacks as its first root filesystem.
 //!
-//! Written here because it needs neither root (owners and device nodes are mere numbers in it) nor a package.
+//! Implemented here because that needs neither root (owners and device nodes are mere numbers) nor a package.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 const CHARACTER: u32 = 0o020_000;
 
-/// An archive being written. Paths are relative, without a leading slash; everything belongs to root.
+/// An archive being written. Paths are relative, without a leading slash; all files belong to root.
 pub struct Archive<W> {
     writer: W,
     inode: u32,
@@ -18,12 +18,12 @@ pub struct Archive<W> {
 }
 
 impl<W: Write> Archive<W> {
-    /// Begins an empty archive.
+    /// Starts an empty archive.
     pub fn new(writer: W) -> Self {
         Archive { writer, inode: 0, names: BTreeSet::new() }
     }
 
-    /// Adds a directory and, where they are missing, those above it.
+    /// Adds a directory, and any missing parents.
     pub fn directory(&mut self, path: &str) -> io::Result<()> {
         for (end, _) in path.match_indices('/').chain([(path.len(), "")]) {
             self.entry(&path[..end], DIRECTORY | 0o755, (0, 0), b"")?;
@@ -31,13 +31,13 @@ impl<W: Write> Archive<W> {
         Ok(())
     }
 
-    /// Adds a file, with the directories above it.
+    /// Adds a file, and any missing parent directories.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.parent(path)?;
         self.entry(path, REGULAR | mode, (0, 0), content)
     }
 
-    /// Adds a symbolic link, with the directories above it.
+    /// Adds a symbolic link, and any missing parent directories.
     pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
         self.parent(path)?;
         self.entry(path, SYMLINK | 0o777, (0, 0), target.as_bytes())
@@ -49,12 +49,12 @@ impl<W: Write> Archive<W> {
         self.entry(path, CHARACTER | 0o600, (major, minor), b"")
     }
 
-    /// Whether something of this name is in the archive.
+    /// Whether the archive contains an entry with this name.
     pub fn contains(&self, path: &str) -> bool {
         self.names.contains(path)
     }
 
-    /// Ends the archive and hands back what it was written to.
+    /// Completes the archive and returns the writer.
     pub fn finish(mut self) -> io::Result<W> {
         self.entry("TRAILER!!!", 0, (0, 0), b"")?;
         self.writer.flush()?;
@@ -68,7 +68,7 @@ impl<W: Write> Archive<W> {
         }
     }
 
-    /// The first of several entries with one name counts.
+    /// If several entries have the same name, only the first one is written.
     fn entry(&mut self, path: &str, mode: u32, device: (u32, u32), content: &[u8]) -> io::Result<()> {
         if !self.names.insert(path.to_owned()) {
             return Ok(());
@@ -77,7 +77,8 @@ impl<W: Write> Archive<W> {
         let length = u32::try_from(content.len()).map_err(|_| io::Error::other("file too large for an archive"))?;
         let name_length = path.len() as u32 + 1;
         let (major, minor) = device;
-        // Inode, mode, uid, gid, links, time, size, the archive's device, the node's device, name's length, checksum.
+        // Inode, mode, uid, gid, links, time, size, the archive's device, the node's device, the name's length,
+        // checksum.
         let fields = [self.inode, mode, 0, 0, 1, 0, length, 0, 0, major, minor, name_length, 0];
         write!(self.writer, "070701")?;
         for field in fields {

@@ -1,8 +1,8 @@
 //! A complete Debian for the machine: systemd as PID 1, udev, dbus.
 //!
-//! Its disk is made without root on any host: mmdebstrap writes an archive, and a small machine unpacks it onto the disk,
-//! where owners and device nodes need nobody's permission. It is kept with a list of its packages, and made anew when the
-//! list changes.
+//! Its disk is made without root on any host: mmdebstrap writes an archive, and a small machine unpacks it onto the
+//! disk, where setting owners and making device nodes needs no permission on the host. The disk is kept together with
+//! its list of packages, and made anew when the list changes.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ use crate::workspace::Workspace;
 /// The label of the disk's filesystem, and its serial number.
 pub const LABEL: &str = "debian";
 
-/// The packages besides the minimal system.
+/// The packages added to the minimal system.
 const PACKAGES: &str = "systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,mount,util-linux,e2fsprogs,xfsprogs,\
                         quota,attr,ca-certificates";
 
-/// The packages of a Kubernetes node besides these.
+/// The packages that a Kubernetes node needs in addition.
 const NODE_PACKAGES: &str = "containerd,runc,containernetworking-plugins";
 
 /// A disk with Debian on it.
@@ -41,7 +41,7 @@ pub const NODE: System = System { name: "node", packages: &[PACKAGES, NODE_PACKA
 const MEBIBYTES: u64 = 4096;
 const UNPACK_TIMEOUT: Duration = Duration::from_secs(900);
 
-/// The cached disk, made when it is not there yet.
+/// The cached disk, which is made if it does not exist yet.
 pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<PathBuf> {
     let cache = workspace.machine_cache()?;
     let image = cache.join(format!("{}.disk", system.name));
@@ -58,7 +58,7 @@ pub fn provide(workspace: &Workspace, agent: &Path, system: &System) -> Result<P
     Ok(image)
 }
 
-/// The release that this host runs, whose signing keys it has.
+/// The Debian release of this host, which has its signing keys.
 fn suite() -> Result<String> {
     let release = fs::read_to_string("/etc/os-release").context("read which Debian this is")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
@@ -77,7 +77,7 @@ fn unpack(workspace: &Workspace, agent: &Path, archive: &Path, image: &Path) -> 
     let partial = image.with_extension("partial");
     File::create(&partial)?.set_len(MEBIBYTES << 20)?;
     run_quietly(command("mkfs.ext4").args(["-q", "-F", "-L", LABEL]).arg(&partial))?;
-    // A disk has whole sectors; tar ignores what follows its end.
+    // A disk consists of whole sectors; tar ignores anything after the archive's end.
     let tar = OpenOptions::new().write(true).open(archive)?;
     tar.set_len(tar.metadata()?.len().next_multiple_of(4096))?;
     let mut options = Options::new(vec![agent.to_owned()]);

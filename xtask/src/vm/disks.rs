@@ -1,4 +1,4 @@
-//! The machine's disks: sparse files, formatted on the host without any privilege, which outlive a reboot and a power
+//! The machine's disks: sparse files, formatted on the host without any privileges, which outlive a reboot and a power
 //! cut of the machine.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use crate::process::{command, run_quietly};
 
 /// One disk. The machine finds it by its filesystem's label.
 pub struct Disk {
-    /// Label, and the image's name.
+    /// The label of the filesystem, and the name of the image.
     pub label: &'static str,
     filesystem: &'static str,
     format: &'static [&'static str],
@@ -35,7 +35,7 @@ pub const POOLS: [Disk; 2] = [
 pub const NODE_POOL: Disk =
     Disk { label: "pool", filesystem: "xfs", format: &[], mount: "prjquota", directory: "/srv/bulkhead/default" };
 
-/// What a machine whose root is in memory must keep.
+/// What must persist in a machine whose root is in memory.
 pub const STATE: Disk =
     Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", directory: "/var/lib" };
 

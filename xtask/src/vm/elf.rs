@@ -1,12 +1,12 @@
-//! Which shared libraries a program asks for, read from its file: `ldd` runs the program, and one for another
-//! processor does not run here.
+//! Which shared libraries a program needs, read from its file: `ldd` runs the program, and one for another processor
+//! does not run here.
 
 use object::LittleEndian;
 use object::elf::{DT_NEEDED, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 
-/// Names of the libraries, and the path of the loader. Empty for a static program, and for a file that is not a 64-bit
-/// little-endian ELF file.
+/// The names of the libraries, and the path of the loader. Empty for a static program, or for a file that is not 64-bit
+/// little-endian ELF.
 pub fn needed(file: &[u8]) -> Vec<String> {
     needed_or_error(file).unwrap_or_default()
 }

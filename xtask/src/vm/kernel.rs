@@ -1,4 +1,4 @@
-//! The machine's kernel: Debian's own, unpacked from its package and installed nowhere.
+//! The machine's kernel: Debian's own, unpacked from its package but not installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,21 +21,21 @@ pub struct Kernel {
     pub image: PathBuf,
     /// Release, as `uname -r` prints it.
     pub release: String,
-    /// Decompressed modules in load order.
+    /// Decompressed modules, in load order.
     pub modules: Vec<PathBuf>,
-    /// The directory with all its modules, as they come in the package.
+    /// The directory with all modules, as they are in the package.
     pub library: PathBuf,
 }
 
 impl Kernel {
-    /// Takes the kernel from the cache, or downloads it. `wanted` names a kernel's package or metapackage.
+    /// Takes the kernel from the cache, or downloads it. `wanted` names a kernel package or metapackage.
     pub fn provide(cache: &Path, apt: &Apt, wanted: Option<&str>) -> Result<Self> {
         let architecture = apt.architecture();
         let candidates = match wanted {
             Some(package) => vec![package.to_owned()],
             None => vec![format!("linux-image-6.12-cloud-{architecture}"), format!("linux-image-cloud-{architecture}")],
         };
-        // A kernel that is already here is good enough: asking for a newer one would make every boot need a mirror.
+        // A kernel that is already cached will do: asking for a newer one would make every boot depend on a mirror.
         for candidate in &candidates {
             let directory = cache.join(format!("kernel-{candidate}"));
             if !directory.exists() {
@@ -80,7 +80,7 @@ impl Kernel {
     }
 }
 
-/// The one directory of modules that is in an unpacked package, and the kernel release that it is for.
+/// The only directory of modules in an unpacked package, and the kernel release it belongs to.
 fn library(tree: &Path) -> Result<(PathBuf, String)> {
     for libraries in ["usr/lib/modules", "lib/modules"] {
         if let Some(entry) = fs::read_dir(tree.join(libraries)).ok().and_then(|mut entries| entries.next()) {
@@ -100,10 +100,10 @@ fn load_order(tree: &Path, release: &str, module: &str) -> Result<Vec<PathBuf>> 
     Ok(paths.filter_map(|rest| rest.split_whitespace().next()).map(PathBuf::from).collect())
 }
 
-/// Once here rather than at each boot in an emulated machine.
+/// Decompresses once here rather than at each boot in an emulated machine.
 fn decompress(source: &Path, target: &Path) -> Result<()> {
     fs::create_dir_all(target.parent().context("module without a directory")?)?;
-    // Two machines may start for the first time side by side.
+    // Two machines may start for the first time at once.
     let unfinished = target.with_extension(format!("{}.unfinished", std::process::id()));
     match source.extension().and_then(OsStr::to_str) {
         Some("xz") => {

@@ -1,4 +1,5 @@
-//! Lends a machine to another program on this host, which asks over a socket: one line of JSON a request, one an answer.
+//! Lends a machine to another program on this host, which sends requests over a socket: one line of JSON per request
+//! and per answer.
 //!
 //! A request is `{"run": COMMAND, "seconds": LIMIT}`, `{"reboot": true}` or `{"power_cut": true}`; an answer has the
 //! command's `status`, `stdout` and `stderr`, or is `{"error": MESSAGE}`.
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Machine, Output};
 
 impl Machine {
-    /// Does what the borrower asks, until it closes its end.
+    /// Handles the borrower's requests until it closes its end.
     pub fn lend(&mut self, borrower: UnixStream) -> Result<()> {
         let mut answers = borrower.try_clone().context("share the borrower's socket")?;
         for line in BufReader::new(borrower).lines() {

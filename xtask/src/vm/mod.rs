@@ -1,6 +1,6 @@
-//! The virtual machine: Debian's kernel with project quotas, XFS and ext4, under QEMU without any privilege.
+//! The virtual machine: Debian's kernel with project quotas, XFS and ext4, under QEMU without any privileges.
 //!
-//! Every test that needs a kernel like the users' gets it here. A [`Machine`] is a node: `/` is shared, the pools are
+//! Every test that needs a kernel like the users' runs here. A [`Machine`] is a node: `/` is shared, the pools are
 //! mounted at `/pools/xfs` and `/pools/ext4`, `/var/lib` outlives a reboot, our programs are in `/opt/bulkhead/bin`.
 
 mod apt;
@@ -35,15 +35,15 @@ pub use self::tools::files_of_host;
 use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
-/// Programs that run on this host only. The machine's first root is in its memory, and has no room to spare.
+/// Programs that run only on this host. The machine's first root is in its memory, which has no room to spare.
 const ON_HOST: [&str; 4] = ["bulkhead-bench", "bulkhead-cluster", "bulkhead-cluster-bench", "bulkhead-node"];
 
 const BOOT_PATIENCE: Duration = Duration::from_secs(240);
 
-/// What runs in the machine besides our programs.
+/// What runs in the machine in addition to our programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Userland {
-    /// busybox and some tools, in memory: up in five seconds.
+    /// busybox and some tools, in memory: boots in five seconds.
     Small,
     /// A complete Debian, with systemd as PID 1.
     Debian,
@@ -51,7 +51,7 @@ pub enum Userland {
     Node(Node),
 }
 
-/// A description of the machine to boot.
+/// A description of a machine to boot.
 pub struct Options {
     /// The processor.
     pub architecture: Architecture,
@@ -61,16 +61,16 @@ pub struct Options {
     pub memory: u32,
     /// Size of each pool's disk in MiB; the disks are sparse.
     pub disk: u64,
-    /// A kernel's package instead of the default one.
+    /// The package of a kernel to use instead of the default one.
     pub kernel: Option<String>,
-    /// Programs for `/opt/bulkhead/bin`, the agent among them.
+    /// Programs for `/opt/bulkhead/bin`, including the agent.
     pub programs: Vec<PathBuf>,
-    /// Disks besides the usual ones: serial number and image.
+    /// Additional disks: serial number and image.
     pub more_disks: Vec<(String, PathBuf)>,
 }
 
 impl Options {
-    /// The usual machine with those of these programs that run in it.
+    /// The usual machine, with those of these programs that run in it.
     pub fn new(mut programs: Vec<PathBuf>) -> Self {
         programs.retain(|program| !ON_HOST.iter().any(|name| program.ends_with(name)));
         Options {
@@ -85,7 +85,7 @@ impl Options {
     }
 }
 
-/// A machine that is up. It ends with this value.
+/// A running machine. It ends when this value is dropped.
 pub struct Machine {
     // First, so that QEMU ends before the directory of its disks is removed.
     session: Session,
@@ -114,12 +114,12 @@ impl Machine {
         self.run_with(command, timeout, &mut show)
     }
 
-    /// Runs a shell command and hands what it writes to the sink.
+    /// Runs a shell command and passes its output to the sink.
     pub fn run_with(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
         self.session.run(command, timeout, sink)
     }
 
-    /// Reboots: every process gets SIGTERM, filesystems are unmounted, the kernel starts anew.
+    /// Reboots: every process gets SIGTERM, filesystems are unmounted, and the kernel starts again.
     pub fn reboot(&mut self) -> Result<()> {
         let start = Instant::now();
         self.session.reboot(BOOT_PATIENCE)?;
@@ -135,7 +135,7 @@ impl Machine {
     }
 }
 
-/// Passes a command's output on. A reader that went away is not the command's fault.
+/// Passes on a command's output. If the reader is gone, that is not the command's fault.
 pub fn show(output: Output, bytes: &[u8]) {
     let _ = match output {
         Output::Stdout => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),

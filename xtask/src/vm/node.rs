@@ -1,7 +1,8 @@
 //! A Kubernetes node: Debian with containerd and a kubelet.
 //!
-//! The kubelet starts as soon as `/etc/kubernetes` has `kubelet.conf` (its kubeconfig) and `node.env`: `NODE_NAME`, and
-//! `API_SERVER`, the address at which the host's API server is seen from the machine. Both outlive a reboot.
+//! The kubelet starts as soon as `/etc/kubernetes` contains `kubelet.conf` (its kubeconfig) and `node.env`, which sets
+//! `NODE_NAME`, and `API_SERVER`, the address at which the machine reaches the host's API server. Both files outlive a
+//! reboot.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,13 +14,13 @@ use super::cpio::Archive;
 use super::kernel::Kernel;
 use crate::process::{command, run_quietly};
 
-/// The label of the disk with the large parts, and its serial number.
+/// The filesystem label of the disk with the large parts, and its serial number.
 pub const LABEL: &str = "node-parts";
 
 /// Its line in the machine's /etc/fstab.
 pub const FSTAB: &str = "LABEL=node-parts /opt/node ext4 ro 0 0\n";
 
-/// What makes the machine a node.
+/// What turns the machine into a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The kubelet.
@@ -37,7 +38,7 @@ const FILES: [(&str, &[u8]); 3] = [
     ("etc/systemd/system/node-api.service", include_bytes!("guest/node/node-api.service")),
 ];
 
-/// The units that are started at every boot, each with the target that wants it.
+/// The units that start at every boot, each with the target that wants it.
 const UNITS: [(&str, &str, &[u8]); 4] = [
     ("kubelet.service", "multi-user", include_bytes!("guest/node/kubelet.service")),
     ("node-images.service", "multi-user", include_bytes!("guest/node/node-images.service")),
@@ -46,7 +47,7 @@ const UNITS: [(&str, &str, &[u8]); 4] = [
 ];
 
 impl Node {
-    /// Makes the disk with the parts that are too large for the kernel's first root.
+    /// Makes the disk for the parts that are too large for the kernel's first root.
     pub fn make_disk(&self, kernel: &Kernel, directory: &Path) -> Result<PathBuf> {
         let tree = directory.join("node");
         fs::create_dir_all(tree.join("images"))?;
@@ -68,7 +69,7 @@ impl Node {
         Ok(image)
     }
 
-    /// Adds the files that are laid over Debian's root.
+    /// Adds the files that are overlaid on Debian's root.
     pub fn add_files<W: Write>(&self, root: &mut Archive<W>, kernel: &Kernel) -> io::Result<()> {
         for (path, content) in FILES {
             root.file(&format!("overlay/{path}"), 0o644, content)?;

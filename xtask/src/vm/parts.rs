@@ -1,4 +1,4 @@
-//! Everything that a machine is started from, and again after a power cut.
+//! Everything that a machine is started from, the first time and after each power cut.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ use crate::progress::say;
 use crate::workspace::{Architecture, Workspace};
 
 const KVM_PATIENCE: Duration = Duration::from_secs(15);
-/// The program in the machine that runs the commands.
+/// The program that runs the commands in the machine.
 pub const AGENT: &str = "bulkhead-vm-agent";
 
-/// A login prompt would hang up the console for everything else that writes there. Without the usual names, that of the
-/// network device would depend on the number of disks.
+/// A login prompt would hang up the console for everything else that writes there. Without the traditional names, the
+/// name of the network device would depend on the number of disks.
 const DEBIAN_WORDS: &str = "systemd.show_status=0 systemd.mask=serial-getty@ttyS0.service net.ifnames=0 quiet";
 
-/// Makes sure that this host has the packages to make a machine with. Worth doing before a long build.
+/// Makes sure that this host has the packages needed to make a machine. Worth doing before a long build.
 pub fn require_packages(architecture: Architecture) -> Result<()> {
     let qemu = match architecture {
         Architecture::Amd64 => "qemu-system-x86",
@@ -96,7 +96,7 @@ impl Parts {
         Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, port, disks, directory })
     }
 
-    /// Boots, and waits until the agent takes commands.
+    /// Boots, and waits until the agent is ready for commands.
     pub fn start(&self, accelerator: Accelerator) -> Result<Session> {
         let start = Instant::now();
         let guest = Guest {
@@ -117,7 +117,7 @@ impl Parts {
     }
 }
 
-/// A copy of Debian's disk for this machine alone.
+/// A copy of Debian's disk that only this machine uses.
 fn copy_system(
     workspace: &Workspace,
     options: &Options,

@@ -1,4 +1,4 @@
-//! The QEMU process: its arguments, the accelerator, and its end.
+//! The QEMU process: its arguments, its accelerator, and how it ends.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -13,16 +13,17 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use crate::process::command;
 use crate::workspace::Architecture;
 
-/// The kernel rewrites its own code while it comes up: a breakpoint first, the instruction when every processor has seen
-/// that. QEMU's translator, before version 8.1 (commit deba78709ae8), may hold on to the breakpoint if another processor
-/// runs into it just then, and the kernel panics. So an emulated guest comes up on one processor, and its init starts the others.
+/// The kernel patches its own code while it boots: it writes a breakpoint first, and the instruction once every
+/// processor has seen that. QEMU's translator, before version 8.1 (commit deba78709ae8), may keep the breakpoint if
+/// another processor hits it at that moment, and the kernel panics. So an emulated guest boots on one processor, and
+/// its init starts the others.
 const ONE_PROCESSOR_AT_FIRST: &str = "maxcpus=1";
 
-/// What costs an emulated processor time and proves nothing here: guards against a speculation that it does not have, and
-/// pages that are cleared whenever they are handed out.
+/// Features that cost an emulated processor time and prove nothing here: mitigations for speculation that it does not
+/// have, and clearing pages each time they are allocated.
 const NO_HARDENING: &str = "mitigations=off init_on_alloc=0";
 
-/// Every feature but a fifth level of page tables, which makes each look into them longer.
+/// Every feature except a fifth level of page tables, which makes each page walk longer.
 const EMULATED: &str = "max,la57=off";
 
 /// How the guest's instructions are executed.
@@ -30,7 +31,7 @@ const EMULATED: &str = "max,la57=off";
 pub enum Accelerator {
     /// By the processor.
     Kvm,
-    /// By translation: slow, and it works everywhere.
+    /// By translation: slow, but it works everywhere.
     Tcg,
 }
 
@@ -43,14 +44,14 @@ impl Accelerator {
         }
     }
 
-    /// Whether KVM is worth a try. Only booting a guest shows whether it works, so a failure is remembered in
-    /// the cache for as long as the host runs the same kernel.
+    /// Whether KVM is worth trying. Only booting a guest shows whether it works, so a failure is remembered in the
+    /// cache for as long as the host runs the same kernel.
     pub fn kvm_may_work(architecture: Architecture, cache: &Path) -> bool {
         let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
         usable && architecture == Architecture::host() && !verdict(cache).exists()
     }
 
-    /// Remembers that KVM brought no guest up on this host.
+    /// Records that KVM could not boot a guest on this host.
     pub fn remember_that_kvm_fails(cache: &Path) -> Result<()> {
         File::create(verdict(cache)).context("note that KVM does not work here")?;
         Ok(())
@@ -70,25 +71,25 @@ pub struct Guest<'a> {
     pub memory: u32,
     /// The kernel's image.
     pub kernel: &'a Path,
-    /// The first root.
+    /// The first root filesystem.
     pub initrd: &'a Path,
-    /// More words for the kernel's command line.
+    /// Additional words for the kernel's command line.
     pub append: &'a str,
-    /// A port that is forwarded from the host's loopback device. Without one the guest has no network.
+    /// A port forwarded from the host's loopback device. Without one the guest has no network.
     pub port: Option<u16>,
-    /// Serial number and image of each disk.
+    /// The serial number and image of each disk.
     pub disks: &'a [(String, PathBuf)],
     /// Where the console's log and QEMU's own log go.
     pub directory: &'a Path,
 }
 
-/// A running QEMU. It ends with this value, and with this process, however that ends.
+/// A running QEMU. It ends when this value is dropped, and with this process, however that ends.
 pub struct Qemu {
     child: Child,
 }
 
 impl Qemu {
-    /// Starts it. It is bound to the calling thread: the kernel kills it when that thread ends.
+    /// Starts it. It is tied to the calling thread: the kernel kills it when that thread ends.
     pub fn start(guest: &Guest<'_>, accelerator: Accelerator, agent: UnixStream) -> Result<Self> {
         let (program, console) = match guest.architecture {
             Architecture::Amd64 => ("qemu-system-x86_64", "ttyS0"),
@@ -101,7 +102,7 @@ impl Qemu {
             Architecture::Amd64 => qemu.args(["-machine", "q35"]),
             Architecture::Arm64 => qemu.args(["-machine", "virt"]),
         };
-        // A panic stops the guest where it is: the console's log then ends with it.
+        // A panic stops the guest on the spot, so that the console's log ends with it.
         let mut append = format!("console={console} loglevel=4 oops=panic panic=0 {}", guest.append);
         match accelerator {
             Accelerator::Kvm => {
@@ -138,9 +139,9 @@ impl Qemu {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Kills the process and waits for its end.
+    /// Kills the process and waits until it has ended.
     pub fn kill(&mut self) {
-        // It may have ended by itself: then there is nothing to kill.
+        // It may have ended already: then there is nothing to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -152,8 +153,8 @@ impl Drop for Qemu {
     }
 }
 
-/// Flushes are ignored: what reached QEMU outlives it in the host's page cache, and a power cut loses what the guest
-/// had not written.
+/// Ignores flushes: data that has reached QEMU outlives it in the host's page cache, and a power cut loses what the
+/// guest had not written yet.
 fn add_disk(qemu: &mut Command, serial: &str, image: &Path) {
     let file = image.display();
     qemu.args(["-drive", &format!("if=none,id={serial},format=raw,cache=unsafe,discard=unmap,file={file}")]);

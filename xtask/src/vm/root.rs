@@ -1,8 +1,8 @@
-//! What the kernel unpacks as its first root, in one archive that is written anew for every machine, so that it always
-//! has the programs just built.
+//! What the kernel unpacks as its first root: one archive, written anew for every machine, so that it always contains
+//! the programs just built.
 //!
-//! The small node stays in it: busybox, modules, some tools of the host with their libraries. The complete Debian is only
-//! started from it.
+//! The small node keeps it as its root: busybox, modules, some tools of the host with their libraries. The complete
+//! Debian is only started from it.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -17,14 +17,14 @@ use super::node::Node;
 use super::tools::Tools;
 use crate::process::{capture, command};
 
-/// Where the machine has our programs.
+/// Where our programs are in the machine.
 const PROGRAMS: &str = "opt/bulkhead/bin";
 
 const HOSTS: &[u8] = b"127.0.0.1 localhost node\n";
 
 type Root = Archive<BufWriter<File>>;
 
-/// What both roots are made from.
+/// What both roots contain.
 pub struct Content<'a> {
     /// The kernel whose modules are loaded.
     pub kernel: &'a Kernel,
@@ -48,20 +48,20 @@ pub fn write_small(archive: &Path, content: &Content<'_>) -> Result<()> {
     root.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
     root.file("etc/hosts", 0o644, HOSTS)?;
     root.symlink("etc/mtab", "/proc/self/mounts")?;
-    // Debian's busybox shell prefers its own applets to the programs in the PATH.
+    // The shell of Debian's busybox prefers its own applets to the programs in the PATH.
     root.symlink("usr/bin/sh", "dash")?;
     add_programs(&mut root, "", content.programs)?;
     end(root)
 }
 
-/// Writes the root that starts the complete Debian from its disk, as a Kubernetes node if that is wanted.
+/// Writes the root that starts the complete Debian from its disk, as a Kubernetes node if `node` is given.
 pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) -> Result<()> {
     let mut root = begin(archive, content)?;
     root.file("init", 0o755, include_bytes!("guest/init-debian"))?;
     root.file("overlay/etc/fstab", 0o644, content.fstab.as_bytes())?;
     root.file("overlay/etc/hostname", 0o644, b"node\n")?;
     root.file("overlay/etc/hosts", 0o644, HOSTS)?;
-    // With a known identity this is not a first boot, at which systemd would set up all units again.
+    // With a known identity this is not a first boot, in which systemd would set up all units again.
     root.file("overlay/etc/machine-id", 0o444, b"b01c4ead00000000000000000000c0de\n")?;
     let units = "overlay/etc/systemd/system";
     root.file(&format!("{units}/bulkhead-vm-agent.service"), 0o644, include_bytes!("guest/agent.service"))?;
@@ -76,7 +76,7 @@ pub fn write_debian(archive: &Path, content: &Content<'_>, node: Option<&Node>) 
     end(root)
 }
 
-/// Begins with what both roots have.
+/// Starts an archive with what both roots have in common.
 fn begin(archive: &Path, content: &Content<'_>) -> Result<Root> {
     let file = File::create(archive).with_context(|| format!("create {}", archive.display()))?;
     let mut root = Archive::new(BufWriter::new(file));
@@ -101,7 +101,7 @@ fn begin(archive: &Path, content: &Content<'_>) -> Result<Root> {
     Ok(root)
 }
 
-/// Adds a link for each of busybox's applets whose name nothing else has taken, and ends the archive.
+/// Adds a link for each busybox applet whose name is still free, and completes the archive.
 fn end(mut root: Root) -> Result<()> {
     for applet in capture(command("busybox").arg("--list-full"))?.lines() {
         let name = file_name(Path::new(applet))?;

@@ -25,10 +25,10 @@ pub enum Output {
     Stderr,
 }
 
-/// Takes what a command writes, as it comes.
+/// Receives a command's output as it arrives.
 pub type Sink<'a> = &'a mut dyn FnMut(Output, &[u8]);
 
-/// A guest that has come up.
+/// A guest that has booted.
 pub struct Session {
     qemu: Qemu,
     channel: Channel,
@@ -37,7 +37,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Starts QEMU and waits until the agent takes commands.
+    /// Starts QEMU and waits until the agent is ready for commands.
     pub fn start(guest: &Guest<'_>, accelerator: Accelerator, patience: Duration) -> Result<Self> {
         let (channel, agent) = Channel::new()?;
         let qemu = Qemu::start(guest, accelerator, agent)?;
@@ -47,7 +47,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Runs a shell command and waits for its end. What it leaves in the background goes on.
+    /// Runs a shell command and waits until it ends. Processes that it leaves in the background keep running.
     pub fn run(&mut self, command: &str, timeout: Duration, sink: Sink<'_>) -> Result<ExitStatus> {
         self.channel.send_command(command)?;
         let deadline = Instant::now() + timeout;
@@ -73,18 +73,18 @@ impl Session {
         }
     }
 
-    /// Reboots the guest as an operator does, and waits until it is up again.
+    /// Reboots the guest as an operator would, and waits until it is up again.
     pub fn reboot(&mut self, patience: Duration) -> Result<()> {
         self.channel.send_command("reboot")?;
         self.wait_until_ready("rebooting", patience)
     }
 
-    /// Takes the power away.
+    /// Cuts the power.
     pub fn power_off(&mut self) {
         self.qemu.kill();
     }
 
-    /// Waits for the agent of another boot than the one known.
+    /// Waits for the agent of a new boot.
     fn wait_until_ready(&mut self, doing: &str, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         loop {
@@ -99,7 +99,7 @@ impl Session {
         }
     }
 
-    /// The next frame, or none at the deadline. A panic and an end of QEMU are errors.
+    /// The next frame, or `None` at the deadline. A kernel panic and the end of QEMU are errors.
     fn next(&mut self, doing: &str, deadline: Instant) -> Result<Option<Frame>> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -109,7 +109,7 @@ impl Session {
                     let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are no frame" };
                     return Err(self.failure(doing, what));
                 }
-                // Its end of the socket may be open in another QEMU, started at the same moment.
+                // QEMU's end of the socket may still be open in another QEMU that was started at the same moment.
                 Event::Silence if self.qemu.ended() => return Err(self.failure(doing, "QEMU ended")),
                 Event::Silence if console(&self.directory).contains("Kernel panic") => {
                     return Err(self.failure(doing, "its kernel panicked"));

@@ -1,4 +1,4 @@
-//! Programs of Debian's packages for the small node: busybox, and what it lacks or does differently.
+//! Programs from Debian's packages for the small node: busybox, and whatever it lacks or does differently.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::process::{command, run_quietly};
 use crate::progress::timed;
 use crate::workspace::Architecture;
 
-/// By the package that has them.
+/// Packages, each with the programs taken from it.
 const TOOLS: [(&str, &str); 9] = [
     ("busybox-static", "busybox"),
     ("dash", "dash"),
@@ -24,24 +24,24 @@ const TOOLS: [(&str, &str); 9] = [
     ("xfsprogs", "mkfs.xfs xfs_growfs xfs_io xfs_quota xfs_repair"),
 ];
 
-/// The packages. They are installed on every host, which formats the disks and reads busybox's list with them.
+/// The packages. Every host needs them, to format the disks and to read busybox's list of applets.
 pub fn packages() -> impl Iterator<Item = &'static str> {
     TOOLS.iter().map(|(package, _)| *package)
 }
 
-/// Every file that these programs of this host need, libraries and loader included.
+/// Every file that these programs of this host need, including libraries and the loader.
 pub fn files_of_host(names: &[&str]) -> Result<Vec<ToolFile>> {
     let tools = Tools { tree: PathBuf::from("/"), architecture: Architecture::host() };
     tools.files_of(names.iter().copied())
 }
 
-/// A tree that has the packages' files: the host's own, or one unpacked for another processor.
+/// A tree that contains the packages' files: the host's own, or one unpacked for another processor.
 pub struct Tools {
     tree: PathBuf,
     architecture: Architecture,
 }
 
-/// A file for the node: where it is now, and where it belongs.
+/// A file for the node: where it is now, and where it goes.
 pub struct ToolFile {
     /// On this host.
     pub source: PathBuf,
@@ -50,7 +50,7 @@ pub struct ToolFile {
 }
 
 impl Tools {
-    /// Takes the host's files, or downloads packages of the other architecture and unpacks them in the cache.
+    /// Uses the host's files, or downloads the packages for the other architecture and unpacks them in the cache.
     pub fn provide(cache: &Path, architecture: Architecture, apt: &Apt) -> Result<Self> {
         if architecture == Architecture::host() {
             return Ok(Tools { tree: PathBuf::from("/"), architecture });
@@ -62,7 +62,7 @@ impl Tools {
         Ok(Tools { tree, architecture })
     }
 
-    /// Every file that the tools need, libraries and loader included.
+    /// Every file that the tools need, including libraries and the loader.
     pub fn files(&self) -> Result<Vec<ToolFile>> {
         self.files_of(TOOLS.iter().flat_map(|(_, names)| names.split(' ')))
     }
@@ -85,7 +85,7 @@ impl Tools {
         Ok(files)
     }
 
-    /// A program or library by its name, or by its absolute path. The node has all of them below /usr.
+    /// Finds a program or library by its name or its absolute path. In the node they are all below /usr.
     fn find(&self, name: &str) -> Result<(PathBuf, String)> {
         let (directories, name) = match name.strip_prefix('/') {
             Some(path) => (vec![String::new()], path.trim_start_matches("usr/")),

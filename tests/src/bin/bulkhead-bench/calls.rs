@@ -1,4 +1,4 @@
-//! Each call of a volume's life: on a kept connection and on new ones, alone and with others at the same time.
+//! Each call of a volume's life: on a kept connection and on new ones, alone and concurrently with others.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::floor::{Floor, Raw};
 use crate::options::Amount;
 use crate::run::Run;
 
-/// A call in the order of a volume's life, its name in the report, and whether it changes anything.
+/// The calls in the order of a volume's life: the call, its name in the report, and whether it changes anything.
 pub const LIFE: [(Call, &str, bool); 9] = [
     (Call::Create, "create", true),
     (Call::Publish, "first publish", true),
@@ -26,7 +26,7 @@ pub const LIFE: [(Call, &str, bool); 9] = [
 
 const SECTION: &str = "calls";
 
-/// Measures all calls of a driver. `who` is empty for ours and names another one.
+/// Measures all calls of a driver. `who` is empty for our own driver, and otherwise names the other one.
 pub fn measure(run: &mut Run, who: &str, driver: &Driver, floor: &Floor, amount: &Amount) -> Result<()> {
     for connection in Connection::ALL {
         for &in_flight in &amount.in_flight {
@@ -39,7 +39,7 @@ pub fn measure(run: &mut Run, who: &str, driver: &Driver, floor: &Floor, amount:
     Ok(())
 }
 
-/// Under which conditions calls are made.
+/// The conditions under which calls are made.
 #[derive(Clone, Copy)]
 struct Conditions<'a> {
     who: &'a str,
@@ -62,7 +62,7 @@ impl Conditions<'_> {
         for kind in Kind::ALL {
             let volumes = driver.volumes("measured", kind, number, false);
             if let Err(error) = self.live(run, driver, kind, &volumes, floor, &probe) {
-                // Another driver may not have such volumes at all.
+                // Another driver may not offer such volumes at all.
                 run.leave_out(format!("{} volumes, {}: {error:#}", kind.name(), self.name()));
                 driver.remove(&volumes)?;
             }
@@ -81,7 +81,7 @@ impl Conditions<'_> {
     ) -> Result<()> {
         for (call, name, changes) in LIFE {
             let phase = match driver.phase(self.connection, self.in_flight, volumes, call) {
-                // Another driver may not have them, and nothing that follows needs them.
+                // Another driver may not offer these calls, and nothing that follows needs them.
                 Err(error) if matches!(call, Call::Stats | Call::Expand) && !self.who.is_empty() => {
                     run.leave_out(format!("{name} {}, {}: {error:#}", kind.name(), self.name()));
                     continue;
@@ -102,7 +102,7 @@ impl Conditions<'_> {
         Ok(())
     }
 
-    /// How many calls are answered in a second, as a multiple of what a client achieves that makes one at a time.
+    /// Adds the number of calls answered per second, relative to that of a client that makes one call at a time.
     fn add_rate(self, run: &mut Run, subject: &str, phase: &Phase) {
         let per_second = phase.times.len() as f64 / phase.took.as_secs_f64().max(1e-9);
         let alone = run.report.find(SECTION, subject, &Self { in_flight: 1, ..self }.name());
@@ -116,7 +116,7 @@ impl Conditions<'_> {
     }
 }
 
-/// The baseline of a call: an empty call in the same conditions, and the system calls behind it.
+/// The baseline of a call: an empty call under the same conditions, plus the system calls behind it.
 fn on_top_of(probe: &Summary, raw: Baseline) -> Baseline {
     let median = probe.median + raw.median;
     let error = (probe.median * probe.relative_error()).hypot(raw.median * raw.relative_error);

@@ -1,5 +1,5 @@
-//! Reading and writing with O_DIRECT: a published volume against the same bytes in the pool, and a published device also
-//! against loop devices of other kinds.
+//! Reading and writing with O_DIRECT: a published volume compared with the same bytes in the pool, and a published
+//! device also with loop devices of other kinds.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -22,19 +22,19 @@ use crate::run::Run;
 
 const SECTION: &str = "data path";
 
-/// How much is read and written.
+/// How much data is read and written.
 const SIZE: u64 = 128 << 20;
 
-/// Requests at the same time, each by a thread of its own.
+/// Concurrent requests, each from its own thread.
 const QUEUE_DEPTH: usize = 32;
 
-/// Rounds of each sort. Raw and published take turns, so that both meet the same disturbances.
+/// Rounds of each kind. Raw and published alternate, so that disturbances affect both alike.
 const ROUNDS: usize = 5;
 
-/// What O_DIRECT asks of a buffer's address.
+/// The alignment that O_DIRECT requires of a buffer.
 const ALIGNMENT: usize = 4096;
 
-/// Loop devices of the bench's own: name, whether with direct I/O, and logical block size.
+/// The bench's own loop devices: name, whether they use direct I/O, and logical block size.
 const LOOP_DEVICES: [(&str, bool, u32); 4] = [
     ("loop device, direct, 512", true, 512),
     ("loop device, direct, 4096", true, 4096),
@@ -57,7 +57,7 @@ const LOADS: [Load; 4] = [
     Load { name: "1 MiB sequential write", block: 1 << 20, writes: true, random: false },
 ];
 
-/// Measures both kinds of volumes.
+/// Measures volumes of both kinds.
 pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -> Result<()> {
     for kind in Kind::ALL {
         let volumes = driver.volumes_of("data", kind, 1, false, i64::try_from(SIZE)?);
@@ -79,7 +79,7 @@ pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -
     Ok(())
 }
 
-/// A published device and the loop devices that it could be, each with a file of its own.
+/// Compares a published device with the loop devices it could have been, each with its own file.
 fn compare_devices(run: &mut Run, raw: &Path, published: &Path, round: Duration) -> Result<()> {
     let mut devices = Vec::new();
     let mut others = vec![("published", prepare(published)?)];
@@ -124,7 +124,7 @@ fn compare(
     Ok(())
 }
 
-/// A loop device of the bench's own, whose image goes with it.
+/// A loop device of the bench's own, which is removed together with its image.
 struct Attached {
     path: PathBuf,
     image: PathBuf,
@@ -132,7 +132,7 @@ struct Attached {
 
 impl Attached {
     fn to(image: &Path, direct: bool, block_size: u32) -> Result<Self> {
-        // As an image is: allocated, with nothing written to it.
+        // Like an image: allocated, with nothing written to it.
         rustix::fs::fallocate(File::create_new(image)?, FallocateFlags::empty(), 0, SIZE)?;
         let mut command = Command::new("losetup");
         command.arg(format!("--direct-io={}", if direct { "on" } else { "off" }));
@@ -145,13 +145,13 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // What is left behind is found by whoever removes the pool.
+        // Removing the pool also finds what is left behind here.
         let _ = Command::new("losetup").arg("--detach").arg(&self.path).status();
         let _ = fs::remove_file(&self.image);
     }
 }
 
-/// Opens a file or a device past the page cache, and writes all of it, so that no block is allocated later.
+/// Opens a file or a device with O_DIRECT, and writes all of it, so that no block is allocated later.
 fn prepare(path: &Path) -> Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::DIRECT | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
@@ -164,7 +164,7 @@ fn prepare(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Requests or mebibytes in a second.
+/// Requests or mebibytes per second.
 fn rate(file: &File, load: Load, round: Duration) -> Result<f64> {
     let blocks = SIZE / load.block as u64;
     let done = Mutex::new(0_u64);
@@ -201,7 +201,7 @@ fn rate(file: &File, load: Load, round: Duration) -> Result<f64> {
     Ok(if load.random { requests } else { requests * load.block as f64 / MIB as f64 })
 }
 
-/// Memory at an address that O_DIRECT takes.
+/// Memory at an address that O_DIRECT accepts.
 struct Buffer {
     memory: Vec<u8>,
     start: usize,

@@ -1,4 +1,4 @@
-//! Calls, memory and start-up beside many published volumes.
+//! Calls, memory and start-up on a node with many published volumes.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::run::Run;
 
 const SECTION: &str = "density";
 
-/// Restarts of each process; each takes as long as the other ones.
+/// Restarts of each process; each takes as long as the others.
 const RESTARTS: usize = 5;
 
-/// Measures beside each number of volumes of each kind, and removes them.
+/// Measures with each number of volumes of each kind, and then removes the volumes.
 pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amount) -> Result<()> {
     let mut filled: Vec<Arc<Vec<Volume>>> = Vec::new();
     let mut published = 0;
@@ -51,7 +51,7 @@ pub fn measure(run: &mut Run, stand: &mut Stand, driver: &Driver, amount: &Amoun
     wait_for_devices()
 }
 
-/// The helper removes the loop devices of so many volumes one after the other; a kill would leave them behind.
+/// The helper removes the loop devices of this many volumes one after another; killing it would leave them behind.
 fn wait_for_devices() -> Result<()> {
     let mut before = usize::MAX;
     loop {
@@ -64,7 +64,7 @@ fn wait_for_devices() -> Result<()> {
     }
 }
 
-/// Measures memory and restarts beside volumes that are not published. They stay.
+/// Measures memory and restarts with volumes that are not published. The volumes stay.
 pub fn measure_created(run: &mut Run, stand: &mut Stand, driver: &Driver, number: usize) -> Result<()> {
     if number == 0 || !run.has_time_for(&format!("density: {number} volumes that are not published")) {
         return Ok(());
@@ -86,7 +86,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Adds a figure with the same one beside the least number of volumes as its baseline.
+    /// Adds a figure. Its baseline is the same figure with the smallest number of volumes.
     fn add(&self, run: &mut Run, subject: &str, unit: Unit, summary: Summary) {
         let name = &self.least;
         let baseline: Option<Baseline> = run.report.find(SECTION, subject, name).map(|own| own.as_baseline(name));
@@ -95,7 +95,7 @@ impl Beside {
 
     fn calls(&self, run: &mut Run, stand: &Stand, driver: &Driver, calls: usize) -> Result<()> {
         let add = |run: &mut Run, subject: &str, summary| self.add(run, subject, Unit::Microseconds, summary);
-        // What the kernel itself needs more beside many mounts.
+        // The additional time that the kernel itself needs when there are many mounts.
         let [bound, unmounted] = floor::measure_mounts(&stand.pool().directory, &stand.kubelet.pods(), calls)?;
         add(run, "bind, system calls only", bound);
         add(run, "unmount, system calls only", unmounted);
@@ -133,7 +133,7 @@ impl Beside {
         Ok(())
     }
 
-    /// The time until each process serves again after it was killed.
+    /// The time from a kill of each process until it serves again.
     fn restarts(&self, run: &mut Run, stand: &mut Stand, driver: &Driver) -> Result<()> {
         let (mut helper, mut frontend) = (Vec::new(), Vec::new());
         for _ in 0..RESTARTS {
@@ -148,7 +148,7 @@ impl Beside {
         }
         self.add(run, "recovery of the helper", Unit::Microseconds, Summary::of_times(&helper));
         self.add(run, "start-up of the frontend", Unit::Microseconds, Summary::of_times(&frontend));
-        // The kept connection is made anew by the first call, which must not be one that is timed.
+        // The first call re-establishes the kept connection, so it must not be one that is timed.
         let probe = driver.volumes("probe", Kind::Directory, 1, true);
         driver.phase(Connection::Kept, 1, &probe, Call::Probe).map(drop)
     }

@@ -1,4 +1,4 @@
-//! A CSI driver under measurement: ours, or another one. Both get the same calls from the same client.
+//! A CSI driver to be measured: ours, or another one. Both get the same calls from the same client.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use tokio::task::JoinSet;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// After this, a call is given up.
+/// The time after which a call is given up.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// For so long, a call that is refused is repeated: other programs look at every loop device there is, and then a device
-/// is busy for a moment.
+/// How long a refused call is retried: other programs open every loop device there is, and then a device is busy for a
+/// moment.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The pod that uses all volumes.
 const POD: &str = "5d0a2b9e-6d3e-4b8f-9f2a-1c7e5a4d3b21";
 
-/// How large volumes are made, and how large they become.
+/// The size at which volumes are created, and the size to which they grow.
 const SIZE: i64 = MIB;
 const GROWN: i64 = 2 * MIB;
 
@@ -62,7 +62,7 @@ impl Kind {
 pub enum Connection {
     /// One connection for all calls.
     Kept,
-    /// A new connection for each call, as the kubelet does.
+    /// A new connection for each call, as a kubelet makes.
     New,
 }
 
@@ -89,13 +89,13 @@ pub enum Call {
     Delete,
 }
 
-/// A volume, made or to be made.
+/// A volume that was created or will be.
 #[derive(Debug)]
 pub struct Volume {
     name: String,
     pub kind: Kind,
     pub target: PathBuf,
-    /// Where the driver stages it, if it stages volumes. That counts as part of publishing.
+    /// Where the driver stages it, if it stages volumes. Staging counts as part of publishing.
     staging: Option<PathBuf>,
     sparse: bool,
     size: i64,
@@ -106,14 +106,14 @@ pub struct Volume {
 #[derive(Debug)]
 pub struct Phase {
     pub times: Vec<Duration>,
-    /// From the first call to the last answer.
+    /// From the first call to the last reply.
     pub took: Duration,
 }
 
 /// Where a driver publishes.
 #[derive(Debug)]
 pub enum Targets {
-    /// Where the kubelet has its targets, with its records beside them.
+    /// Where the kubelet has its targets, with its records next to them.
     Kubelet(Kubelet),
     /// In a directory.
     Below(PathBuf),
@@ -130,7 +130,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// The driver that listens at `uri` and can publish at `targets`.
+    /// The driver that listens at `uri` and can publish to `targets`.
     pub fn connect(uri: &str, targets: Targets) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(uri.to_owned())?;
@@ -150,12 +150,12 @@ impl Driver {
         Ok(format!("{} {}", info.name, info.vendor_version))
     }
 
-    /// Volumes of these names. Nothing is made yet.
+    /// Volumes with these names. Nothing is created yet.
     pub fn volumes(&self, prefix: &str, kind: Kind, number: usize, sparse: bool) -> Arc<Vec<Volume>> {
         self.volumes_of(prefix, kind, number, sparse, SIZE)
     }
 
-    /// The same of another size.
+    /// The same with another size.
     pub fn volumes_of(&self, prefix: &str, kind: Kind, number: usize, sparse: bool, size: i64) -> Arc<Vec<Volume>> {
         let volume = |index| {
             let name = format!("{prefix}-{}-{index}", kind.name());
@@ -166,7 +166,7 @@ impl Driver {
         Arc::new((0..number).map(volume).collect())
     }
 
-    /// Makes the same call for each volume, so many at the same time.
+    /// Makes the same call for each volume, this many at a time.
     pub fn phase(
         &self,
         connection: Connection,
@@ -194,7 +194,7 @@ impl Driver {
         Ok(Phase { times, took: start.elapsed() })
     }
 
-    /// Unpublishes and deletes what there is of these volumes. They need not exist.
+    /// Unpublishes and deletes these volumes, whether or not they exist.
     pub fn remove(&self, volumes: &Arc<Vec<Volume>>) -> Result<()> {
         self.phase(Connection::Kept, 8, volumes, Call::Unpublish)?;
         self.phase(Connection::Kept, 8, volumes, Call::Delete).map(drop)
@@ -210,7 +210,7 @@ impl Targets {
         }
     }
 
-    /// Makes what the kubelet makes before it has a volume published.
+    /// Makes what a kubelet makes before it has a volume published.
     fn prepare(&self, volume: &Volume) -> Result<()> {
         let (Self::Kubelet(kubelet), Some((id, _))) = (self, volume.made.get()) else { return Ok(()) };
         if volume.target.parent().is_some_and(Path::exists) {
@@ -224,7 +224,7 @@ impl Targets {
     }
 }
 
-/// Makes one call after the other until all volumes have had theirs. A call that had to be repeated is not counted.
+/// Makes one call after another until every volume has had its call. A call that had to be repeated is not counted.
 async fn work(client: Client, next: Arc<AtomicUsize>, volumes: Arc<Vec<Volume>>, call: Call) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     while let Some(volume) = volumes.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -280,7 +280,7 @@ impl Client {
         let mut controller = ControllerClient::new(channel.clone());
         let mut node = NodeClient::new(channel.clone());
         let Volume { name, kind, target, staging, sparse, size, made } = volume;
-        // What was never made is called by its name: removing it must do no harm.
+        // A volume that was never created has only its name: removing it must do no harm.
         let (id, context) = made.get().cloned().unwrap_or_else(|| (name.clone(), BTreeMap::new()));
         match call {
             Call::Probe => IdentityClient::new(channel).probe(ProbeRequest {}).await.map(drop)?,
@@ -291,7 +291,7 @@ impl Client {
                 }
                 let answer = controller.create_volume(request).await?.into_inner();
                 let volume = answer.volume.ok_or_else(|| Status::internal("the answer holds no volume"))?;
-                // A repeated call may have set it before.
+                // An earlier attempt of the call may have set it.
                 let _ = made.set((volume.volume_id, volume.volume_context.into_iter().collect()));
             }
             Call::Publish => {

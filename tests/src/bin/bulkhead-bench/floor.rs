@@ -1,4 +1,4 @@
-//! The floor: the system calls behind each operation, made by one process that talks to nobody.
+//! The floor: the system calls behind each operation, made by a single process that communicates with no other.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use crate::driver::{Call, Kind};
 use crate::options::Amount;
 use crate::run::Run;
 
-/// How large an image is, as the measured volumes are.
+/// The size of an image, which is that of the measured volumes.
 const SIZE: u64 = 1 << 20;
 
-/// The system calls of whole creations.
+/// The system calls of an entire creation.
 const CREATIONS: &str = "two mkdir, setxattr, rename, fsync";
 
-/// As large as a volume's record.
+/// The size of a volume's record.
 const RECORD: [u8; 96] = [7; 96];
 
 /// A raw operation.
@@ -64,7 +64,7 @@ impl Raw {
         }
     }
 
-    /// The raw operations that a call cannot do without.
+    /// The raw operations that a call cannot avoid.
     fn behind(call: Call, kind: Kind, changes: bool) -> &'static [Self] {
         match (call, kind) {
             (Call::Create, Kind::Directory) => &[Self::MakeDirectory, Self::Sync],
@@ -82,12 +82,13 @@ impl Raw {
     }
 }
 
-/// What was measured of it.
+/// The operations that were measured.
 #[derive(Debug, Default)]
 pub struct Floor(Vec<(Raw, Summary)>);
 
 impl Floor {
-    /// The time of the system calls behind a call, and their names. `changes` is false where the call finds done what it asks for.
+    /// The time of the system calls behind a call, and their names. `changes` is false if what the call asks for is
+    /// already done.
     pub fn behind(&self, call: Call, kind: Kind, changes: bool) -> Baseline {
         let operations = Raw::behind(call, kind, changes);
         let summaries = operations.iter().filter_map(|raw| self.0.iter().find(|(own, _)| own == raw));
@@ -100,7 +101,7 @@ impl Floor {
     }
 }
 
-/// Measures all of it in a pool, and writes it down.
+/// Measures all operations in a pool, and adds them to the report.
 pub fn measure(run: &mut Run, pool: &Path, targets: &Path, amount: &Amount) -> Result<Floor> {
     run.tell("the floor: system calls of one process");
     let place = Place::make(pool, targets)?;
@@ -124,7 +125,7 @@ fn at_once(threads: usize) -> String {
     format!("{threads} at a time")
 }
 
-/// The times of one bind mount and one unmount beside whatever is mounted already.
+/// The times of one bind mount and one unmount, with everything else that is already mounted.
 pub fn measure_mounts(pool: &Path, targets: &Path, rounds: usize) -> Result<[Summary; 2]> {
     let place = Place::make(pool, targets)?;
     let measured = place.make_all(rounds).and_then(|_| place.bind_and_unmount(rounds));
@@ -139,7 +140,7 @@ struct Place {
 
 impl Place {
     fn make(pool: &Path, targets: &Path) -> Result<Self> {
-        // The pool's own name space is left alone: a volume id begins with a letter.
+        // Does not clash with volumes: a volume id starts with a letter.
         let (inside, targets) = (pool.join(".floor"), targets.join(".floor"));
         fs::create_dir(&inside)?;
         fs::create_dir(&targets)?;
@@ -202,7 +203,8 @@ impl Place {
         rename(&unfinished, &self.inside.join(format!("i{number}")))
     }
 
-    /// How many volumes the system calls behind a creation make in a second, by as many threads as calls are made at once.
+    /// How many volumes per second the system calls behind a creation can make, with as many threads as there are
+    /// concurrent calls.
     fn creations(&self, each: usize, amount: &Amount) -> Result<Vec<(usize, f64)>> {
         let rate = |&threads: &usize| {
             let total = each.max(threads * 2);
@@ -228,7 +230,7 @@ impl Place {
         amount.in_flight.iter().map(rate).collect()
     }
 
-    /// Only the sync is timed: what it makes durable is not.
+    /// Only the sync is timed, not the changes that it makes durable.
     fn sync(&self, rounds: usize) -> Result<Summary> {
         let directory = File::open(&self.inside)?;
         let mut times = Vec::new();
@@ -256,7 +258,8 @@ impl Place {
         Ok([bound, unmounted])
     }
 
-    /// A directory for each target, as the kubelet makes it: filesystems spread directories, and what is in them.
+    /// A directory for each target, as a kubelet makes it: filesystems spread out directories, together with their
+    /// contents.
     fn make_parents(&self, rounds: usize, target: impl Fn(usize) -> PathBuf) -> Result<()> {
         (0..rounds).try_for_each(|number| Ok(fs::create_dir(target(number).parent().context("a target's parent")?)?))
     }
@@ -302,14 +305,14 @@ fn grow(image: &Path) -> Result<()> {
 fn synced_record(directory: &Path) -> Result<()> {
     let directory = File::open(directory)?;
     rustix::fs::fsetxattr(&directory, "trusted.bench", &RECORD, XattrFlags::empty())?;
-    // Otherwise XFS finds nothing to write for the attribute alone.
+    // Otherwise XFS finds nothing to write, as only the attribute has changed.
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
     rustix::fs::utimensat(&directory, ".", &times, AtFlags::empty())?;
     Ok(directory.sync_all()?)
 }
 
-/// Flags are set by remount, because mount_setattr(2) needs unsafe code: two calls of the same cost.
+/// Sets flags by a remount, because mount_setattr(2) needs unsafe code: the two calls cost the same.
 fn bind(source: &Path, target: &Path, flags: MountFlags) -> Result<()> {
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = rustix::mount::open_tree(CWD, source, clone)?;
@@ -332,7 +335,7 @@ fn loop_devices(image: &Path, rounds: usize) -> Result<[Summary; 2]> {
     Ok([Summary::of(&times.attach), Summary::of(&times.detach)])
 }
 
-/// A packet to another thread and one back, as small as most requests are.
+/// A packet to another thread and one back, as small as most requests.
 fn round_trips(rounds: usize) -> Result<Summary> {
     let (near, far) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let echo = std::thread::spawn(move || -> Result<()> {

@@ -1,4 +1,4 @@
-//! The machine that figures belong to.
+//! The machine that the figures belong to.
 
 use std::fs;
 
@@ -7,10 +7,10 @@ use bulkhead_tests::setting::Place;
 
 use crate::options::Options;
 
-/// A busier machine gives figures that are worth little.
+/// Figures from a busier machine are worth little.
 const QUIET: f64 = 0.25;
 
-/// What a reader of the figures must know, a line each.
+/// What a reader of the figures must know, one item per line.
 pub fn describe(options: &Options) -> Result<Vec<String>> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

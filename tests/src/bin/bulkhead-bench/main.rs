@@ -1,5 +1,5 @@
-//! What Bulkhead costs, in one report: calls beside the system calls that they cannot do without, calls and memory beside
-//! many volumes, storms, and the path of data. Nothing here is a test; the figures depend on the machine.
+//! What Bulkhead costs, in one report: calls compared with the system calls they cannot avoid, calls and memory with
+//! many volumes, storms, and the data path. Nothing here is a test; the figures depend on the machine.
 
 mod calls;
 mod data_path;
@@ -30,21 +30,22 @@ use crate::floor::Floor;
 use crate::options::{Amount, Options, Part};
 use crate::run::Run;
 
-/// Room for the inodes of a million files. The image is sparse.
+/// Space for the inodes of a million files. The image is sparse.
 const POOL_MEBIBYTES: u64 = 8192;
 
-/// More volumes than are made here.
+/// More volumes than are created here.
 const LIMITS: [&str; 4] = ["--max-volumes", "100000", "--max-targets", "200000"];
 
 fn main() -> ExitCode {
     let options = Options::parse();
     bench::run(Setting::ordinary(options.place, options.pool_fs), |setting, work, templates| {
-        // A file that cannot be read is told at once, and the new report may take its place.
+        // An unreadable file is reported right away, and the new report may replace the old one.
         let earlier = options.compare.as_deref().map(Report::read).transpose()?;
         setting.pool_mebibytes = POOL_MEBIBYTES;
         let mut run = Run::new(options.amount().limit);
         run.report.machine = machine::describe(&options)?;
-        // On a filesystem of its own: the host's may need long for a directory, or tell its disk at once of one removed.
+        // On a filesystem of its own: the host's may be slow to make a directory, or tell its disk at once about one
+        // that is removed.
         Pool::make_unmarked(setting, templates, &work.join("kubelet"), "kubelet")?;
         let mut stand = Stand::new(setting, work, templates)?;
         let measured = measure(&mut run, &mut stand, &options);
@@ -62,7 +63,7 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     stand.add_pool("default")?;
     stand.pools[0].options.push_str(",overcommit=100");
     stand.helper_flags.extend(LIMITS.map(str::to_owned));
-    // Before the helper starts: what begins with a dot in its pool is its own.
+    // Before the helper starts: names that start with a dot in its pool belong to it.
     let floor = floor::measure(run, &stand.pool().directory, &stand.kubelet.pods(), &amount)?;
     stand.start()?;
     let socket = format!("unix://{}", stand.kubelet.csi_socket().display());
@@ -85,13 +86,13 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
         density::measure_created(run, stand, &driver, options.created)?;
     }
     let pool = stand.pool().directory.clone();
-    // Only the clean-up is left to do.
+    // Only the clean-up is left.
     stand.abandon();
     mounts::unmount_all(&pool)?;
     mounts::unmount_all(stand.kubelet.root())
 }
 
-/// The other driver publishes in its own mount namespace: nothing of that is seen here.
+/// The other driver publishes in its own mount namespace, so the published volumes are not visible here.
 fn measure_peer(run: &mut Run, uri: &str, options: &Options, floor: &Floor, amount: &Amount) -> Result<()> {
     let directory = &options.peer_directory;
     let peer = Driver::connect(uri, Targets::Below(directory.clone()))?;

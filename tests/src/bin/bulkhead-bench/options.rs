@@ -19,19 +19,19 @@ pub struct Options {
     /// Only these parts; the floor is measured with each
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
-    /// Calls of each sort
+    /// Calls of each kind
     #[arg(long)]
     calls: Option<usize>,
-    /// Calls at the same time
+    /// Concurrent calls
     #[arg(long, value_delimiter = ',')]
     in_flight: Vec<usize>,
-    /// Published volumes of each kind, beside which calls are measured
+    /// Numbers of published volumes of each kind with which calls are measured
     #[arg(long, value_delimiter = ',')]
     volumes: Vec<usize>,
-    /// Directory volumes that are created in the end and not published, for the memory they take and the time of a start
+    /// Directory volumes to create at the end without publishing them, for their memory and the time of a start
     #[arg(long, default_value_t = 0)]
     pub created: usize,
-    /// Volumes of a storm
+    /// Volumes in a storm
     #[arg(long)]
     storm: Option<usize>,
     /// Files of a deleted volume that is being emptied while calls are timed; 0 skips this
@@ -66,9 +66,9 @@ pub struct Options {
 /// A part of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// Each call, alone and with others at the same time.
+    /// Each call, alone and concurrently with others.
     Calls,
-    /// Calls and memory beside many volumes.
+    /// Calls and memory with many volumes.
     Density,
     /// Many volumes at once, and a large deletion.
     Storms,
@@ -79,24 +79,24 @@ pub enum Part {
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub struct Amount {
-    /// Calls of each sort.
+    /// Calls of each kind.
     pub calls: usize,
-    /// Calls at the same time.
+    /// Numbers of concurrent calls.
     pub in_flight: Vec<usize>,
-    /// Published volumes of each kind.
+    /// Numbers of published volumes of each kind.
     pub volumes: Vec<usize>,
-    /// Volumes of a storm.
+    /// Volumes in a storm.
     pub storm: usize,
     /// Files of the volume that is emptied.
     pub emptying: usize,
     /// How long each round of reading or writing takes.
     pub round: Duration,
-    /// When to begin nothing more.
+    /// When to stop starting measurements.
     pub limit: Duration,
 }
 
 impl Options {
-    /// Whether a part is measured.
+    /// Whether a part is to be measured.
     pub fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
     }
@@ -126,7 +126,7 @@ impl Options {
         }
     }
 
-    /// As the report names it.
+    /// Its name in the report.
     pub fn size(&self) -> &'static str {
         match (self.quick, self.full) {
             (true, _) => "quick",

@@ -1,4 +1,4 @@
-//! Where a report goes: to files, and to whoever started the run.
+//! Where a report goes: to files, and to the terminal.
 
 use std::fs;
 use std::path::Path;
@@ -11,10 +11,10 @@ use serde_json::json;
 
 use crate::options::Options;
 
-/// The conditions of the plot of latencies.
+/// The conditions shown in the plot of latencies.
 const PLOTTED: &str = "kept connection, 1 in flight";
 
-/// Writes the report, its plots, and what has changed since the earlier one.
+/// Writes the report, its plots, and the changes since the earlier report.
 pub fn write(options: &Options, report: &Report, earlier: Option<&Report>) -> Result<()> {
     let directory = &options.output;
     fs::create_dir_all(directory).with_context(|| format!("make {}", directory.display()))?;

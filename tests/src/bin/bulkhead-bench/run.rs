@@ -1,11 +1,11 @@
-//! One run: its report, its progress, and its time.
+//! A run: its report, its progress, and its time limit.
 
 use std::time::{Duration, Instant};
 
 use bulkhead_tests::bench::report::{Baseline, Figure, Report, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 
-/// A run that goes on.
+/// A run in progress.
 #[derive(Debug)]
 pub struct Run {
     pub report: Report,
@@ -18,12 +18,12 @@ impl Run {
         Self { report: Report::default(), start: Instant::now(), limit }
     }
 
-    /// Says what is measured next.
+    /// Announces what is measured next.
     pub fn tell(&self, what: &str) {
         eprintln!("{:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
-    /// Whether there is time for one thing more; if not, the report says that it is missing.
+    /// Whether there is time for one more measurement; if not, the report says that it is missing.
     pub fn has_time_for(&mut self, what: &str) -> bool {
         let in_time = self.start.elapsed() < self.limit;
         if in_time {
@@ -34,7 +34,7 @@ impl Run {
         in_time
     }
 
-    /// Notes that something is missing in the report.
+    /// Records that something is missing from the report.
     pub fn leave_out(&mut self, reason: String) {
         self.tell(&format!("not measured: {reason}"));
         self.report.left_out.push(reason);

@@ -1,4 +1,4 @@
-//! Many volumes at once, and calls while a large volume is emptied.
+//! Many volumes at once, and calls while a large volume is being emptied.
 
 use std::fs::{self, File};
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use crate::run::Run;
 
 const SECTION: &str = "storms";
 
-/// Calls at the same time in a storm.
+/// Concurrent calls in a storm.
 const IN_FLIGHT: usize = 8;
 
-/// After this, emptying is taken to have stopped.
+/// If emptying takes longer than this, it is assumed to have stopped.
 const EMPTIED_WITHIN: Duration = Duration::from_secs(1800);
 
-/// Volumes that live while a large one is emptied, at most.
+/// At most this many volumes go through their lives while a large one is being emptied.
 const MOST_LIVES: usize = 20_000;
 
-/// The calls that are timed while a large volume is emptied.
+/// The calls that are timed while a large volume is being emptied.
 const BESIDE: [(Call, &str); 4] =
     [(Call::Create, "create"), (Call::Publish, "publish"), (Call::Unpublish, "unpublish"), (Call::Delete, "delete")];
 
-/// Takes many volumes through their lives, each call for all of them at once.
+/// Takes many volumes through their lives, making each call for all of them at once.
 pub fn measure(run: &mut Run, driver: &Driver, floor: &Floor, amount: &Amount) -> Result<()> {
     for kind in Kind::ALL {
         let number = amount.storm;
@@ -40,7 +40,7 @@ pub fn measure(run: &mut Run, driver: &Driver, floor: &Floor, amount: &Amount) -
         let steps = [
             (Call::Create, "create", true),
             (Call::Publish, "publish", true),
-            // What a kubelet does that was restarted.
+            // What a kubelet does after a restart.
             (Call::Publish, "publish again", false),
             (Call::Unpublish, "unpublish", true),
             (Call::Delete, "delete", true),
@@ -50,7 +50,7 @@ pub fn measure(run: &mut Run, driver: &Driver, floor: &Floor, amount: &Amount) -
             let phase = driver.phase(Connection::New, IN_FLIGHT, &volumes, call)?;
             let per_second = number as f64 / phase.took.as_secs_f64().max(1e-9);
             let raw = floor.behind(call, kind, changes);
-            // A call that changes nothing has no system calls to be compared with.
+            // A call that changes nothing has no system calls to compare it with.
             let baseline = (raw.median > 0.0).then(|| Baseline { median: 1e6 / raw.median, ..raw });
             let subject = format!("{name} all, {}", kind.name());
             let condition = format!("{number} volumes, {IN_FLIGHT} in flight");
@@ -70,7 +70,7 @@ pub fn measure(run: &mut Run, driver: &Driver, floor: &Floor, amount: &Amount) -
     Ok(())
 }
 
-/// Times the life of one volume after the other, first alone, then while a volume of many files is emptied.
+/// Times the lives of volumes one after another, first alone, then while a volume with many files is being emptied.
 pub fn measure_beside_emptying(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -> Result<()> {
     let files = amount.emptying;
     if files == 0 || !run.has_time_for(&format!("calls while {files} files are removed")) {

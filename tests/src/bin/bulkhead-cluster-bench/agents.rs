@@ -11,10 +11,10 @@ use bulkhead_tests::observe::processes;
 use crate::add_agent;
 use crate::claims::{alone, at_once, print_requests};
 
-/// Claims one after the other before the agents know of each other.
+/// Claims made one after another, before the agents know of each other.
 const LEARNING: usize = 10;
 
-/// Prints what so many agents cost the API server, and how they share claims.
+/// Prints what this many agents cost the API server, and how they share claims.
 pub fn many(cluster: &mut Cluster, any_node: Wanted<'_>, number: usize) -> Result<()> {
     if number == 0 {
         return Ok(());

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{LIMIT, scrape, stages};
 
-/// Prints the times of claims, which are sorted.
+/// Prints the times of claims, which must be sorted.
 pub fn print_times(what: &str, times: &[Duration]) {
     let at = |percent| percentile(times, percent).as_secs_f64() * 1000.0;
     println!("{what}: claim to bound: p50 {:.0} ms, p99 {:.0} ms, longest {:.0} ms", at(50), at(99), at(100));
@@ -25,7 +25,7 @@ fn name(wanted: Wanted<'_>) -> &'static str {
     }
 }
 
-/// Prints the floor of this control plane: a volume's object written by hand as soon as a provisioner may write it.
+/// Prints the floor of this control plane: a PersistentVolume written by hand as soon as a provisioner may write it.
 pub fn by_hand(cluster: &mut Cluster, number: usize) -> Result<()> {
     let class = cluster.add_class(|class| {
         class["provisioner"] = json!("by.hand");
@@ -42,7 +42,7 @@ pub fn by_hand(cluster: &mut Cluster, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Prints the times of claims one after the other, each deleted before the next, and the agents' requests.
+/// Prints the times of claims made one after another, each deleted before the next, and the agents' requests.
 pub fn alone(cluster: &Cluster, wanted: Wanted<'_>, number: usize) -> Result<()> {
     let (before, seen) = (requests(&cluster.access, None)?, stages::passed(cluster)?);
     let mut times = Vec::new();
@@ -60,7 +60,7 @@ pub fn alone(cluster: &Cluster, wanted: Wanted<'_>, number: usize) -> Result<()>
     Ok(())
 }
 
-/// Prints the times of claims at once, and the agents' requests.
+/// Prints the times of concurrent claims, and the agents' requests.
 pub fn at_once(cluster: &Cluster, wanted: Wanted<'_>, number: usize, who: &str) -> Result<()> {
     if number == 0 {
         return Ok(());

@@ -1,7 +1,7 @@
-//! The same claims with local-path-provisioner, which has a pod on the claim's node make each directory.
+//! The same claims with local-path-provisioner, which starts a pod on the claim's node to make each directory.
 //!
-//! There is no kubelet here, so each of these pods is reported to have succeeded as soon as it is seen: what a kubelet
-//! needs to start a container comes on top.
+//! There is no kubelet here, so each of these pods is reported as succeeded as soon as it is seen: the time that a
+//! kubelet needs to start a container would be added to that.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,15 +20,15 @@ use tokio_stream::StreamExt;
 use crate::LIMIT;
 use crate::claims::print_times;
 
-/// Names its program.
+/// Names the program.
 const PROGRAM: &str = "BULKHEAD_LOCAL_PATH";
 const NAME: &str = "local-path-provisioner";
 const PROVISIONER: &str = "rancher.io/local-path";
 
-/// The first claim that is made at a time.
+/// The claim, when only one is made at a time.
 const CLAIM: &str = "data-0";
 
-/// The pod that it starts on a node, to which it adds what is to be done.
+/// The pod that it starts on a node, to which it adds the work to be done.
 const POD: &str = "
 apiVersion: v1
 kind: Pod
@@ -40,7 +40,7 @@ spec:
     image: none
 ";
 
-/// Prints the times of claims one after the other, each deleted with its volume before the next.
+/// Prints the times of claims made one after another, each deleted with its volume before the next.
 pub fn alone(cluster: &mut Cluster, number: usize) -> Result<()> {
     if number == 0 {
         return Ok(());
@@ -56,7 +56,7 @@ pub fn alone(cluster: &mut Cluster, number: usize) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
     let kubelet = cluster.access.spawn(let_succeed(pods));
     let mut times = Vec::new();
-    // The first one waits for the provisioner to start.
+    // The first one includes the provisioner's start.
     for index in 0..=number {
         let bound = cluster.access.run(bind_all(cluster, Wanted::EachNode, 1, LIMIT))?;
         times.extend(bound.into_iter().filter(|_| index > 0));
@@ -88,14 +88,14 @@ fn flags(cluster: &Cluster) -> Result<Vec<String>> {
     Ok(std::iter::once("start".to_owned()).chain(flags).collect())
 }
 
-/// Reports every pod to have succeeded, as a kubelet does when its container has ended.
+/// Reports every pod as succeeded, as a kubelet would when its container has ended.
 async fn let_succeed(pods: Api<Pod>) {
     let mut seen = Box::pin(watcher(pods.clone(), watcher::Config::default()).default_backoff().applied_objects());
     while let Some(pod) = seen.next().await {
         let Ok(pod) = pod else { continue };
         if pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending") {
             let succeeded = Patch::Merge(json!({ "status": { "phase": "Succeeded" } }));
-            // It may have been deleted meanwhile.
+            // It may have been deleted in the meantime.
             let _ = pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await;
         }
     }

@@ -1,5 +1,5 @@
-//! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory beside the claims
-//! of other nodes, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and
+//! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory when other nodes
+//! have claims, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and
 //! the figures depend on the machine.
 
 mod agents;
@@ -47,7 +47,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // No filesystem is made: the pools are directories on this host.
+    // No filesystem is created: the pools are directories on this host.
     bench::run(Setting::on_host(PoolFilesystem::Ext4), |setting, work, templates| {
         let start = Instant::now();
         let control_plane = ControlPlane::start()?;

@@ -1,4 +1,4 @@
-//! The memory of a frontend, beside the claims of other nodes too.
+//! The memory of a frontend, also when other nodes have claims.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ pub fn print(cluster: &mut Cluster, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the memory of a frontend beside so many claims of another node.
+/// Prints the memory of a frontend when another node has this many claims.
 pub fn beside_foreign_claims(cluster: &mut Cluster, number: usize) -> Result<()> {
     if number == 0 {
         return Ok(());
     }
-    // The controller manager would only spend time on them.
+    // It would only waste time on them.
     let manager = cluster.access.component("kube-controller-manager");
     manager.hold()?;
     let start = Instant::now();

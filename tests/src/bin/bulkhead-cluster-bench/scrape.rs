@@ -12,7 +12,7 @@ use crate::memory;
 /// How often it is scraped.
 const SCRAPES: usize = 20;
 
-/// An agent writes its metrics once in this time.
+/// An agent writes its metrics at most once in this time.
 pub const PAUSE: Duration = Duration::from_millis(1100);
 
 /// Prints the time and the size of a scrape of the first agent.
@@ -33,7 +33,7 @@ pub fn print(cluster: &Cluster, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the memory of the first agent with metrics and without.
+/// Prints the memory of the first agent with and without metrics.
 pub fn memory(cluster: &mut Cluster) -> Result<()> {
     print(cluster, "when started")?;
     memory::print(cluster, &format!("after {SCRAPES} scrapes"))?;

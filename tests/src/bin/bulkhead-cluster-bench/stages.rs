@@ -1,4 +1,4 @@
-//! The agents' own part of the time from a claim to its volume, by their metrics.
+//! The agents' own share of the time from a claim to its volume, according to their metrics.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cluster::Cluster;
@@ -8,14 +8,14 @@ use crate::scrape::PAUSE;
 
 const METRIC: &str = "bulkhead_provisioning_duration_seconds";
 
-/// The stages of a claim, from the moment at which its agent sees it.
+/// The stages of a claim, counted from the moment its agent sees it.
 const STAGES: [&str; 2] = ["made", "acknowledged"];
 
 /// For each stage, how many claims have passed it, and after how many seconds in total.
 #[derive(Clone, Copy)]
 pub struct Passed([(f64, f64); 2]);
 
-/// Reads it from all agents.
+/// Reads the stages from all agents.
 pub fn passed(cluster: &Cluster) -> Result<Passed> {
     std::thread::sleep(PAUSE);
     let mut passed = [(0.0, 0.0); 2];
@@ -30,7 +30,7 @@ pub fn passed(cluster: &Cluster) -> Result<Passed> {
     Ok(Passed(passed))
 }
 
-/// A metric's value, 0 as long as nothing was measured.
+/// A metric's value, or 0 if nothing has been measured yet.
 fn value(text: &str, name: &str) -> Result<f64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     value.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name}: {value}")))

@@ -1,4 +1,4 @@
-//! The suite of the storage agent: real agents on a real control plane, each test in a namespace of its own.
+//! The suite for the storage agent: real agents on a real control plane, each test in its own namespace.
 
 mod cases;
 

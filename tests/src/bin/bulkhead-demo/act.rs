@@ -1,4 +1,4 @@
-//! The acts, in their order.
+//! The acts, in order.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -246,7 +246,7 @@ fn write_all(path: &Path, mebibytes: u64) -> Result<()> {
 fn write_until_refused(path: &Path) -> Result<io::Error> {
     let mut file = File::create(path)?;
     for _ in 0..256 {
-        // A lack of space may show only when the data is written back.
+        // Lack of space may not show until the data is written back.
         if let Err(error) = file.write_all(&[1; MIB as usize]).and_then(|()| file.sync_data()) {
             return Ok(error);
         }
@@ -273,7 +273,7 @@ fn stop(writers: [Writer; 2]) -> Result<()> {
     writers.into_iter().try_for_each(|writer| writer.stop().map(drop))
 }
 
-/// The SHA-256 of what was written first, computed by sha256sum(1).
+/// The SHA-256 of what was written at first, computed by sha256sum(1).
 fn checksum(path: &Path) -> Result<String> {
     let mut child = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut content = File::open(path).with_context(|| format!("open {}", path.display()))?.take(CONTENT);
@@ -307,7 +307,7 @@ fn compare(node: &Node) -> Result<()> {
     Ok(())
 }
 
-/// Whether statistics have this size as the volume's, and not as what is used of it or left.
+/// Whether statistics show this as the volume's size, as opposed to the space used or left.
 fn shows_size(text: &str, size: &str) -> bool {
     text.contains(&format!("of {size} used")) || text.contains(&format!("{size} in all"))
 }

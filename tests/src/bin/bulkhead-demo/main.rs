@@ -1,6 +1,6 @@
-//! The demonstration: real volumes through their whole life, across kills and a reboot, with every step checked.
+//! The demonstration: the whole life of real volumes, across kills and a reboot, with every step checked.
 //!
-//! Everything is done by `bulkheadctl`, as a person would at a prompt; the checks look at the volumes themselves.
+//! Everything is done with `bulkheadctl`, as by a person at a prompt; the checks look at the volumes themselves.
 
 mod act;
 mod node;

@@ -13,12 +13,12 @@ use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::{Place, program};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 
-/// Everything that the demonstration makes is here, except for the virtual machine's own pool.
+/// Everything that the demonstration creates is here, except for the virtual machine's own pool.
 const STATE: &str = "/var/lib/bulkhead-demo";
 
 /// The node.
 pub struct Node {
-    /// On this host, and not in a virtual machine.
+    /// On this host rather than in a virtual machine.
     pub here: bool,
     helper: Option<Daemon>,
     frontend: Option<Daemon>,
@@ -51,12 +51,12 @@ impl Node {
         pool
     }
 
-    /// Whether a write beyond a volume's size fails.
+    /// Whether writing beyond a volume's size fails.
     pub fn enforces_sizes(&self) -> bool {
         !self.here
     }
 
-    /// Makes the directories, and the pool.
+    /// Creates the directories and the pool.
     pub fn set_up(&self) -> Result<()> {
         if self.state().exists() {
             self.tidy().context("tidy up after an earlier demonstration")?;
@@ -140,21 +140,21 @@ impl Node {
         Ok((helper.context("no helper runs")?.pid(), frontend.context("no frontend runs")?.pid()))
     }
 
-    /// Kills both without warning.
+    /// Kills both processes without warning.
     pub fn kill(&mut self) -> Result<()> {
         self.frontend.take().context("no frontend runs")?.kill()?;
         self.helper.take().context("no helper runs")?.kill()
     }
 
-    /// Kills those of the two that run.
+    /// Kills whichever of the two are running.
     pub fn kill_what_runs(&mut self) {
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
-            // One that has ended by itself is the failure that is being reported.
+            // If one has already ended, that is the failure being reported.
             let _ = daemon.kill();
         }
     }
 
-    /// Asks both to end.
+    /// Asks both processes to end.
     pub fn stop(&mut self) -> Result<()> {
         let limit = self.patience();
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
@@ -179,7 +179,7 @@ impl Node {
         }
     }
 
-    /// Removes everything that the demonstration has made: mounts, loop devices, files.
+    /// Removes everything that the demonstration has created: mounts, loop devices, files.
     pub fn tidy(&self) -> Result<()> {
         let pool = self.pool();
         let publish = self.state().join("publish");

@@ -16,7 +16,7 @@ const BLOCK: usize = 4096;
 /// How long a single write may take, in an emulated machine and on a busy disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A thread that writes 4 KiB again and again, and waits each time until the disk has it.
+/// A thread that keeps writing 4 KiB, and waits each time until the data is on disk.
 pub struct Writer {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -24,7 +24,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Writes to `path`, to `blocks` blocks in turn, the first of them at `offset`.
+    /// Writes to `path`, to each of `blocks` blocks in turn, the first of them at `offset`.
     pub fn start(path: &Path, offset: u64, blocks: u64) -> Result<Self> {
         let file = File::options().create(!path.exists()).write(true).open(path);
         let file = file.with_context(|| format!("open {}", path.display()))?;
@@ -43,12 +43,12 @@ impl Writer {
         Ok(Self { stop, written, thread })
     }
 
-    /// How often it has written.
+    /// How many times it has written.
     pub fn count(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Waits until it has written more often than `before`.
+    /// Waits until it has written more times than `before`.
     pub fn check_goes_on(&self, before: u64) -> Result<()> {
         wait::until(PATIENCE, || {
             ensure!(!self.thread.is_finished(), "the writer has ended");
@@ -57,7 +57,7 @@ impl Writer {
         })
     }
 
-    /// Ends it and returns how often it has written.
+    /// Stops it and returns how many times it has written.
     pub fn stop(self) -> Result<u64> {
         self.stop.store(true, Ordering::Relaxed);
         let ended = self.thread.join().map_err(|_| anyhow!("the writer panicked"))?;

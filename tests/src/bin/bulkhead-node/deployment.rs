@@ -1,4 +1,4 @@
-//! The ways in which Bulkhead runs on a node.
+//! The ways to run Bulkhead on a node.
 
 use std::fs;
 use std::path::Path;
@@ -11,14 +11,14 @@ use serde_json::Value;
 use crate::documented;
 use crate::story::Story;
 
-/// Which of them.
+/// One of the ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deployment {
-    /// A DaemonSet has both programs.
+    /// A DaemonSet runs both programs.
     Container,
     /// The same, installed by the chart.
     Chart,
-    /// The helper is a systemd service, and a DaemonSet has the frontend.
+    /// The helper is a systemd service, and a DaemonSet runs the frontend.
     HostService,
 }
 
@@ -26,7 +26,7 @@ pub enum Deployment {
 pub const AGENT: [&str; 3] = ["--namespace=bulkhead-system", "daemonset", "bulkhead"];
 
 impl Deployment {
-    /// Its name, which is that of its overlay.
+    /// Its name, which is also that of its overlay.
     pub fn name(self) -> &'static str {
         match self {
             Self::Container => "container",
@@ -35,10 +35,10 @@ impl Deployment {
         }
     }
 
-    /// Installs it, and waits until the scheduler knows how much room the node has.
+    /// Installs it, and waits until the scheduler knows how much space the node has.
     ///
     /// # Errors
-    /// When a part does not get ready.
+    /// When a part does not become ready.
     pub fn install(self, node: &Node, deploy: &Path) -> Result<()> {
         match self {
             Self::Container => {}
@@ -56,7 +56,7 @@ impl Deployment {
         wait_until_ready(node)
     }
 
-    /// Removes the programs from the node. The objects of the cluster stay.
+    /// Removes the programs from the node. The cluster's objects stay.
     ///
     /// # Errors
     /// When a part does not end.
@@ -72,7 +72,7 @@ impl Deployment {
     }
 }
 
-/// Waits until the agent runs, is registered with the kubelet, and has published how much room there is.
+/// Waits until the agent runs, is registered with the kubelet, and has published how much space there is.
 pub fn wait_until_ready(node: &Node) -> Result<()> {
     let [namespace, kind, name] = AGENT;
     let status = format!("{kind}/{name}");
@@ -84,7 +84,7 @@ pub fn wait_until_ready(node: &Node) -> Result<()> {
     })
 }
 
-/// The room on the node that the scheduler knows of, in bytes.
+/// The space on the node that the scheduler knows of, in bytes.
 pub fn room(node: &Node) -> Result<u64> {
     let capacities = node.kubectl.get(&["csistoragecapacities", "--all-namespaces"])?;
     let capacities = capacities["items"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -100,7 +100,7 @@ pub fn is_installed(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Installs the helper as an operator does it.
+/// Installs the helper as an operator would.
 fn install_helper(node: &Node, deploy: &Path) -> Result<()> {
     let machine = &node.machine;
     machine.run("ln -sf /opt/bulkhead/bin/bulkhead-* /usr/local/bin/ && mkdir -p /etc/bulkhead /etc/sysusers.d")?;

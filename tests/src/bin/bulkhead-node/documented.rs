@@ -1,4 +1,4 @@
-//! What docs/kubernetes.md tells a newcomer to do, read from there and done.
+//! What docs/kubernetes.md tells newcomers to do, read from the page and carried out.
 
 use std::env;
 use std::process::Command;
@@ -14,16 +14,16 @@ use crate::story::Story;
 
 const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kubernetes.md"));
 
-/// The image of the page, and the one that the machine has instead: it reaches no registry.
+/// The image on the page, and the one to use instead: the machine cannot reach a registry.
 const IMAGES: (&str, &str) = ("image: busybox", "image: bulkhead-shell:test");
 
-/// The directory of the page's pool, and the one that it gets here, where the first is in use.
+/// The directory of the page's pool, and the one to use here, where the former is already in use.
 const POOLS: (&str, &str) = ("/srv/bulkhead/default", "/srv/bulkhead/first");
 
-/// Where the page's paths begin.
+/// Where the page's paths start.
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// The claim and the pod are applied as they stand there, and each command succeeds.
+/// The claim and the pod are applied exactly as on the page, and each command succeeds.
 pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
     let section = section("First claim in five minutes")?;
     let [pool, agents, look] = blocks(section, "sh").try_into().ok().context("not three blocks of commands")?;
@@ -36,7 +36,7 @@ pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
     run_all(story.node, &look)
 }
 
-/// A pool is made, and removed again: the node has one.
+/// Creates a pool, and removes it again: the node already has one.
 fn prepare_pool(story: &Story<'_>, commands: &str) -> Result<()> {
     let machine = &story.node.machine;
     machine.run(&format!("set -e\n{}", commands.replace(POOLS.0, POOLS.1)))?;
@@ -45,7 +45,7 @@ fn prepare_pool(story: &Story<'_>, commands: &str) -> Result<()> {
     machine.run(&format!("umount {0} && rmdir {0} && rm /var/lib/bulkhead.img", POOLS.1)).map(drop)
 }
 
-/// Installs the chart as the page says, on a node that has had nothing of it, and reports how long a claim takes from
+/// Installs the chart as the page says, on a node that has none of it yet, and reports how long a claim takes from
 /// there.
 pub fn helm_install(node: &Node) -> Result<()> {
     let begins = "helm install bulkhead deploy/";
@@ -53,7 +53,7 @@ pub fn helm_install(node: &Node) -> Result<()> {
     let start = Instant::now();
     run_all(node, command)?;
     let manifests = [pods::claim("timed", Mode::Filesystem, "16Mi"), pods::pod("timed", "sleep 3600", "timed", None)];
-    // There is no class before the chart has made it.
+    // The class does not exist until the chart has created it.
     eventually(|| manifests.iter().try_for_each(|manifest| node.kubectl.apply(&manifest.to_string())))?;
     node.kubectl.run(&["wait", "--for=jsonpath={.status.phase}=Bound", "--timeout=240s", "pvc/timed"])?;
     println!("helm install to a claim that is Bound: {:.1} s", start.elapsed().as_secs_f64());
@@ -65,7 +65,7 @@ pub fn helm_uninstall(node: &Node) -> Result<()> {
     run_all(node, "helm uninstall bulkhead --namespace bulkhead-system --wait --timeout 180s")
 }
 
-/// Helm's program has its version in its name.
+/// The file name of helm's program contains its version.
 const HELM: &str = "helm() { \"$BULKHEAD_HELM\" \"$@\"; }";
 
 /// Runs commands in the repository, with helm, kubectl and a kubeconfig.
@@ -88,7 +88,7 @@ fn section(heading: &str) -> Result<&'static str> {
     Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
 }
 
-/// The blocks of a section that are marked as of this language.
+/// The code blocks of a section in this language.
 fn blocks(section: &str, language: &str) -> Vec<String> {
     let begin = format!("```{language}\n");
     let blocks = section.split(&begin).skip(1).filter_map(|block| block.split_once("```"));

@@ -1,4 +1,4 @@
-//! A Kubernetes node with Bulkhead on it: tests that run pods there, or a shell with access to it.
+//! A Kubernetes node running Bulkhead: tests that run pods there, or a shell with access to it.
 
 mod deployment;
 mod documented;
@@ -54,7 +54,7 @@ enum Task {
     },
 }
 
-/// The story. Later checks go on with the volumes and pods of the earlier ones.
+/// The story. Later checks build on the volumes and pods of earlier ones.
 const CHECKS: [Check; 15] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
@@ -78,7 +78,7 @@ const fn in_each(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> C
     Check { name, extent: Extent::EachDeployment, run }
 }
 
-/// A check that shows the same in either deployment.
+/// A check whose outcome is the same in every deployment.
 const fn in_one(name: &'static str, run: fn(&mut Story<'_>) -> Result<()>) -> Check {
     Check { name, extent: Extent::OneDeployment, run }
 }
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode> {
-    // With the program that lends the machine there is nothing left to test.
+    // When the program that lends the machine is gone, there is nothing left to test.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let start = Instant::now();
     let node = Node::start()?;
@@ -117,8 +117,8 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// The whole story in the first deployment, and in the second one what may differ there, or everything. The chart comes
-/// first: it does not adopt objects that kubectl has made.
+/// The whole story in the first deployment, and in the second whatever may differ there, or everything. The chart comes
+/// first: it does not adopt objects created by kubectl.
 fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let mut deployments = vec![Deployment::Container, Deployment::HostService];
@@ -134,7 +134,7 @@ fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
         };
         let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).collect();
         let installed = outcome.run(node, deployment, "install", || deployment.install(node, deploy));
-        // A deployment after one that failed would find a node in an unknown state.
+        // After a deployment that failed, the next one would find the node in an unknown state.
         if !installed {
             break;
         }

@@ -7,7 +7,7 @@ use bulkhead_tests::node::{NAME, eventually};
 use crate::deployment::AGENT;
 use crate::story::Story;
 
-/// `kubectl bulkhead doctor`, and in the frontend's container `bulkheadctl doctor`, which finds the helper there.
+/// `kubectl bulkhead doctor`, and `bulkheadctl doctor` in the frontend's container, where it finds the helper.
 pub fn doctors_find_nothing_wrong(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     eventually(|| {
@@ -17,7 +17,7 @@ pub fn doctors_find_nothing_wrong(story: &mut Story<'_>) -> Result<()> {
     })?;
     let [namespace, kind, name] = AGENT;
     let agent = format!("{kind}/{name}");
-    // A kubelet that has only just begun may not run commands yet.
+    // A kubelet that has only just started may not run commands yet.
     eventually(|| {
         let told = kubectl.run(&[namespace, "exec", &agent, "--container=frontend", "--", "/bulkheadctl", "doctor"])?;
         Printed::row(&told, &["ok", "helper", "answers"])?;

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 /// The image that every node has.
 const IMAGE: &str = "bulkhead-shell:test";
 
-/// Where a pod has its filesystem volume.
+/// Where a pod mounts its filesystem volume.
 pub const DIRECTORY: &str = "/data";
 
-/// Where a pod has its block volume.
+/// The path of a pod's block volume.
 pub const DEVICE: &str = "/dev/volume";
 
 /// How a volume is used.
@@ -42,7 +42,7 @@ fn claim_spec(mode: Mode, size: &str) -> Value {
     })
 }
 
-/// A pod that runs a shell command with the directory of one claim and perhaps the device of another.
+/// A pod that runs a shell command with the directory of one claim and, optionally, the device of another.
 pub fn pod(name: &str, command: &str, files: &str, disk: Option<&str>) -> Value {
     let mut volumes = vec![json!({ "name": "files", "persistentVolumeClaim": { "claimName": files } })];
     let mut container = container(command);
@@ -66,7 +66,7 @@ pub fn reader(name: &str, command: &str, files: &str, disk: &str) -> Value {
     pod
 }
 
-/// A set of pods, each with a claim of its own.
+/// A set of pods, each with its own claim.
 pub fn stateful_set(name: &str, replicas: u32, command: &str) -> Value {
     let mut template = json!({ "metadata": { "labels": { "set": name } } });
     template["spec"] = pod_spec(&container(command), &[]);

@@ -1,4 +1,4 @@
-//! Programs and machines that end and come back under running pods.
+//! Programs and machines that go down and come back while pods are running.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::node::{Machine, eventually};
@@ -9,10 +9,10 @@ use crate::pods::DIRECTORY;
 use crate::story::Story;
 use crate::volumes::{POD, check_beat, check_text, container, scale, wait_for_set};
 
-/// Prints the mounts of our volumes on the node, one a line.
+/// Prints the mounts of our volumes on the node, one per line.
 const MOUNTS: &str = "awk '$5 ~ \"kubernetes.io~csi|volumeDevices\" { print $5 }' /proc/self/mountinfo | sort";
 
-/// How often the helper has published a volume since the machine's boot, whichever way it runs.
+/// How many times the helper has published a volume since the machine's boot, however it is deployed.
 fn published(machine: &Machine) -> Result<u64> {
     let count = machine.run(
         "{ cat /var/log/pods/bulkhead-system_*/privhelper/*.log
@@ -22,7 +22,7 @@ fn published(machine: &Machine) -> Result<u64> {
     count.trim().parse().with_context(|| format!("grep counts {count:?}"))
 }
 
-/// A new kubelet publishes every volume once more, which must change nothing.
+/// A new kubelet publishes every volume again, which must change nothing.
 pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
@@ -45,17 +45,17 @@ pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Pods do not notice the end of our programs, and what starts anew works.
+/// Pods do not notice when our programs end, and new instances work.
 pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
-    // The kernel keeps fifteen bytes of a name.
+    // The kernel keeps only fifteen bytes of a name.
     machine.run("pkill -KILL -x bulkhead-fronte && pkill -KILL -x bulkhead-privhe")?;
     check_beat(kubectl)?;
     check_text(kubectl)?;
     eventually(|| machine.run("pgrep -x bulkhead-fronte && pgrep -x bulkhead-privhe").map(drop))?;
     deployment::wait_until_ready(story.node)?;
-    // The new ones provision and publish.
+    // The new instances provision and publish.
     scale(story, story.replicas + 1)?;
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     check_beat(kubectl)?;
@@ -65,7 +65,7 @@ pub fn both_programs_are_killed(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Another image is rolled out over the agent.
+/// A new image of the agent is rolled out.
 pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let container_before = container(kubectl)?;
@@ -95,7 +95,7 @@ pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     deployment::wait_until_ready(story.node)?;
     check_beat(kubectl)?;
     check_text(kubectl)?;
-    // The new agent unpublishes and publishes what the old one did.
+    // The new agent unpublishes what the old one published, and publishes again.
     kubectl.delete(&["pod", "set-0"])?;
     wait_for_set(kubectl)?;
     let text = kubectl.exec("set-0", &format!("cat {file}"))?;
@@ -110,7 +110,7 @@ pub fn the_node_is_rebooted(story: &mut Story<'_>) -> Result<()> {
     comes_back(story)
 }
 
-/// The node loses its power.
+/// The node loses power.
 pub fn the_node_loses_its_power(story: &mut Story<'_>) -> Result<()> {
     story.node.kubectl.exec(POD, &format!("echo cut >{DIRECTORY}/cut && sync"))?;
     story.node.machine.power_cut()?;
@@ -123,7 +123,7 @@ pub fn the_node_loses_its_power(story: &mut Story<'_>) -> Result<()> {
 fn comes_back(story: &Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     story.node.wait_ready()?;
-    // The API server may still have the state of the pods from before.
+    // The API server may still have the pods' state from before.
     eventually(|| check_text(kubectl))?;
     check_beat(kubectl)?;
     deployment::wait_until_ready(story.node)?;

@@ -1,4 +1,4 @@
-//! Kubernetes' own tests of storage drivers: its program is given our driver's definition, and what it reports is read.
+//! Kubernetes' own tests of storage drivers: their program gets our driver's definition, and we read its report.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,15 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::node::{Node, Outcome, Outcomes, Skips, State};
 use bulkhead_tests::times::Times;
 
-/// How many tests run at a time: they wait for the kubelet most of the time.
+/// How many tests run at a time: they spend most of their time waiting for the kubelet.
 const PROCESSES: u32 = 4;
 
 const REPORT: &str = "report.json";
 
-/// What may be skipped, in the directory of the definition.
+/// The list of tests that may be skipped, in the directory of the definition.
 const LIST: &str = "skipped.txt";
 
-/// Runs the tests, all of them or those whose name matches the filter.
+/// Runs all tests, or those whose names match the filter.
 ///
 /// # Errors
 /// When they cannot be run, or leave no report.
@@ -53,8 +53,8 @@ struct Verdict {
     failed: usize,
 }
 
-/// Prints a line for each test that passed or failed. One that is skipped without a line in our list has failed. So has
-/// a line of the list that no test is skipped for, if all tests were wanted.
+/// Prints a line for each test that passed or failed. A skipped test that is not on our list counts as failed. So does
+/// an entry of the list that matches no skipped test, provided that all tests were to run.
 fn print(outcomes: &Outcomes, skips: &Skips, all: bool) -> Verdict {
     let times = Times::default();
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);

@@ -1,4 +1,4 @@
-//! The checks in their order. They build on each other, so that one boot of the machine serves all of them.
+//! The checks, in order. They build on each other, so that a single boot of the machine serves all of them.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub struct Story<'a> {
     pub node: &'a Node,
     /// How Bulkhead runs on it.
     pub deployment: Deployment,
-    /// The room that the node had at the beginning, in bytes.
+    /// The space that the node had at the beginning, in bytes.
     pub room: u64,
     /// How many pods the stateful set has.
     pub replicas: u32,
@@ -32,30 +32,30 @@ pub struct Check {
     pub run: fn(&mut Story<'_>) -> Result<()>,
 }
 
-/// When a check runs. If everything is wanted, each runs in each deployment.
+/// When a check runs. If everything was asked for, each check runs in each deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// In each deployment, which may matter for it.
+    /// In each deployment, because the deployment may matter.
     EachDeployment,
-    /// In one deployment, unless everything is wanted.
+    /// In one deployment, unless everything was asked for.
     OneDeployment,
-    /// Only if everything is wanted.
+    /// Only if everything was asked for.
     Everything,
 }
 
-/// How the checks of all deployments ended.
+/// How the checks ended in all deployments.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// How many checks have passed.
     pub passed: usize,
     /// How many have failed.
     pub failed: usize,
-    /// How long each took.
+    /// How long each check took.
     pub times: Times,
 }
 
 impl Outcome {
-    /// Runs one step, with a line for it.
+    /// Runs one step, and prints a line for it.
     pub fn run(&mut self, node: &Node, deployment: Deployment, name: &str, step: impl FnOnce() -> Result<()>) -> bool {
         let name = format!("{}: {name}", deployment.name());
         let start = Instant::now();
@@ -80,15 +80,15 @@ impl Outcome {
 }
 
 impl<'a> Story<'a> {
-    /// A story that has not begun.
+    /// A story that has not started yet.
     ///
     /// # Errors
-    /// When the node's room is unknown.
+    /// When the node's space is unknown.
     pub fn new(node: &'a Node, deployment: Deployment) -> Result<Self> {
         Ok(Self { node, deployment, room: deployment::room(node)?, replicas: 0 })
     }
 
-    /// Runs the checks. One that fails does not keep the others from running.
+    /// Runs the checks. A failing check does not keep the others from running.
     pub fn tell(&mut self, checks: &[Check], outcome: &mut Outcome) {
         for check in checks {
             outcome.run(self.node, self.deployment, check.name, || (check.run)(self));

@@ -1,4 +1,4 @@
-//! Nothing is left of volumes whose claims are deleted.
+//! Nothing is left of volumes whose claims have been deleted.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::node::eventually;
@@ -7,7 +7,7 @@ use crate::deployment;
 use crate::story::Story;
 use crate::volumes::POD;
 
-/// Each prints what is left over on the node.
+/// Commands that each print what is left over on the node.
 const TRACES: [(&str, &str); 5] = [
     ("mounts", "grep -E 'kubernetes.io~csi|volumeDevices|/srv/bulkhead/default/' /proc/self/mountinfo || true"),
     ("loop devices", "losetup --list --noheadings"),
@@ -22,7 +22,7 @@ const TRACES: [(&str, &str); 5] = [
     ),
 ];
 
-/// Deletes everything that the story has made.
+/// Deletes everything that the story has created.
 pub fn nothing_is_left(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     kubectl.delete(&["--ignore-not-found", "statefulset/set", &format!("pod/{POD}"), "pod/reader"])?;
@@ -38,7 +38,7 @@ pub fn nothing_is_left(story: &mut Story<'_>) -> Result<()> {
     let before = story.room;
     eventually(|| {
         let now = deployment::room(story.node)?;
-        // What the filesystem keeps for itself varies a little.
+        // The filesystem's own usage varies a little.
         ensure!(now.abs_diff(before) < 8 << 20, "there was room for {before} bytes, and now for {now}");
         Ok(())
     })

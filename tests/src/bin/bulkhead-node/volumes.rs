@@ -7,10 +7,10 @@ use serde_json::json;
 use crate::pods::{self, DEVICE, DIRECTORY, Mode};
 use crate::story::Story;
 
-/// The pod with both kinds of volume, which stays through most of the story.
+/// The pod with volumes of both kinds, which stays through most of the story.
 pub const POD: &str = "writer";
 
-/// Holds a file open and keeps writing to it, so that a mount that is replaced under it would be noticed.
+/// Holds a file open and keeps writing to it, so that replacing the mount under it would be noticed.
 pub const BEAT: &str = "trap exit TERM; exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
 
 const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
@@ -18,7 +18,7 @@ const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 /// What is written to both volumes.
 const TEXT: &str = "what was written before";
 
-/// The first volumes of the node.
+/// The first volumes on the node.
 pub fn claims_are_bound_and_written(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     for manifest in [
@@ -34,20 +34,20 @@ pub fn claims_are_bound_and_written(story: &mut Story<'_>) -> Result<()> {
     check_sizes(kubectl, 64)
 }
 
-/// Both volumes still hold what was written first.
+/// Both volumes still contain what was written first.
 pub fn check_text(kubectl: &Kubectl) -> Result<()> {
     let read = kubectl.exec(POD, &format!("cat {DIRECTORY}/text && head -c {} {DEVICE}", TEXT.len()))?;
     ensure!(read == format!("{TEXT}\n{TEXT}"), "the volumes hold {read:?}");
     Ok(())
 }
 
-/// The container that runs now: it does not change unless it ends.
+/// The container that is running now: it does not change unless it ends.
 pub fn container(kubectl: &Kubectl) -> Result<String> {
     let pod = kubectl.get(&["pod", POD])?;
     Ok(pod["status"]["containerStatuses"][0]["containerID"].as_str().context("no container runs")?.to_owned())
 }
 
-/// The pod's process keeps writing to the file that it holds open.
+/// The pod's process keeps writing to the file that it has open.
 pub fn check_beat(kubectl: &Kubectl) -> Result<()> {
     let beats = || -> Result<u64> { Ok(kubectl.exec(POD, "wc -l </data/beat")?.trim().parse()?) };
     let before = beats()?;
@@ -68,7 +68,7 @@ fn check_sizes(kubectl: &Kubectl, mebibytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// A full directory volume looks like a full disk to its pod, while the pool has room.
+/// A full directory volume looks like a full disk to its pod, while the pool has space left.
 pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     let fill = format!("dd if=/dev/zero of={DIRECTORY}/full bs=1M count=80 2>&1; wc -c <{DIRECTORY}/full");
@@ -86,7 +86,7 @@ pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
 /// A second pod has the same volumes, and cannot write to them.
 pub fn read_only_is_read_only(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
-    // The writer's device would be in use read-write: a volume is published in one way at a time.
+    // The device would still be in use read-write by the writer: a volume is published in only one way at a time.
     kubectl.delete(&["pod", POD])?;
     kubectl.apply(&pods::reader("reader", IDLE, "files", "disk").to_string())?;
     kubectl.wait_ready(&["reader"])?;
@@ -101,7 +101,7 @@ pub fn read_only_is_read_only(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A new pod finds the data of the one before it.
+/// A new pod finds the data of its predecessor.
 pub fn a_new_pod_has_the_data(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     kubectl.apply(&pods::pod(POD, BEAT, "files", Some("disk")).to_string())?;
@@ -109,7 +109,7 @@ pub fn a_new_pod_has_the_data(story: &mut Story<'_>) -> Result<()> {
     check_text(kubectl)
 }
 
-/// A growth reaches the pod while it runs.
+/// An expansion reaches the pod while it is running.
 pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     let before = container(kubectl)?;
@@ -130,7 +130,7 @@ pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Gives the stateful set this many pods, and waits until they are ready.
+/// Scales the stateful set to this many pods, and waits until they are ready.
 pub fn scale(story: &mut Story<'_>, replicas: u32) -> Result<()> {
     let kubectl = &story.node.kubectl;
     kubectl.apply(&pods::stateful_set("set", replicas, IDLE).to_string())?;
@@ -143,7 +143,7 @@ pub fn wait_for_set(kubectl: &Kubectl) -> Result<()> {
     kubectl.run(&["rollout", "status", "statefulset/set", "--timeout=240s"]).map(drop)
 }
 
-/// Each pod of a set has a volume of its own, and a new pod has that of its predecessor.
+/// Each pod of a set has its own volume, and a new pod has that of its predecessor.
 pub fn a_stateful_set(story: &mut Story<'_>) -> Result<()> {
     scale(story, 2)?;
     let kubectl = &story.node.kubectl;

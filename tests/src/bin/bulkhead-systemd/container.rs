@@ -1,4 +1,4 @@
-//! A container of runc's, as small as one can be: the host's programs, one volume, no capability.
+//! A runc container, as small as one can be: the host's programs, one volume, no capabilities.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,8 +13,8 @@ use crate::unit::output;
 /// The container's user and group.
 pub const USER: u32 = 1000;
 
-/// Runs a command in a container that has `volume` at `/data`, and gives what it writes. A profile is applied as
-/// container runtimes apply a pod's: what is in the file becomes the seccomp part of the container's specification.
+/// Runs a command in a container that has `volume` at `/data`, and returns its output. A profile is applied the way
+/// container runtimes apply a pod's: the file's content becomes the seccomp part of the container's specification.
 ///
 /// # Errors
 /// When it fails.

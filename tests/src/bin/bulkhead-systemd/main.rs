@@ -1,4 +1,4 @@
-//! Both programs as services of systemd, with the files of `deploy/`: run it in a machine with systemd as PID 1.
+//! Both programs as systemd services, with the files in `deploy/`: run it in a machine with systemd as PID 1.
 
 mod cases;
 mod container;

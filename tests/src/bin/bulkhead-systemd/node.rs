@@ -21,7 +21,7 @@ use bulkhead_tests::wait;
 
 use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
 
-/// The frontend's user, as `bulkhead.sysusers` has it.
+/// The frontend's user, as in `bulkhead.sysusers`.
 pub const FRONTEND_USER: u32 = 10001;
 /// The helper's configuration.
 pub const CONFIGURATION: &str = "/etc/bulkhead/privhelper.conf";
@@ -49,7 +49,7 @@ const FILES: [(&str, &str); 7] = [
     (CONFIGURATION, deployed!("systemd/privhelper.conf")),
 ];
 
-/// What makes the frontend the node's storage agent as well.
+/// What makes the frontend the node's storage agent in addition.
 pub const AGENT_FILES: [(&str, &str); 2] = [
     ("/etc/systemd/system/bulkhead-frontend.service.d/kubernetes.conf", deployed!("systemd/kubernetes.conf")),
     ("/etc/bulkhead/kubeconfig", deployed!("systemd/kubeconfig")),
@@ -79,15 +79,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// A time that is ample here.
+    /// A generous timeout for this place.
     pub fn patience(&self, on_host: Duration) -> Duration {
         self.setting.place.patience(on_host)
     }
 
-    /// Starts the units that do not run, and waits until the frontend is ready.
+    /// Starts the units that are not running, and waits until the frontend is ready.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn start(&self) -> Result<()> {
         Unit::start_all(&[SOCKET, FRONTEND, HELPER])?;
         self.wait()
@@ -96,7 +96,7 @@ impl Node {
     /// Waits until the frontend is ready.
     ///
     /// # Errors
-    /// When it does not get ready.
+    /// When it does not become ready.
     pub fn wait(&self) -> Result<()> {
         let ready = wait::until(self.patience(Duration::from_secs(5)), || {
             ensure!(
@@ -111,7 +111,7 @@ impl Node {
     /// A client of the frontend.
     ///
     /// # Errors
-    /// When no process listens.
+    /// When no process is listening.
     pub fn csi(&self) -> Result<CsiClient> {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
@@ -119,14 +119,14 @@ impl Node {
     /// A client of the helper, as the frontend's user.
     ///
     /// # Errors
-    /// When no process listens, or the connection is rejected.
+    /// When no process is listening, or the connection is rejected.
     pub fn helper(&self) -> Result<HelperClient> {
         let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
         client.hello(HIGHEST_VERSION)?;
         Ok(client)
     }
 
-    /// Leaves everything as it is when the test ends, for the checks after a reboot.
+    /// Leaves everything as it is at the end of the test, for the checks after a reboot.
     pub fn leave_as_it_is(&mut self) {
         self.ends_clean = false;
     }
@@ -143,7 +143,7 @@ impl Scene for Node {
             "this installs services on the machine it runs on: run it with --place vm, in a virtual machine"
         );
         if setting.phase == Some(Phase::AfterReboot) {
-            // Whatever is needed must come up by itself.
+            // Whatever is needed must come up on its own.
             return Ok(());
         }
         install()
@@ -196,7 +196,7 @@ pub fn install_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) ->
     Ok(())
 }
 
-/// Gives the files of the configuration their owners and modes.
+/// Sets the owners and modes of the configuration files.
 ///
 /// # Errors
 /// What systemd-tmpfiles says.

@@ -1,4 +1,4 @@
-//! Units, by way of systemctl(1).
+//! Units, controlled with systemctl(1).
 
 use std::fs;
 use std::process::Command;
@@ -39,7 +39,7 @@ impl Unit {
         self.ask("stop")
     }
 
-    /// Stops and starts it.
+    /// Stops it and starts it again.
     ///
     /// # Errors
     /// What systemctl says, with the unit's log.
@@ -47,7 +47,7 @@ impl Unit {
         self.ask("restart")
     }
 
-    /// Starts several, and waits until all are ready. One call of systemctl is much cheaper than several.
+    /// Starts several units, and waits until all are ready. One call of systemctl is much cheaper than several.
     ///
     /// # Errors
     /// What systemctl says, with the units' logs.
@@ -114,7 +114,7 @@ pub fn systemctl(arguments: &[&str]) -> Result<()> {
     run(Command::new("systemctl").args(arguments))
 }
 
-/// What a command that must succeed writes.
+/// The output of a command that must succeed.
 ///
 /// # Errors
 /// When it fails.

@@ -77,7 +77,7 @@ fn a_class_that_cannot_be_served_has_no_room(cluster: &mut Cluster) -> Result<()
     Ok(())
 }
 
-/// No volume would be created for such a class either: with several pools, a class that names none means the one called
+/// Nor would a volume be created for such a class: with several pools, a class that names none means the one called
 /// default.
 fn a_class_that_does_not_say_which_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
     let agent = cluster.add_agent_with(|stand| {
@@ -116,7 +116,7 @@ fn many_volumes_are_published_together(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
     let room = cluster.room(&cluster.class, &node)?;
-    // The agent finds all claims at once when it starts.
+    // The agent finds all the claims when it starts.
     cluster.agent().stand.kill_frontend()?;
     for number in 0..VOLUMES {
         cluster.create_claim(&on(claim(&format!("data-{number}"), &cluster.class, "4Mi"), &node))?;
@@ -130,7 +130,7 @@ fn many_volumes_are_published_together(cluster: &mut Cluster) -> Result<()> {
     // All but one of them.
     cluster.capacity_below(&cluster.class, &node, room - (VOLUMES as u64 - 1) * (4 << 20))?;
     let published = times_published(cluster, &object)? - before;
-    // At the start and at the first volume, then once a second.
+    // At the start and after the first volume, then once a second.
     let most = usize::try_from(start.elapsed().as_secs())? + 3;
     println!("published {published} times for {VOLUMES} volumes in {:?}", start.elapsed());
     ensure!(
@@ -156,7 +156,7 @@ fn objects_stay_when_the_agent_restarts(cluster: &mut Cluster) -> Result<()> {
     let before = cluster.capacity(&cluster.class, &node)?;
     let object = before.metadata.name.clone().context("a name")?;
     cluster.agent().stand.kill_frontend()?;
-    // An object that went with its agent would go at once.
+    // An object that is deleted with its agent would be gone by then.
     std::thread::sleep(Duration::from_secs(1));
     cluster.access.run(objects(cluster).get(&object))?;
     let published = times_published(cluster, &object)?;
@@ -184,7 +184,7 @@ fn objects_go_with_the_node(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A node that is deleted and registers again is a new object, and all that belonged to the old one is deleted.
+/// A node that is deleted and registers again is a new object, and everything that belonged to the old one is deleted.
 fn objects_return_when_the_node_does(cluster: &mut Cluster) -> Result<()> {
     let name = cluster.node();
     cluster.capacity(&cluster.class, &name)?;

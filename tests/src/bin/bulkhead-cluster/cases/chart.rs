@@ -1,4 +1,4 @@
-//! The chart in deploy/helm, as helm itself reads it.
+//! The chart in deploy/helm, as rendered by helm itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ cases! {
     a_value_that_is_wrong_is_refused: Bare + Long,
 }
 
-/// The namespace that helm is told.
+/// The namespace passed to helm.
 const NAMESPACE: &str = manifests::NAMESPACE;
 
-/// The newest release that the chart is rendered for, and one that does not know the labels' policies.
+/// The newest release that the chart is rendered for, and one without the policies for labels.
 const WITH_LABELS: &str = "--kube-version=1.36.0";
 const WITHOUT_LABELS: &str = "--kube-version=1.32.0";
 
@@ -57,13 +57,13 @@ fn key(object: &Value) -> (String, String) {
     (text(&object["kind"]), text(&object["metadata"]["name"]))
 }
 
-/// Everything whose order, spelling or name does not matter, made the same.
+/// Makes everything the same whose order, spelling or name does not matter.
 fn comparable(objects: Objects) -> Objects {
     let hash = objects.keys().find(|(kind, _)| kind == "ConfigMap").map(|(_, name)| name.clone());
     let mut comparable = Objects::new();
     for (_, mut object) in objects {
         normalize(&mut object, hash.as_deref());
-        // kustomize takes kinds that it does not know for namespaced ones.
+        // kustomize assumes that kinds it does not know are namespaced.
         if object["kind"].as_str().is_some_and(|kind| kind.contains("Admission")) {
             object["metadata"].as_object_mut().map(|metadata| metadata.remove("namespace"));
         }
@@ -75,14 +75,14 @@ fn comparable(objects: Objects) -> Objects {
 fn normalize(value: &mut Value, hash: Option<&str>) {
     match value {
         Value::String(text) => {
-            // Flags without comments; expressions without line breaks.
+            // Flags without comments, and expressions without line breaks.
             let lines = text.lines().filter(|line| !line.starts_with('#'));
             let words = lines.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");
             *text = if Some(words.as_str()) == hash { "bulkhead-privhelper".to_owned() } else { words };
         }
         Value::Array(items) => {
             items.iter_mut().for_each(|item| normalize(item, hash));
-            // Containers and volumes are known by their names.
+            // Containers and volumes are identified by their names.
             if items.iter().all(|item| item["name"].is_string()) {
                 items.sort_by_key(|item| item["name"].as_str().map(str::to_owned));
             }
@@ -102,7 +102,7 @@ fn its_defaults_make_the_objects_of_kustomize(cluster: &mut Cluster) -> Result<(
         let overlay = manifests::build(&kubeconfig, &format!("overlays/{form}"))?;
         let labels = manifests::build(&kubeconfig, "labels")?;
         let mut expected = comparable(objects(cluster, &format!("{overlay}\n---\n{labels}"))?);
-        // helm makes that of a release itself.
+        // helm creates the release's namespace itself.
         expected.retain(|(kind, _), _| kind != "Namespace");
         let made = template(&[WITH_LABELS, "--set", &format!("form={form}")])?.succeeded()?;
         let made = comparable(objects(cluster, &made)?);

@@ -1,4 +1,4 @@
-//! Without the policy that labels claims everything still works. Agents only have more to watch.
+//! Without the policy that labels claims, everything still works; agents only have more to watch.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ cases! {
     claims_from_before_the_policy_are_found: Bare + Recent + Alone("removes the policies"),
 }
 
-/// Runs `test` while the policies that set labels are removed, and applies them again.
+/// Runs `test` while the policies that set labels are removed, and then applies them again.
 fn without_labels(cluster: &mut Cluster, test: fn(&mut Cluster) -> Result<()>) -> Result<()> {
     let done = remove_policies(cluster).and_then(|()| test(cluster));
     // Later tests need the policies even if this one has failed.
@@ -28,7 +28,7 @@ fn remove_policies(cluster: &mut Cluster) -> Result<()> {
     for name in ["bulkhead-claims", "bulkhead-volumes"] {
         manifests::remove(&cluster.access.kubeconfig(), "mutatingadmissionpolicybinding", name)?;
     }
-    // A policy is in force for a moment after it is deleted.
+    // A policy remains in effect for a moment after it is deleted.
     let class = cluster.add_class(|_| {})?;
     let probe = on(claim("probe", &class, "4Mi"), "elsewhere");
     cluster.create_claim(&probe)?;
@@ -42,8 +42,8 @@ fn remove_policies(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// The labels of a claim, read once the controller manager has annotated it with our driver. The policy ignores it
-/// before.
+/// The labels of a claim, read once the controller manager has annotated it with our driver. Until then the policy
+/// ignores it.
 fn labels_once_ours(cluster: &Cluster, name: &str) -> Result<BTreeMap<String, String>> {
     let what = "to be annotated with our driver";
     let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), what, |claim| {
@@ -87,7 +87,8 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
         cluster.add_agent()?.stand.kill_frontend()?;
         cluster.create_claim(&on(claim("data", &class, "8Mi"), &cluster.node()))?;
         cluster.create_claim(&claim("anywhere", &immediate, "8Mi"))?;
-        // The controller manager writes these claims once. If it did so after the policy is back, they would be labelled.
+        // The controller manager writes these claims once. If it did so after the policy is back, they would be
+        // labelled.
         for name in ["data", "anywhere"] {
             labels_once_ours(cluster, name)?;
         }

@@ -1,4 +1,4 @@
-//! Claims that may be on any node: the nodes with room compete for them, and one takes each.
+//! Claims that may be on any node: the nodes with enough space compete for them, and each claim is taken by one.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn immediate(class: &mut Value) {
     class["volumeBindingMode"] = json!("Immediate");
 }
 
-/// Allows only these nodes, so that the agents of other tests leave the claims alone.
+/// Allows only these nodes, so that the agents of other tests do not compete.
 fn restricted(class: &mut Value, nodes: &[String]) {
     immediate(class);
     let wanted = json!([{ "key": TOPOLOGY_KEY, "values": nodes }]);
@@ -45,7 +45,7 @@ fn node_of(volume: &k8s_openapi::api::core::v1::PersistentVolume) -> Result<Stri
 fn contested(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(immediate)?;
     for agent in &cluster.agents {
-        // An agent that publishes its capacity watches claims, too.
+        // An agent that publishes its capacity also watches claims.
         cluster.capacity(&class, &agent.node)?;
     }
     Ok(class)
@@ -92,7 +92,7 @@ fn the_fuller_node_holds_back(cluster: &mut Cluster) -> Result<()> {
     let empty = cluster.room(&class, &cluster.node())?;
     cluster.create_claim(&on(claim("large", &cluster.class, "400Mi"), &cluster.node()))?;
     cluster.bound("large")?;
-    // They know of each other what they publish.
+    // Each knows what the other publishes.
     cluster.capacity_below(&class, &cluster.node(), empty / 2)?;
     let mut nodes = BTreeMap::<String, usize>::new();
     let names: Vec<String> = (0..8).map(|number| format!("data-{number}")).collect();
@@ -102,7 +102,7 @@ fn the_fuller_node_holds_back(cluster: &mut Cluster) -> Result<()> {
     for name in &names {
         *nodes.entry(node_of(&cluster.bound(name)?)?).or_default() += 1;
     }
-    // The fuller node comes first for one in fifty, and on a busy machine when the emptier one is late.
+    // The fuller node wins one claim in fifty, and on a busy machine whenever the emptier one is late.
     let emptier = nodes.get(&cluster.agents[1].node).copied().unwrap_or_default();
     ensure!(emptier >= 6, "the claims went to {nodes:?}");
     Ok(())
@@ -110,7 +110,7 @@ fn the_fuller_node_holds_back(cluster: &mut Cluster) -> Result<()> {
 
 fn allowed_topologies_are_obeyed(cluster: &mut Cluster) -> Result<()> {
     cluster.add_agent()?;
-    // Enough claims that they are not obeyed by chance.
+    // Enough claims that they would not all be placed correctly by chance.
     for node in node_names(cluster) {
         let class = cluster.add_class(|class| restricted(class, std::slice::from_ref(&node)))?;
         let names: Vec<String> = (0..5).map(|number| format!("{class}-{number}")).collect();
@@ -130,7 +130,7 @@ fn a_full_node_takes_no_claim(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| restricted(class, &nodes))?;
     cluster.capacity(&class, &nodes[0])?;
     cluster.create_claim(&claim("data", &class, "4Gi"))?;
-    // The fullest node competes within one second.
+    // Even the fullest node would compete within one second.
     cluster.stays_pending("data", Duration::from_secs(2))?;
     let found = cluster.access.run(cluster.claims().get("data"))?;
     let annotations = found.metadata.annotations.unwrap_or_default();

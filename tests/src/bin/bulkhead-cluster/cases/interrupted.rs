@@ -28,9 +28,9 @@ cases! {
     the_namespace_goes,
 }
 
-/// Waits until the node's pool holds exactly this many volumes.
+/// Waits until the node's pool contains exactly this many volumes.
 fn holds(cluster: &Cluster, number: usize) -> Result<()> {
-    // Agents look for forgotten volumes twice, some seconds apart, before they delete any.
+    // Before agents delete forgotten volumes, they look for them twice, some seconds apart.
     cluster.access.wait(2 * PATIENCE, &format!("the pool to hold {number} volumes"), || {
         let found = cluster.agents[0].volumes()?;
         ensure!(found.len() == number, "it holds {found:?}");
@@ -38,7 +38,7 @@ fn holds(cluster: &Cluster, number: usize) -> Result<()> {
     })
 }
 
-/// Makes a claim whose volume is created in the pool, while its PersistentVolume is refused by the API server.
+/// Creates a claim whose volume is created in the pool, while the API server refuses its PersistentVolume.
 fn create_stuck_claim(cluster: &mut Cluster) -> Result<()> {
     cluster.fence_volumes()?;
     let node = cluster.node();
@@ -87,7 +87,7 @@ fn the_claim_goes_while_the_agent_is_dead(cluster: &mut Cluster) -> Result<()> {
 fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     // Each exists a little longer than the one before, so that some are deleted before the agent has seen them and some
-    // while it works on them. It has worked on one when it has created a PersistentVolume.
+    // while it is working on them. It was working on one if it has created a PersistentVolume.
     let mut worked = false;
     for number in 0..100 {
         if number >= 20 && worked {
@@ -100,7 +100,7 @@ fn the_claim_is_deleted_at_once(cluster: &mut Cluster) -> Result<()> {
         worked = audit::log(&cluster.access, Some(&node))?.iter().any(Request::creates_volume);
     }
     ensure!(worked, "the agent never worked on a claim");
-    // The agent is done with them when it has bound a claim that was created later.
+    // The agent is done with them once it has bound a claim that was created later.
     cluster.create_claim(&on(claim("last", &cluster.class, "4Mi"), &node))?;
     cluster.bound("last")?;
     cluster.delete_claim("last")?;
@@ -152,7 +152,7 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     server.hold()?;
     wait_for_log(cluster, "the agent to notice that the API server is away", logged)?;
     wait_for_ready(cluster, 503, "[-]watch-persistentvolumeclaims not ready: ")?;
-    // The kubelet's requests are still answered, even by an agent that starts without the API server.
+    // The kubelet's requests are still answered, even by an agent that starts without an API server.
     let logged = cluster.agents[0].log()?.len();
     cluster.agent().stand.restart_frontend()?;
     wait_for_log(cluster, "the new agent to notice that the API server is away", logged)?;
@@ -164,13 +164,13 @@ fn the_api_server_is_away_for_a_while(cluster: &mut Cluster) -> Result<()> {
     holds(cluster, 0)
 }
 
-/// Waits until the first agent's /readyz answers so.
+/// Waits until the first agent's /readyz answers with this status and `part`.
 fn wait_for_ready(cluster: &Cluster, status: u16, part: &str) -> Result<()> {
     let what = format!("/readyz to answer {status}");
     cluster.access.wait(PATIENCE, &what, || monitoring::check_ready(&cluster.agents[0].stand, status, part))
 }
 
-/// Waits until the agent has logged more than these bytes.
+/// Waits until the agent's log is longer than this many bytes.
 fn wait_for_log(cluster: &Cluster, what: &str, bytes: usize) -> Result<()> {
     cluster.access.wait(PATIENCE, what, || {
         ensure!(cluster.agents[0].log()?.len() > bytes, "it has logged nothing");
@@ -200,7 +200,7 @@ fn the_helper_dies(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.agent().stand.kill_helper()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &node))?;
-    // With the helper the claim would be bound within a second.
+    // With the helper running, the claim would be bound within a second.
     cluster.stays_pending("data", Duration::from_secs(1))?;
     cluster.agent().stand.start_helper()?;
     cluster.bound("data").map(drop)

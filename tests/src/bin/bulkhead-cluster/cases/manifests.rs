@@ -1,4 +1,4 @@
-//! The manifests of deploy/kubernetes, as kubectl reads them.
+//! The manifests in deploy/kubernetes, as read by kubectl.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -9,7 +9,7 @@ cases! {
     everything_but_the_labels_is_known_to_kubernetes_1_32: Bare,
 }
 
-/// What the manifests use, each of which Kubernetes 1.32 serves.
+/// What the manifests use; Kubernetes 1.32 serves all of it.
 const KNOWN: [(&str, &str); 13] = [
     ("v1", "Namespace"),
     ("v1", "ServiceAccount"),

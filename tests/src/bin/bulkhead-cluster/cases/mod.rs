@@ -1,4 +1,4 @@
-//! The tests, one theme a module.
+//! The tests, one theme per module.
 
 use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
@@ -23,8 +23,9 @@ mod rights;
 mod storm;
 mod token;
 
-/// All of them, in the order in which they begin. What takes longest comes first, so that the run does not end with it
-/// alone. The tests of rights start no agent, so they need not wait until agents rely on the policies.
+/// All of them, in the order in which they start. Those that take longest come first, so that none of them is left
+/// running alone at the end. The tests of rights start no agent, so they need not wait until agents rely on the
+/// policies.
 pub fn all() -> Vec<Case<Cluster>> {
     [
         token::cases(),

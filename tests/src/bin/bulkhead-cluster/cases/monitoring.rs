@@ -1,4 +1,4 @@
-//! Metrics of a running agent, and what deploy/monitoring makes of them, as Prometheus' own tool reads them.
+//! Metrics of a running agent, and how deploy/monitoring uses them, checked with Prometheus' own tool.
 
 use std::fs::{self, File};
 use std::process::Command;
@@ -21,10 +21,10 @@ cases! {
     prometheus_scrapes_an_agent: Long,
 }
 
-/// How many alerts are deployed.
+/// The number of deployed alerts.
 const ALERTS: usize = 12;
 
-/// Metrics that a volume's way from a claim leaves.
+/// Metrics left by the provisioning of a volume.
 const LEFT: [&str; 5] = [
     "bulkhead_provisioning_duration_seconds_count{stage=\"made\"}",
     "bulkhead_provisioning_duration_seconds_count{stage=\"acknowledged\"}",
@@ -74,7 +74,7 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     cluster.bound("data")?;
     let scratch = tempfile::NamedTempFile::new()?;
     fs::write(scratch.path(), metrics(cluster)?)?;
-    // `Printed` gives no input.
+    // `Printed` passes no input to a command.
     let checked = Command::new(&program).args(["check", "metrics"]).stdin(File::open(scratch.path())?).output()?;
     let faults = String::from_utf8_lossy(&checked.stdout) + String::from_utf8_lossy(&checked.stderr);
     ensure!(checked.status.success() && faults.is_empty(), "{faults}");
@@ -84,7 +84,7 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     Ok(())
 }
 
-/// With the alerts, none of which a healthy agent raises.
+/// With the deployed alerts, none of which a healthy agent triggers.
 fn prometheus_scrapes_an_agent(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
     cluster.bound("data")?;

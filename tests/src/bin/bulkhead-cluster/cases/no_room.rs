@@ -1,4 +1,4 @@
-//! A node without room gives a claim back, and the scheduler chooses another node.
+//! A node without enough space gives a claim back, and the scheduler chooses another node.
 
 use std::fs::File;
 use std::time::Duration;
@@ -66,7 +66,7 @@ fn a_broken_pool_has_no_room(cluster: &mut Cluster) -> Result<()> {
 fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let object = cluster.capacity(&cluster.class, &node)?.metadata.name.context("a name")?;
-    // Another user fills the pool, and the agent does not know.
+    // Something else fills the pool, and the agent does not know.
     let filler = cluster.agents[0].stand.pool().directory.join(".filler");
     let file = File::create(&filler)?;
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 300 << 20)?;
@@ -82,7 +82,7 @@ fn capacity_is_published_before_the_claim_is_given_back(cluster: &mut Cluster) -
     Ok(())
 }
 
-/// The helper measures its pools once a second at most, and until then still creates what they have no room for.
+/// The helper measures its pools at most once a second, and until then still creates volumes that no longer fit.
 fn the_helper_has_noticed(stand: &Stand) -> Result<()> {
     let helper = stand.helper()?;
     let pool = Request::PoolStatus { pool: stand.pool().name.parse()? };
@@ -97,7 +97,8 @@ fn the_scheduler_chooses_another_node(cluster: &mut Cluster) -> Result<()> {
     for agent in &cluster.agents {
         cluster.capacity(&cluster.class, &agent.node)?;
     }
-    // A node can hold one of these and not two. When the scheduler begins, it knows of room on both nodes.
+    // A node has space for one of these, but not for two. When the scheduler starts, it sees enough space on both
+    // nodes.
     for name in ["a", "b"] {
         cluster.create_claim(&claim(name, &cluster.class, "300Mi"))?;
     }

@@ -1,4 +1,4 @@
-//! Several agents on one API server: each does its own work, and none does the work of another.
+//! Several agents on one API server: each does its own work, and none does another's.
 
 use std::time::Duration;
 
@@ -54,14 +54,14 @@ fn claims_wait_for_an_agent_that_is_away(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &second))?;
     cluster.create_claim(&on(claim("here", &cluster.class, "8Mi"), &first))?;
     cluster.bound("here")?;
-    // The other claim, which came later, is bound already.
+    // The other claim, which was created later, is already bound.
     cluster.stays_pending("there", Duration::from_millis(500))?;
     cluster.agents[1].stand.start_frontend()?;
     cluster.bound("there").map(drop)
 }
 
-/// Adds a node whose agent stops for good, and returns the node and the volume there of the claim `there`. A pod waits for
-/// the claim `waiting`, which is for that node too.
+/// Adds a node whose agent stops for good, and returns the node and the volume on it of the claim `there`. A pod waits
+/// for the claim `waiting`, which is also for that node.
 pub fn lose_node(cluster: &mut Cluster) -> Result<(String, String)> {
     let gone = cluster.add_agent()?.node.clone();
     cluster.create_claim(&on(claim("there", &cluster.class, "8Mi"), &gone))?;
@@ -72,7 +72,7 @@ pub fn lose_node(cluster: &mut Cluster) -> Result<(String, String)> {
     Ok((gone, volume))
 }
 
-/// The commands of docs/kubernetes.md, line by line.
+/// The commands in docs/kubernetes.md, line by line.
 fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()> {
     let (gone, volume) = lose_node(cluster)?;
     let kubeconfig = cluster.access.kubeconfig();
@@ -88,7 +88,7 @@ fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()>
     kubectl(&format!("delete pv {volume} --wait=false"))?;
     kubectl(&format!(r#"patch pv {volume} --type merge --patch {{"metadata":{{"finalizers":null}}}}"#))?;
     cluster.volume_gone(&volume)?;
-    // The node comes back after all. What was never used there is deleted.
+    // The node comes back after all. Volumes that were never used there are deleted.
     let uid = node::make(&cluster.access, &gone, &[])?;
     cluster.agents[1].uid = uid;
     cluster.agents[1].renew_token(&cluster.access, Duration::from_secs(600))?;

@@ -1,4 +1,4 @@
-//! What an operator sees of a node that works for a cluster.
+//! What an operator sees of a node that is part of a cluster.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;

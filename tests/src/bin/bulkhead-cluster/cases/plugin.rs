@@ -1,4 +1,4 @@
-//! `kubectl bulkhead`, beside agents on a real control plane.
+//! `kubectl bulkhead`, with agents on a real control plane.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -62,7 +62,7 @@ fn nodes_pools_and_volumes_are_listed(cluster: &mut Cluster) -> Result<()> {
         let capacity = plugin(cluster, &["capacity"])?.succeeded()?;
         let room = Printed::row(&capacity, &[&node, &cluster.class])?;
         ensure!(room.contains("iB"), "{room}");
-        // The agent is no pod here.
+        // The agent is not a pod here.
         let pools = plugin(cluster, &["pools"])?.succeeded()?;
         let told = Printed::row(&pools, &[&node, "-", "-"])?;
         ensure!(told.contains("iB") && told.contains("bulkheadctl pool list"), "{told}");
@@ -79,7 +79,7 @@ fn volumes_are_watched(cluster: &mut Cluster) -> Result<()> {
         cluster.bound("data")?;
         Ok(format!("{}/data", cluster.namespace))
     });
-    // It goes on for ever, and the test has a limit of its own.
+    // It runs forever, and the test has its own time limit.
     let found = made.and_then(|claim| {
         let mut lines = printed.lines();
         lines.find_map(|line| line.ok().filter(|line| line.contains(&claim))).context("it ended")
@@ -90,7 +90,7 @@ fn volumes_are_watched(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// A pod that is labelled as an agent's, as the kubelet of the node reports it.
+/// Creates a pod labelled as an agent's, as the node's kubelet would report it.
 fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
     let name = cluster.node();
     let mut agent = pod(&name, &cluster.namespace, &[]);
@@ -120,10 +120,10 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     cluster.bound("data")?;
     let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
-    // A tenant's pod takes the place of none, whatever it is labelled.
+    // A tenant's pod cannot pose as an agent's, whatever its labels.
     agent_pod(cluster, &cluster.namespace, 1, true)?;
 
-    // Its agent looks at its pools every half minute.
+    // The agent checks its pools every half minute.
     cluster.access.wait(cluster.patience(), "the pool's volume", || {
         let pools = as_json(cluster, &["pools"])?;
         let own = |pool: &&Value| pool["node"] == node;
@@ -154,7 +154,7 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
 fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<()> {
     let node = format!("node {}", cluster.node());
     cluster.access.wait(cluster.patience(), "the node to be well", || {
-        // Other tests' nodes may not be.
+        // Other tests' nodes may not be healthy.
         let printed = plugin(cluster, &["doctor"])?;
         Printed::row(&printed.text, &["ok", "CSIDriver bulkhead.csi.local"])?;
         Printed::row(&printed.text, &["ok", "policies", "all 4 are in force"])?;
@@ -185,7 +185,7 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
     Printed::row(&nodes, &[&gone, "lost", "1"])?;
 
-    // Nothing happens before it is confirmed.
+    // Nothing is done before it is confirmed.
     let told = plugin(cluster, &["release-node", &gone])?.failed()?;
     ensure!(told.contains(&volume) && told.contains("--yes"), "{told}");
     manifests::kubectl(&cluster.access.kubeconfig(), &["get", "pv", &volume])?;
@@ -197,7 +197,7 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&gone), "{orphans}");
-    // The volume on the disk of the lost node is none of the agents' business any more.
+    // The agents no longer care about the volume on the lost node's disk.
     cluster.agents[1].stand.start_frontend()?;
     let csi = cluster.agents[1].stand.csi()?;
     csi.delete_volume(bulkhead_tests::csi::requests::delete(&volume))?;

@@ -103,7 +103,7 @@ fn access_modes_are_copied(cluster: &mut Cluster) -> Result<()> {
 
 fn sizes_are_rounded_up(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
-    // Part of a byte counts as a byte, and sizes are multiples of 4 KiB.
+    // A fraction of a byte counts as a byte, and sizes are rounded up to multiples of 4 KiB.
     for (number, (size, wanted)) in
         [("16777216", "16Mi"), ("16777215500m", "16Mi"), ("17M", "16604Ki")].into_iter().enumerate()
     {

@@ -27,7 +27,7 @@ cases! {
 
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// Makes a bound claim called data, and returns its volume's name.
+/// Creates a bound claim called data, and returns the name of its volume.
 fn bound(cluster: &Cluster) -> Result<String> {
     cluster.create_claim(&on(claim("data", &cluster.class, "16Mi"), &cluster.node()))?;
     cluster.bound("data")?.metadata.name.context("a name")
@@ -41,9 +41,9 @@ fn holds(cluster: &Cluster, name: &str, wanted: bool) -> Result<()> {
     })
 }
 
-/// Checks that a volume is in the pool, and is not deleted.
+/// Checks that a volume is in the pool and does not get deleted.
 fn stays(cluster: &Cluster, name: &str) -> Result<()> {
-    // An agent deletes a volume at once, if it does at all.
+    // If an agent deletes a volume at all, it does so immediately.
     std::thread::sleep(Duration::from_secs(1));
     let found = cluster.agents[0].volumes()?;
     ensure!(found.iter().any(|volume| volume == name), "{name} was deleted; the pool holds {found:?}");

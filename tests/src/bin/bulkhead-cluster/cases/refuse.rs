@@ -23,14 +23,14 @@ cases! {
     claims_of_another_provisioner_are_left_alone,
 }
 
-/// Makes a claim for the node, changed by `edit`, and waits until it is refused with a note that contains `part`.
+/// Creates a claim for the node, changed by `edit`, and waits until it is refused with a note that contains `part`.
 fn refused(cluster: &Cluster, class: &str, edit: impl FnOnce(&mut Value), part: &str) -> Result<()> {
     let mut claim = on(claim("data", class, "16Mi"), &cluster.node());
     edit(&mut claim);
     cluster.create_claim(&claim)?;
     let event = cluster.event("data", "ProvisioningFailed", part)?;
     ensure!(event.type_.as_deref() == Some("Warning"), "it is of type {:?}", event.type_);
-    // The agent writes the event when the attempt is over, and tries again after a second at the earliest.
+    // The agent writes the event at the end of its attempt, and retries after a second at the earliest.
     cluster.stays_pending("data", Duration::from_millis(200))?;
     ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created all the same");
     Ok(())
@@ -86,7 +86,7 @@ fn an_unknown_parameter_of_the_sidecars_is_refused(cluster: &mut Cluster) -> Res
 
 fn an_unknown_mount_option_is_refused(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["mountOptions"] = json!(["nobarrier"]))?;
-    // Options may contain secrets, and are not repeated.
+    // Options may contain secrets, so they are not repeated.
     refused(cluster, &class, |_| {}, "mount flag")
 }
 
@@ -98,7 +98,7 @@ fn a_pool_that_does_not_exist_is_refused(cluster: &mut Cluster) -> Result<()> {
 fn a_missing_class_is_reported_until_it_exists(cluster: &mut Cluster) -> Result<()> {
     let coming = format!("{}-1", cluster.namespace);
     let mut claim = on(claim("data", &coming, "16Mi"), &cluster.node());
-    // The controller manager writes this only when the class exists.
+    // The controller manager writes this only if the class exists.
     claim["metadata"]["annotations"][PROVISIONER] = json!(bulkhead_tests::kubelet::DRIVER);
     cluster.create_claim(&claim)?;
     cluster.event("data", "ProvisioningFailed", &coming)?;
@@ -110,7 +110,7 @@ fn a_missing_class_is_reported_until_it_exists(cluster: &mut Cluster) -> Result<
 fn claims_of_another_provisioner_are_left_alone(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|class| class["provisioner"] = json!("other.example.com"))?;
     cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
-    // A claim for our driver is created later and bound before this time is over.
+    // A claim for our driver is created later, and bound before this time is over.
     cluster.create_claim(&on(claim("ours", &cluster.class, "16Mi"), &cluster.node()))?;
     let ours = cluster.bound("ours")?.metadata.name;
     cluster.stays_pending("data", Duration::from_millis(500))?;

@@ -15,7 +15,7 @@ cases! {
     claims_of_other_nodes_cost_no_requests: Recent,
 }
 
-/// How long an agent must have made no requests for its work to be done. It does not pause between the writes of a step.
+/// How long an agent must make no requests to be considered done. It does not pause between the writes of a step.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The essential requests that the agent makes for `work`.
@@ -50,7 +50,7 @@ fn each_step_of_a_claims_life_costs_few_requests(cluster: &mut Cluster) -> Resul
         cluster.delete_claim("data")?;
         cluster.volume_gone(&name)
     })?;
-    // Each step takes at least one request, or they were not counted.
+    // Each step takes at least one request; otherwise they were not counted.
     for (what, made, most) in [("provisioned", provisioned, 3), ("grown", grown, 4), ("deleted", deleted, 3)] {
         let (number, made) = (made.len(), count(&made));
         println!("{what}: {number} requests: {made:?}");
@@ -69,7 +69,8 @@ fn claims_of_other_nodes_cost_no_requests(cluster: &mut Cluster) -> Result<()> {
             let foreign = on(claim(&format!("foreign-{number}"), &cluster.class, "4Mi"), "elsewhere");
             uids.push(cluster.create_claim(&foreign)?);
         }
-        // A claim of this node is created after them. When it is bound, the agent has seen all it ever sees of them.
+        // A claim of this node is created after them. When it is bound, the agent has seen everything it will ever see
+        // of them.
         cluster.create_claim(&on(claim("own", &cluster.class, "4Mi"), &node))?;
         cluster.bound("own").map(drop)
     })?;
@@ -78,7 +79,7 @@ fn claims_of_other_nodes_cost_no_requests(cluster: &mut Cluster) -> Result<()> {
     };
     let foreign: Vec<&Request> = made.iter().filter(is_foreign).collect();
     ensure!(foreign.is_empty(), "the claims of another node cost {foreign:?}");
-    // Nor do they add to what the own claim costs.
+    // Nor do they make the node's own claim any more expensive.
     ensure!((1..=3).contains(&made.len()), "a claim beside foreign ones costs {:?}", count(&made));
     Ok(())
 }

@@ -35,7 +35,7 @@ fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
     Ok(to_value(claim)?)
 }
 
-/// Checks that the claim's status is what external-resizer and the kubelet leave when a growth is finished.
+/// Checks that the claim's status is what external-resizer and the kubelet leave when an expansion is finished.
 fn is_settled(claim: &Value, size: &str) -> Result<()> {
     let status = &claim["status"];
     same("the allocated size", &status["allocatedResources"], json!({ "storage": size }))?;
@@ -106,7 +106,7 @@ fn a_growth_that_was_infeasible_can_be_lowered(cluster: &mut Cluster) -> Result<
         cluster.bound(name)?;
         ask_for(cluster, name, "2Gi")?;
         is_infeasible(cluster, name)?;
-        // Less than was asked for before, and still more than the volume has.
+        // Less than was requested before, but still more than the volume has.
         ask_for(cluster, name, "32Mi")?;
         is_settled(&has(cluster, name, "32Mi")?, "32Mi")?;
     }
@@ -121,7 +121,7 @@ fn a_growth_that_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster
     cluster.bound("other")?;
     ask_for(cluster, "data", "300Mi")?;
     is_infeasible(cluster, "data")?;
-    // The capacity that is published may still be from before the volumes.
+    // The published capacity may still be from before the volumes were created.
     let wait_for_room = |enough: bool| {
         cluster.access.wait(cluster.patience(), "the capacity to be published", || {
             let room = cluster.room(&cluster.class, &node)?;
@@ -132,7 +132,7 @@ fn a_growth_that_was_infeasible_is_done_when_there_is_room(cluster: &mut Cluster
     wait_for_room(false)?;
     cluster.delete_claim("other")?;
     wait_for_room(true)?;
-    // The agent tries the same size again only after minutes, but another one at once.
+    // The agent retries the same size only after minutes, but a different one immediately.
     ask_for(cluster, "data", "301Mi")?;
     is_settled(&has(cluster, "data", "301Mi")?, "301Mi")
 }

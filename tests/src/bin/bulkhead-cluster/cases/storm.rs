@@ -21,7 +21,7 @@ fn two_hundred_claims_are_bound_and_deleted(cluster: &mut Cluster) -> Result<()>
 }
 
 fn a_thousand_claims_are_bound_and_deleted(cluster: &mut Cluster) -> Result<()> {
-    // A pool has no room for a mebibyte for each, so these volumes are sparse and the pool is overcommitted.
+    // A pool does not have a mebibyte for each of them, so these volumes are sparse and the pool is overcommitted.
     let small = cluster.agents.remove(0);
     small.stand.finish()?;
     node::delete(&cluster.access, &small.node)?;

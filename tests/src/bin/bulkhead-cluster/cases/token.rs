@@ -19,14 +19,14 @@ fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     cluster.create_claim(&on(claim("before", &cluster.class, "8Mi"), &node))?;
     cluster.bound("before")?;
-    // No token lives for less than ten minutes, so this test does not wait for the old one to expire.
+    // No token expires in less than ten minutes, so this test does not wait for that.
     let first = credentials(cluster, &node)?;
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
     let mut claims = 0..;
     cluster.access.wait(2 * cluster.patience(), "the new token to be used", || {
         let name = format!("data-{}", claims.next().unwrap_or(0));
         cluster.create_claim(&on(claim(&name, &cluster.class, "64Ki"), &node))?;
-        // An agent without work makes no requests. Its client reads the token again once a minute.
+        // An idle agent makes no requests. Its client rereads the token once a minute.
         std::thread::sleep(Duration::from_secs(2));
         let used = credentials(cluster, &node)?;
         ensure!(used.len() > first.len(), "all requests came with {used:?}");
@@ -36,7 +36,7 @@ fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
     cluster.bound("after").map(drop)
 }
 
-/// The tokens that a node's requests came with.
+/// The tokens that were sent with a node's requests.
 fn credentials(cluster: &Cluster, node: &str) -> Result<BTreeSet<String>> {
     let log = audit::log(&cluster.access, Some(node))?;
     Ok(log.into_iter().map(|request| request.credential).collect())
@@ -67,7 +67,7 @@ fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
     // With its own token the agent would bind the claim within a second.
     cluster.stays_pending("data", Duration::from_secs(2))?;
-    // The claim is bound when the agent has its own token again.
+    // The claim is bound once the agent has its own token back.
     cluster.agent().stand.kill_frontend()?;
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
     cluster.agent().stand.start_frontend()?;

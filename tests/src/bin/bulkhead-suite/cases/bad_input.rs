@@ -1,4 +1,4 @@
-//! Input that is wrong, hostile or missing: a clear refusal, a helper that survives, and nothing left behind.
+//! Input that is wrong, hostile or missing: the refusal is clear, the helper survives, and nothing is left behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -34,7 +34,7 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// The helper lives and serves.
+/// The helper is alive and serves.
 fn check_lives(stand: &mut Stand) -> Result<()> {
     stand.running_helper()?.check_alive()?;
     let helper = stand.helper()?;
@@ -81,7 +81,7 @@ fn targets_outside_the_publish_directories_are_refused(stand: &mut Stand) -> Res
             let answer = client.node_publish_volume(csi::publish("vol-a", &path, csi::mount()));
             refused(answer, Code::InvalidArgument, "path").with_context(|| path.display().to_string())?;
         }
-        // Below the kubelet's directory only two shapes are targets.
+        // Below the kubelet's directory only two kinds of path are targets.
         for path in [
             "pods/x", "pods/u/volumes/kubernetes.io~csi/pv", "pods/u/volumes/other/pv/mount",
             "plugins/kubernetes.io/csi/x",
@@ -176,7 +176,7 @@ fn a_parent_in_another_mount_is_refused(stand: &mut Stand) -> Result<()> {
         fs::create_dir(stand.target("other"))?;
         mount_bind(stand.logs(), stand.target("other"))?;
         denied(helper.request(&bind("vol-a", "other/t"))?, ErrorKind::Refused, "another mount")?;
-        // A published volume is another mount, too: nothing is published into a directory that a pod writes.
+        // A published volume is a mount as well: nothing may be published in a directory that a pod can write to.
         helper.ask(&bind("vol-a", "t"))?;
         fs::create_dir(stand.target("t/inner"))?;
         denied(helper.request(&bind("vol-a", "t/inner/x"))?, ErrorKind::Refused, "another mount")?;
@@ -220,7 +220,7 @@ fn garbage_closes_the_connection(stand: &mut Stand) -> Result<()> {
     let answer: Result<Welcome, bulkhead_protocol::Error> = decode(&answer)?;
     ensure!(answer.as_ref().is_err_and(|error| error.message.as_str().contains("not a client")), "{answer:?}");
     client.check_closed()?;
-    // The same after a hello.
+    // The same happens after a hello.
     for packet in [&b"x"[..], &[0xff; 512], &[0; 3], &hello] {
         let client = HelperClient::welcomed(&socket)?;
         client.send(packet)?;
@@ -253,7 +253,7 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
     let position = dots.windows(2).rposition(|pair| pair == b"aa").context("no target in the packet")?;
     packets.push([&dots[..position], b"..", &dots[position + 2..]].concat());
     packets.extend((0..good.len()).map(|length| good[..length].to_vec()).skip(1));
-    // An unknown request, and one whose length claims more than there is.
+    // An unknown request, and one that claims to be longer than it is.
     packets.push(vec![0xff, 0, 0, 0]);
     packets.push([&good[..4], &[0xff; 8], &good[12..]].concat());
     for packet in packets {
@@ -261,7 +261,7 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
         client.send(&packet)?;
         client.check_closed().with_context(|| format!("{packet:02x?}"))?;
     }
-    // The same request as it should be does reach its operation. The log has lines in the order of the operations.
+    // A correct request of the same kind does reach its operation. The log's lines are in the order of the operations.
     denied(stand.helper()?.request(&bind("vol-a", "a"))?, ErrorKind::NotFound, "vol-a")?;
     stand.running_helper()?.check_log(|log| match log.matches("bind-mount").count() {
         0 => bail!("the log does not show a request that has reached its operation"),
@@ -292,7 +292,7 @@ fn uninvited_descriptors_are_refused(stand: &mut Stand) -> Result<()> {
     for _ in 0..20 {
         let client = stand.helper()?;
         let file = fs::File::open("/etc/passwd")?;
-        // From Linux 6.16 on it cannot be sent, before that the connection is closed.
+        // Since Linux 6.16 it cannot be sent; before that, the connection is closed.
         if client.send_with_descriptor(&encode(&Request::PoolStatus { pool: "default".parse()? })?, &file).is_ok() {
             client.check_closed()?;
         }
@@ -308,7 +308,7 @@ fn other_users_are_turned_away(stand: &mut Stand) -> Result<()> {
     let socket = stand.helper_socket();
     let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&socket)?) & 0o777;
     ensure!(mode == 0o600, "{mode:o}");
-    // Root gets past the mode, and no further.
+    // Root gets past the socket's mode, but no further.
     let root = HelperClient::connect_as(&socket, 0)?;
     let _ = root.send(&encode(&Hello::new(HIGHEST_VERSION))?);
     root.check_closed()?;
@@ -337,7 +337,7 @@ fn one_connection_too_many_is_turned_away(stand: &mut Stand) -> Result<()> {
         }
     }
     ensure!((2..40).contains(&clients.len()), "{} connections", clients.len());
-    // The frontend keeps its connections, and one that is closed makes room for another.
+    // The frontend keeps its connections, and closing one makes room for another.
     stand.csi()?.probe(Default::default())?;
     clients.pop();
     bulkhead_tests::wait::until(stand.patience(Duration::from_secs(5)), || stand.helper().map(drop))?;
@@ -355,7 +355,7 @@ fn a_reader_that_does_not_read_holds_up_nobody(stand: &mut Stand) -> Result<()> 
     let client = stand.csi()?;
     client.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     client.delete_volume(csi::delete("vol-a"))?;
-    // It never gets its answers: the connection is closed.
+    // It never receives its answers: the connection is closed.
     drop(deaf);
     check_lives(stand)
 }

@@ -1,4 +1,4 @@
-//! `bulkheadctl` beside the real processes: what it shows when all is well, and when something is not.
+//! `bulkheadctl` with the real processes: what it shows when all is well, and when it is not.
 
 use std::process::Command;
 
@@ -39,7 +39,7 @@ fn volumes_are_listed_with_what_is_used(stand: &mut Stand) -> Result<()> {
     let table = ctl(stand, &["volume", "list"])?.succeeded()?;
     Printed::row(&table, &["ID", "POOL", "KIND", "SIZE", "USED", "TARGETS", "CONDITION"])?;
     let directory = Printed::row(&table, &["vol-a", "default", "directory", "16 MiB"])?;
-    // Whether something counts what is used depends on the kernel.
+    // Whether usage is counted depends on the kernel.
     let words: Vec<_> = directory.split_whitespace().collect();
     let targets = if words[0] == "-" { words.get(1) } else { words.get(2) };
     ensure!(targets == Some(&"1"), "{directory}");
@@ -150,7 +150,7 @@ fn a_deletion_asks_first(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// What `bulkheadctl` prints on a terminal on which somebody types `answer`.
+/// What `bulkheadctl` prints on a terminal when somebody types `answer`.
 fn on_a_terminal(stand: &Stand, arguments: &str, answer: &str) -> Result<Printed> {
     let line = format!("{} {arguments}", program("bulkheadctl")?.display());
     // The answer waits in the terminal until it is read.

@@ -1,4 +1,4 @@
-//! The rest of the Controller service: deleting, listing, validating, capacity, and calls that are not offered.
+//! The rest of the Controller service: deletion, listing, validation, capacity, and calls that are not offered.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -147,7 +147,7 @@ fn lists_come_in_pages(stand: &mut Stand) -> Result<()> {
     }
     for max_entries in [0, 1, 7, 22, 23, 24, 1000] {
         let pages = csi.list_pages(max_entries)?;
-        // Zero means that the plugin decides; ours puts this many on one page.
+        // Zero leaves it to the plugin; ours puts this many on one page.
         let full = if max_entries == 0 { ids.len() } else { usize::try_from(max_entries)? };
         let wanted: Vec<Vec<String>> = ids.chunks(full).map(<[String]>::to_vec).collect();
         ensure!(pages == wanted, "pages of {max_entries}: {pages:?}");
@@ -182,7 +182,7 @@ fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
     for capability in [mount(), block()] {
         csi.create_volume(create("vol-a", 64 * MIB, capability))?;
         let during = csi.get_capacity(GetCapacityRequest::default())?;
-        // The filesystem's own use moves a little.
+        // The filesystem's own usage varies a little.
         let fallen = before.available_capacity - during.available_capacity;
         ensure!((63 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
         csi.delete_volume(delete("vol-a"))?;

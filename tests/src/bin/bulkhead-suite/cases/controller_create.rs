@@ -1,4 +1,4 @@
-//! Making volumes through the Controller service.
+//! Creating volumes through the Controller service.
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -101,7 +101,7 @@ fn the_same_name_with_other_wishes_already_exists(stand: &mut Stand) -> Result<(
     ] {
         refused(csi.create_volume(request), Code::AlreadyExists, "vol-a")?;
     }
-    // A range that includes the volume's size is the same request.
+    // A range that includes the volume's size is a matching request.
     let request = with(|request| request.capacity_range = between(SIZE - MIB, SIZE + MIB));
     let volume = csi.create_volume(request)?.volume.context("no volume")?;
     ensure!(volume.capacity_bytes == SIZE, "{volume:?}");
@@ -116,7 +116,7 @@ fn the_answer_has_the_real_size_and_place(stand: &mut Stand) -> Result<()> {
     ensure!(volume.capacity_bytes == SIZE + 4096, "{volume:?}");
     ensure!(volume.accessible_topology == [place.clone()], "{volume:?}");
     csi.delete_volume(delete("vol-a"))?;
-    // The keys of places are compared without regard to case.
+    // Topology keys are compared without regard to case.
     let capitals: std::collections::BTreeMap<_, _> =
         place.segments.iter().map(|(key, value)| (key.to_uppercase(), value.clone())).collect();
     for requirement in [
@@ -196,7 +196,7 @@ fn any_unicode_name_becomes_a_safe_id(stand: &mut Stand) -> Result<()> {
 fn two_names_never_share_a_volume(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     let hashed = stand.create(&csi, "Größe", MIB, mount())?;
-    // The id that one name was given, used as another name.
+    // The id that was assigned to one name is used as another name.
     refused(csi.create_volume(create(&hashed, MIB, mount())), Code::AlreadyExists, &hashed)?;
     csi.delete_volume(delete(&hashed))?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Deleting volumes whose content is hostile: pods have written it.
+//! Deleting volumes with hostile content: pods have written it.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -37,14 +37,14 @@ cases! {
 
 const SIZE: i64 = 64 * MIB;
 
-/// Publishes a volume, lets `fill` write into it, deletes it, and waits until the pool is empty.
+/// Publishes a volume, lets `fill` write to it, deletes it, and waits until the pool is empty.
 fn filled(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> Result<()> {
     deleted(stand, fill)?;
     wait_until_emptied(stand)?;
     stand.running_helper()?.check_alive()
 }
 
-/// Publishes a volume, lets `fill` write into it, and deletes it.
+/// Publishes a volume, lets `fill` write to it, and deletes it.
 fn deleted(stand: &mut Stand, fill: impl FnOnce(&Stand, &Path) -> Result<()>) -> Result<()> {
     let csi = stand.csi()?;
     let target = stand.target("a");
@@ -60,7 +60,7 @@ fn wait_until_emptied(stand: &Stand) -> Result<()> {
     wait_for_emptier(stand, Duration::from_secs(20))
 }
 
-/// The name of a volume that is being deleted begins with a dot.
+/// The name of a volume that is being deleted starts with a dot.
 fn wait_for_emptier(stand: &Stand, limit: Duration) -> Result<()> {
     wait::until(stand.patience(limit), || {
         let left = stand.pool().entries()?;
@@ -69,7 +69,7 @@ fn wait_for_emptier(stand: &Stand, limit: Duration) -> Result<()> {
     })
 }
 
-/// Emptying must need no room: neither in the volume's quota nor in the pool.
+/// Emptying must not need any space, neither in the volume's quota nor in the pool.
 fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
     let all =
         stand.csi()?.get_capacity(GetCapacityRequest::default())?.maximum_volume_size.context("a largest volume")?;
@@ -82,7 +82,7 @@ fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
             fs::create_dir_all(target.join(format!("{outer}/{inner}/a-directory-with-a-longer-name")))?;
         }
     }
-    // Deep inside, so that no room is given back before most directories are gone.
+    // Deep inside, so that no space is freed before most directories are gone.
     let file = File::create(target.join("39/19/a-directory-with-a-longer-name/filler"))?;
     fill(&file);
     drop(file);
@@ -91,7 +91,7 @@ fn a_full_pool_of_directories_goes(stand: &mut Stand) -> Result<()> {
     wait_until_emptied(stand)
 }
 
-/// Gives a file all room there is.
+/// Gives a file all the space there is.
 fn fill(file: &File) {
     let (mut end, mut step) = (0, 1 << 30);
     while step >= 4096 {
@@ -102,13 +102,13 @@ fn fill(file: &File) {
     }
 }
 
-/// Every directory is as full as it can be without a block of its own (XFS: 196 bytes in the inode), so that nothing can be
-/// moved up, and so deep that the emptier does not reach the ground in one turn.
+/// Every directory is as full as it can be without a block of its own (XFS: 196 bytes in the inode), so that nothing
+/// can be moved up, and the tree is so deep that the emptier does not reach the bottom in one pass.
 fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
     let full = stand.pool().directory.join("full");
     let file = File::create(&full)?;
     deleted(stand, |_, top| {
-        // What lies below is moved up. These fill the volume's own directory, before the deep one's turn comes.
+        // What is too deep is moved up. These fill the volume's own directory before it is the deep one's turn.
         let wide = top.join("w/".repeat(31));
         for number in 0..24 {
             fs::create_dir_all(wide.join(format!("{number}/d")))?;
@@ -116,8 +116,8 @@ fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
         let deep = wide.join("deep");
         let name = "f".repeat(168);
         fs::create_dir_all(deep.join("d"))?;
-        // One file: unlinking a name of it frees no inode, and so no block. It comes after the directory, so that the
-        // emptier goes down before it unlinks anything.
+        // A single file: unlinking one of its names frees no inode, and therefore no block. It comes after the
+        // directory, so that the emptier descends before it unlinks anything.
         let linked = File::create(deep.join(&name))?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let mut directory = openat(CWD, &deep, flags, Mode::empty())?;
@@ -131,7 +131,7 @@ fn a_deep_tree_in_a_full_pool_goes(stand: &mut Stand) -> Result<()> {
         ensure!(moved.is_err_and(|error| error.kind() == ErrorKind::StorageFull), "something can be moved up");
         Ok(())
     })?;
-    // Nearly each of its renames fails, and that is slow.
+    // Almost every rename fails, which makes this slow.
     wait_for_emptier(stand, Duration::from_secs(180))?;
     fs::remove_file(full)?;
     Ok(())
@@ -169,7 +169,7 @@ fn immutable_and_append_only_files_go(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// Far deeper than a path may be long, and deeper than descriptors would reach.
+/// Far deeper than a path can be long, and deeper than there are descriptors.
 fn deep_trees_go(stand: &mut Stand) -> Result<()> {
     let levels = 3000;
     filled(stand, |_, top| {
@@ -193,7 +193,7 @@ fn wide_trees_go(stand: &mut Stand) -> Result<()> {
                 File::create(directory.join(file.to_string()))?;
             }
         }
-        // The emptier moves directories about under names of its own; these are in its way.
+        // The emptier moves directories to names of its own choosing; these are in its way.
         for name in [".0", ".1", "0.0", "..0", ".moved.0", ".1.d"] {
             fs::create_dir_all(top.join(name).join(name).join(name))?;
         }
@@ -240,7 +240,7 @@ fn special_files_go_and_open_nothing(stand: &mut Stand) -> Result<()> {
         File::create(top.join("sparse"))?.set_len(1 << 40)?;
         Ok(())
     })?;
-    // Opening the node would have made the device.
+    // Opening the node would have created the device.
     ensure!(!Path::new("/sys/block/loop4000").exists());
     Ok(())
 }
@@ -296,7 +296,7 @@ fn a_writer_does_not_keep_a_volume_alive(stand: &mut Stand) -> Result<()> {
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     fs::create_dir(target.join("busy"))?;
-    // A process that came by the directory before it was unpublished writes on through its descriptor.
+    // A process that reached the directory before it was unpublished keeps writing through its descriptor.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let pool = stand.pool().volume("vol-a").join("data/busy");
     let inside = openat(CWD, &pool, flags, Mode::empty())?;
@@ -304,7 +304,7 @@ fn a_writer_does_not_keep_a_volume_alive(stand: &mut Stand) -> Result<()> {
     csi.delete_volume(delete("vol-a"))?;
     for number in 0..500 {
         let name = CString::new(number.to_string())?;
-        // Once the directory is removed, nothing can be made in it.
+        // Once the directory is removed, nothing can be created in it.
         if openat(&inside, name.as_c_str(), OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).is_err() {
             break;
         }
@@ -331,10 +331,10 @@ fn a_name_is_free_as_soon_as_delete_is_answered(stand: &mut Stand) -> Result<()>
 fn room_comes_back(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     let target = stand.target("a");
-    // Four times the pool in sum.
+    // In total four times the size of the pool.
     for round in 0..8 {
         for capability in [mount(), block()] {
-            // The filesystem itself gives blocks back a moment after the last name is gone.
+            // The filesystem itself frees blocks a moment after the last name is gone.
             wait::until(stand.patience(Duration::from_secs(10)), || {
                 csi.create_volume(create("vol-a", 200 * MIB, capability.clone()))
                     .map(drop)
@@ -364,7 +364,7 @@ fn an_open_file_keeps_its_project_until_it_is_closed(stand: &mut Stand) -> Resul
     csi.delete_volume(delete("vol-a"))?;
     std::thread::sleep(stand.patience(Duration::from_millis(300)));
     ensure!(quotas::blocks(&stand.pool().directory)?.iter().any(|quota| quota.project == project));
-    // The next volume gets another project.
+    // The next volume gets a different project.
     csi.create_volume(create("vol-b", SIZE, mount()))?;
     fs::write(stand.pool().volume("vol-b").join("data/file"), vec![1; 1 << 20])?;
     File::open(stand.pool().volume("vol-b").join("data/file"))?.sync_all()?;

@@ -1,4 +1,4 @@
-//! What is written through to the disk, and when: as little as the filesystem's journal allows.
+//! What is synced to disk, and when: as little as the filesystem's journal allows.
 
 use std::process::Command;
 
@@ -37,7 +37,7 @@ fn make_pools(stand: &mut Stand) -> Result<Vec<(PoolName, bool)>> {
     Ok(pools)
 }
 
-/// How often the helper calls fsync(2) meanwhile.
+/// How often the helper calls fsync(2) during the operation.
 fn syncs(stand: &mut Stand, operation: impl FnOnce() -> Result<()>) -> Result<usize> {
     let log = stand.work().join("syncs");
     let helper = i32::try_from(stand.running_helper()?.pid())?;

@@ -1,4 +1,4 @@
-//! Growing volumes while they are used.
+//! Growing volumes while they are in use.
 
 use std::fs::File;
 use std::io::Write;
@@ -49,7 +49,7 @@ fn with_volumes(
     Ok(())
 }
 
-/// The size in the statistics, and the device's own if there is one.
+/// Checks the size in the statistics, and the device's own size if there is a device.
 fn check_size(stand: &Stand, id: &str, target: &Path, bytes: i64) -> Result<()> {
     let total = stand.csi()?.node_get_volume_stats(stats(id, target))?.usage[0].total;
     ensure!(total == bytes, "{id} has {total} bytes, not {bytes}");
@@ -77,7 +77,7 @@ fn the_controller_grows_both_kinds_wholly(stand: &mut Stand) -> Result<()> {
         let answer = stand.csi()?.controller_expand_volume(controller_expand(id, 2 * SIZE))?;
         ensure!(answer.capacity_bytes == 2 * SIZE && !answer.node_expansion_required, "{answer:?}");
         check_size(stand, id, target, 2 * SIZE)?;
-        // The kubelet's call comes all the same.
+        // The kubelet makes its call regardless.
         ensure!(stand.csi()?.node_expand_volume(node_expand(id, target, 2 * SIZE))?.capacity_bytes == 2 * SIZE);
         check_size(stand, id, target, 2 * SIZE)
     })

@@ -1,4 +1,4 @@
-//! The frontend as a process: its command line, its own endpoint, and what it does without a helper.
+//! The frontend as a process: its command line, its own endpoint, and its behaviour without a helper.
 
 use std::fs;
 use std::os::unix::net::UnixListener;

@@ -35,7 +35,7 @@ fn plugin_info_names_the_driver_and_its_release(stand: &mut Stand) -> Result<()>
 fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result<()> {
     let socket = stand.kubelet.csi_socket().display().to_string();
     stand.helper_flags = ["--driver-name", "other.example", "--csi-socket", &socket].map(str::to_owned).to_vec();
-    // The socket's directory follows the driver's name, so the one of this test is not made by the helper.
+    // The socket's directory is named after the driver, so the helper does not create the one for this test.
     fs::create_dir_all(stand.kubelet.root().join("plugins/other.example"))?;
     let own = stand.kubelet.root().join("plugins/other.example/csi.sock");
     stand.helper_flags[3] = own.display().to_string();
@@ -51,7 +51,7 @@ fn the_driver_is_called_as_the_helper_is_configured(stand: &mut Stand) -> Result
         Ok(())
     })?;
     stand.stop()?;
-    // Its sockets have names of their own, so a helper with another name removes them.
+    // Its sockets have different names, so a helper with another name removes them.
     for path in [own, stand.kubelet.root().join("plugins_registry/other.example@reg.sock")] {
         if path.exists() {
             fs::remove_file(path)?;
@@ -81,7 +81,7 @@ fn node_service_tells_what_it_can_do(stand: &mut Stand) -> Result<()> {
     for wanted in [GetVolumeStats, ExpandVolume, VolumeCondition, SingleNodeMultiWriter] {
         ensure!(has(wanted), "{wanted:?} is missing");
     }
-    // A path to stage at would be required of every publish.
+    // A staging path would be required for every publish.
     ensure!(!has(StageUnstageVolume), "volumes are staged");
     Ok(())
 }
@@ -142,7 +142,7 @@ fn all_services_are_on_one_socket_with_nothing_beside_it(stand: &mut Stand) -> R
     Ok(())
 }
 
-/// A value of a process's status file, as a number of that base.
+/// A value from a process's status file, as a number in this base.
 fn status(pid: u32, key: &str) -> Result<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).context(key.to_owned())?;
@@ -170,7 +170,7 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> R
     let children = processes::descendants(i32::try_from(server)?)?;
     ensure!(children.len() == 1, "{children:?}");
     let emptier = u32::try_from(children[0].pid)?;
-    // It drops its privileges beside the helper, which may serve by then.
+    // It is still dropping its privileges when the helper may already be serving.
     wait::until(stand.patience(Duration::from_secs(5)), || {
         ensure!(status(emptier, "Seccomp")? == 2, "the emptier has no filter yet");
         Ok(())
@@ -188,7 +188,7 @@ fn the_helper_has_two_capabilities_and_the_emptier_three(stand: &mut Stand) -> R
 fn the_kubelets_keys_are_out_of_the_helpers_sight(stand: &mut Stand) -> Result<()> {
     let pid = stand.running_helper()?.pid();
     let emptier = processes::descendants(i32::try_from(pid)?)?[0].pid;
-    // The helper's own root, seen through its entry in /proc.
+    // The helper's own root, as seen through its entry in /proc.
     for (directory, wanted) in [
         ("", &["bulkhead-devices", "bulkhead-pools", "publish", "sockets"][..]),
         ("/bulkhead-devices", &[]),
@@ -210,7 +210,7 @@ fn the_kubelets_keys_are_out_of_the_helpers_sight(stand: &mut Stand) -> Result<(
     Ok(())
 }
 
-/// Where a process has mounts, in its own root, sorted.
+/// The mount points of a process within its own root, sorted.
 fn mount_points(pid: u32) -> Result<Vec<String>> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
     let points = table.lines().map(|line| line.split(' ').nth(4).map(str::to_owned).context("a line without a path"));

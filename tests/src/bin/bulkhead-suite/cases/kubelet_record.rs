@@ -26,7 +26,8 @@ cases! {
 
 const SIZE: i64 = 16 * MIB;
 
-/// Both kinds, each with its target and the directory of its record; `vol-a` is a directory, `vol-b` a device.
+/// Volumes of both kinds, each with its target and the directory of its record; `vol-a` is a directory, `vol-b` a
+/// device.
 fn with_volumes(stand: &mut Stand, test: impl Fn(&mut Stand, &str, &Path, &Path) -> Result<()>) -> Result<()> {
     let csi = stand.csi()?;
     let directory = stand.kubelet.pod_target("pv-a", "pod-1")?;
@@ -125,7 +126,7 @@ fn a_record_that_is_no_record_is_refused(stand: &mut Stand) -> Result<()> {
         let long =
             format!("{{\"driverName\":\"{DRIVER}\",\"volumeHandle\":\"{id}\",\"x\":\"{}\"}}", "x".repeat(1 << 20));
         let twice = format!("{{\"driverName\":\"{DRIVER}\",\"volumeHandle\":\"other\",\"volumeHandle\":\"{id}\"}}");
-        // A key that is there twice could be read in one way here and in another by the kubelet.
+        // A duplicate key could be read in one way here and in another by the kubelet.
         for content in ["", "{", "[]", "null", "{}", "{\"driverName\":1}", "\u{0}", &long, &twice] {
             fs::write(directory.join("vol_data.json"), content)?;
             check_refused(stand, id, target, "").with_context(|| content.chars().take(40).collect::<String>())?;

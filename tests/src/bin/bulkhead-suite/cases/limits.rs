@@ -1,4 +1,4 @@
-//! Sizes are enforced: by the quota, by the image, by the pool's promise.
+//! Sizes are enforced: by the quota, by the image, and by what the pool has promised.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -57,11 +57,11 @@ fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result
     Ok(())
 }
 
-/// Writes mebibytes until no more can be written; gives how many were.
+/// Writes mebibytes until no more can be written, and returns how many were.
 fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
     let mut file = File::options().create(true).append(true).open(file)?;
     for written in 0..most {
-        // A lack of space may show only when the data is written back.
+        // Lack of space may not show until the data is written back.
         if let Err(error) = file.write_all(&[0x5a; 1 << 20]).and_then(|()| file.sync_data()) {
             return Ok((written, error.kind()));
         }
@@ -69,7 +69,7 @@ fn fill(file: &Path, most: u64) -> Result<(u64, ErrorKind)> {
     bail!("{most} MiB could be written")
 }
 
-/// Takes every block there is.
+/// Takes every block that is left.
 fn fill_pool(path: &Path) -> Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     let file = File::create(path)?;
@@ -92,7 +92,7 @@ fn a_write_beyond_the_quota_fails(stand: &mut Stand) -> Result<()> {
         let (written, kind) = fill(&target.join("file"), 64)?;
         check_felt(kind)?;
         ensure!((14..=16).contains(&written), "{written} MiB were written");
-        // What was removed can be used again.
+        // Space freed by removing files can be used again.
         fs::remove_file(target.join("file"))?;
         wait::until(stand.patience(Duration::from_secs(20)), || Ok(fs::write(target.join("again"), vec![1; 8 << 20])?))
     })
@@ -113,7 +113,7 @@ fn files_beyond_the_limit_on_inodes_fail(stand: &mut Stand) -> Result<()> {
         ensure!(made < 200, "{made} files could be made");
     };
     check_felt(kind)?;
-    // The volume's top directory is one of its inodes.
+    // The volume's top directory counts as one of its inodes.
     ensure!(made == 99, "{made} files could be made");
     let usage = csi.node_get_volume_stats(stats("vol-a", &target))?.usage;
     let inodes = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
@@ -185,7 +185,7 @@ fn the_sum_of_promises_is_limited(stand: &mut Stand) -> Result<()> {
     let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
     let half = room / 2 / 4096 * 4096;
     csi.create_volume(create("vol-a", half, mount()))?;
-    // Though the first one uses nothing yet.
+    // Even though the first one uses nothing yet.
     refused(csi.create_volume(create("vol-b", half + 4 * MIB, mount())), Code::ResourceExhausted, "room")?;
     refused(csi.create_volume(create("vol-b", half + 4 * MIB, block())), Code::ResourceExhausted, "room")?;
     refused(csi.controller_expand_volume(controller_expand("vol-a", room + 4 * MIB)), Code::OutOfRange, "room")?;
@@ -219,7 +219,7 @@ fn overcommit_and_reserve_change_the_promise(stand: &mut Stand) -> Result<()> {
 }
 
 fn an_image_that_does_not_fit_leaves_nothing(stand: &mut Stand) -> Result<()> {
-    // Another user fills the filesystem: the promise would still hold, but the blocks are missing.
+    // Something else fills the filesystem: the promise would still hold, but the blocks are missing.
     let csi = stand.csi()?;
     let room = csi.get_capacity(GetCapacityRequest::default())?.available_capacity;
     csi.create_volume(create("vol-a", room / 2, mount()))?;
@@ -257,7 +257,7 @@ fn a_full_pool_still_serves_and_deletes(stand: &mut Stand) -> Result<()> {
         let csi = stand.csi()?;
         csi.create_volume(create("vol-b", SIZE, mount()))?;
         let file = stand.pool().directory.join("filler");
-        // Until nothing at all is left, not even for root.
+        // Until nothing at all is left, even for root.
         fill_pool(&file)?;
         refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "")?;
         refused(csi.create_volume(create("vol-d", SIZE, block())), Code::ResourceExhausted, "")?;
@@ -303,7 +303,7 @@ fn a_changed_project_id_changes_nothing_for_the_volume(stand: &mut Stand) -> Res
         retag(target, 4711)?;
         stand.restart_helper()?;
         stand.restart_frontend()?;
-        // What the helper trusts lies above what the pod can reach.
+        // What the helper relies on is above what the pod can reach.
         let after = quotas::blocks(&stand.pool().directory)?;
         ensure!(after.iter().any(|quota| quota.project == own && quota.limit == 16 << 10), "{before:?} {after:?}");
         let csi = stand.csi()?;
@@ -343,7 +343,7 @@ fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
     ensure!(projects == [7000, 7001], "{projects:?}");
     refused(csi.create_volume(create("vol-c", SIZE, mount())), Code::ResourceExhausted, "project")?;
     csi.delete_volume(delete("vol-a"))?;
-    // A project comes back when its volume is empty.
+    // A project is available again once its volume has been emptied.
     wait::until(stand.patience(Duration::from_secs(10)), || {
         csi.create_volume(create("vol-c", SIZE, mount()))?;
         Ok(())
@@ -356,7 +356,7 @@ fn project_ids_come_from_the_configured_range(stand: &mut Stand) -> Result<()> {
 
 fn a_project_in_use_is_not_taken(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
-    // Another user occupies the first ids of the range.
+    // Something else occupies the first ids of the range.
     let squat = stand.pool().directory.join("squat");
     fs::create_dir(&squat)?;
     retag(&squat, 7000)?;
@@ -405,7 +405,7 @@ fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
     let left = available("other")?;
     ensure!(left < room - half + (4 << 20), "{left} of {room}");
     denied(helper.request(&in_pool("vol-b", "other", half + (8 << 20)))?, HelperError::NoSpace, "other")?;
-    // An id is one volume's, whatever the pool.
+    // An id belongs to one volume, whatever the pool.
     denied(helper.request(&in_pool("vol-a", "other", half))?, HelperError::AlreadyExists, "vol-a")?;
     helper.ask(&in_pool("vol-b", "other", 16 << 20))?;
     let projects = quotas::blocks(&whole)?;
@@ -416,7 +416,7 @@ fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
     denied(helper.request(&in_pool("vol-z", "other", 1 << 40))?, HelperError::NoSpace, "other")?;
     helper.ask(&helper::create("vol-c", image_spec(1 << 20)))?;
     helper.ask(&helper::delete("vol-c"))?;
-    // The pools are directories of one mount.
+    // The pools are directories on one mount.
     wait::until(stand.patience(Duration::from_secs(10)), || {
         ensure!(quotas::blocks(&whole)?.is_empty());
         Ok(())
@@ -438,7 +438,7 @@ fn an_operator_who_lowers_a_limit_is_corrected_at_the_next_start(stand: &mut Sta
     })
 }
 
-/// Another user takes and frees space while images are allocated: each is created completely or not at all.
+/// Something else takes and frees space while images are allocated: each image is created completely or not at all.
 fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -> Result<()> {
     use std::sync::atomic::{AtomicBool, Ordering};
     let csi = stand.csi()?;
@@ -447,7 +447,7 @@ fn a_disk_that_fills_up_during_an_allocation_leaves_nothing(stand: &mut Stand) -
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                // What cannot be taken was taken by the other side.
+                // What cannot be taken here was taken by the allocation.
                 let _ = fill_pool(&file);
                 let _ = fs::remove_file(&file);
             }

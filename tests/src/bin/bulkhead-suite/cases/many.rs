@@ -25,7 +25,7 @@ fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<(
     stand.pools[0].options.push_str(",overcommit=4");
     stand.start()?;
     let csi = stand.csi()?;
-    // An emulated processor takes its time for a thousand: there only when asked for.
+    // An emulated processor takes long for a thousand: it does that many only on request.
     let number = if stand.setting.place == Place::Host || stand.setting.long { 1000 } else { 200 };
     let ids: Vec<String> = (0..number).map(|number| format!("vol-{number:04}")).collect();
     let mut took = Vec::new();
@@ -37,7 +37,7 @@ fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<(
     let listed = csi.list_pages(0)?.concat();
     ensure!(listed == ids, "{} of {} volumes are listed", listed.len(), ids.len());
     check_no_scan(&took)?;
-    // All of that is found again.
+    // All of this is found again.
     stand.restart_helper()?;
     stand.restart_frontend()?;
     let csi = stand.csi()?;
@@ -56,8 +56,8 @@ fn a_volume_is_published_beside_a_thousand_others(stand: &mut Stand) -> Result<(
     Ok(())
 }
 
-/// The last publish costs what the first one did: there was no scan of the mounts that the others have made. The
-/// shortest time of many is what a call costs when nothing else has the processor.
+/// The last publish costs no more than the first one did: there was no scan of the mounts made by the others. The
+/// shortest of many times is what a call costs when nothing else uses the processor.
 fn check_no_scan(took: &[Duration]) -> Result<()> {
     let shortest = |times: &[Duration]| times.iter().copied().min().unwrap_or_default();
     let scans = (0..50).map(|_| time(|| Ok(fs::read("/proc/self/mountinfo")?))).collect::<Result<Vec<_>>>()?;
@@ -70,7 +70,7 @@ fn check_no_scan(took: &[Duration]) -> Result<()> {
     Ok(())
 }
 
-/// How long something takes that must succeed.
+/// How long a call takes that must succeed.
 fn time<T>(call: impl FnOnce() -> Result<T>) -> Result<Duration> {
     let start = Instant::now();
     call()?;
@@ -101,7 +101,7 @@ fn many_block_volumes_have_many_devices(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Each volume's calls come from a task of their own, and none is answered with a request to retry.
+/// The calls for each volume come from a separate task, and none of them is asked to retry.
 fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     let ids: Vec<String> = (0..24).map(|number| format!("vol-{number}")).collect();
@@ -132,7 +132,7 @@ fn calls_for_different_volumes_do_not_wait_for_each_other(stand: &mut Stand) -> 
     Ok(())
 }
 
-/// Every call for the same few volumes at once: each succeeds or is asked to retry, and nothing happens twice.
+/// All kinds of calls for the same few volumes at once: each succeeds or is asked to retry, and nothing happens twice.
 fn storms_of_calls_leave_nothing(stand: &mut Stand) -> Result<()> {
     use bulkhead_tests::csi::v1::controller_client::ControllerClient;
     let csi = stand.csi()?;

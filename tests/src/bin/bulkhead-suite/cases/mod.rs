@@ -1,4 +1,4 @@
-//! The tests, one theme a module.
+//! The tests, one theme per module.
 
 use bulkhead_tests::case::Case;
 

@@ -159,7 +159,7 @@ fn the_last_target_releases_the_device_once(stand: &mut Stand) -> Result<()> {
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
         csi.node_publish_volume(publish("vol-b", &other, block()))?;
         let device = only_device(stand)?;
-        // Repeated, the first volume's unpublish must not take a device that serves another volume now.
+        // Repeating the first volume's unpublish must not take away a device that now serves another volume.
         csi.node_unpublish_volume(unpublish("vol-a", target))?;
         ensure!(only_device(stand)? == device);
         csi.node_unpublish_volume(unpublish("vol-b", &other))?;
@@ -191,7 +191,7 @@ fn the_kubelets_lock_over_the_device_harms_nothing(stand: &mut Stand) -> Result<
         let output = Command::new("losetup").args(["--find", "--show"]).arg(&global).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let lock = String::from_utf8(output.stdout)?.trim().to_owned();
-        // Publishing again finds the device by what it backs, not by its place among others.
+        // Publishing again finds the device by its backing file, not by its number.
         csi.node_publish_volume(publish("vol-a", &target, block()))?;
         only_device(stand)?;
         ensure!(csi.node_get_volume_stats(stats("vol-a", &global))?.usage[0].total == SIZE);
@@ -213,7 +213,7 @@ fn a_dying_device_is_never_doubled(stand: &mut Stand) -> Result<()> {
         let device = only_device(stand)?;
         let open = File::options().read(true).write(true).open(&device.path)?;
         refused(csi.node_unpublish_volume(unpublish("vol-a", target)), Code::Aborted, "open")?;
-        // It is published again while a process has it open: the same device stays in use.
+        // It is published again while a process has it open: the same device remains in use.
         csi.node_publish_volume(publish("vol-a", target, block()))?;
         let revived = only_device(stand)?;
         ensure!(revived.path == device.path, "{revived:?} beside {device:?}");

@@ -109,7 +109,7 @@ fn the_same_target_in_another_way_already_exists(stand: &mut Stand) -> Result<()
             refused(csi.node_publish_volume(request), Code::AlreadyExists, "vol-a")?;
         }
         ensure!(only_mount(target)? == before);
-        // The same holds for a helper that only finds the mount.
+        // The same holds for a helper that only found the mount.
         stand.restart_helper()?;
         let again = stand.csi()?.node_publish_volume(publish_read_only("vol-a", target, mount()));
         refused(again, Code::AlreadyExists, "vol-a")
@@ -242,7 +242,7 @@ fn an_unknown_volume_is_not_found(stand: &mut Stand) -> Result<()> {
         ensure!(!target.exists());
         csi.node_unpublish_volume(unpublish(id, &target))?;
     }
-    // The id is judged before the path.
+    // The id is checked before the path.
     refused(csi.node_publish_volume(publish("vol-z", Path::new("/etc/x"), mount())), Code::NotFound, "vol-z")?;
     csi.node_unpublish_volume(unpublish("vol-z", Path::new("/etc/x")))?;
     Ok(())

@@ -1,6 +1,6 @@
-//! Power cuts at random moments. The pool's disk is a file, which is cloned while requests are carried out: each clone
-//! is what a disk holds that writes in the order in which it is told to, and whose power is cut at that moment. What was
-//! only in memory is not in it. Then a helper starts on each clone.
+//! Power cuts at random moments. The pool's disk is a file, which is cloned while requests are being carried out: each
+//! clone has the content of a disk that writes in the order it is told to, and that loses power at that moment.
+//! Whatever was only in memory is not in it. Then a helper is started on each clone.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ cases! {
 }
 
 const SIZE: u64 = 1 << 20;
-/// How many threads send requests.
+/// The number of threads that send requests.
 const WORKERS: usize = 3;
 
 fn a_power_cut_undoes_nothing_that_was_answered(stand: &mut Stand) -> Result<()> {
@@ -62,24 +62,25 @@ enum Known {
     Absent,
     /// The volume was created.
     Made {
-        /// It has at least so many bytes.
+        /// It has at least this many bytes.
         size: u64,
-        /// Something was written to it, and synced. Without that a publish need not be on the disk.
+        /// Something was written to it and synced. Otherwise a publish need not be on the disk.
         used: bool,
-        /// This was written to it, and synced.
+        /// This was written to it and synced.
         content: Option<u64>,
     },
 }
 
-/// What is known of each volume, with the number of changes so far: what has the same number before and after a cut held
-/// all the time.
+/// What is known about each volume, with the number of changes so far: if the number is the same before and after a
+/// cut, what is known held the whole time.
 type Book = BTreeMap<String, (usize, Known)>;
 
 fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
     book.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends a request until it is not `Busy` any more, which other programs cause that look at loop devices; it must be granted.
+/// Sends a request until it is no longer `Busy`, which other programs cause by opening loop devices; it must be
+/// granted.
 fn granted(helper: &HelperClient, request: &Request) -> Result<Reply> {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
@@ -105,7 +106,7 @@ fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<(
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
     println!("BULKHEAD_SEED={seed}");
     let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
-    // XFS clones a file at once, and no write comes in between.
+    // XFS clones a file atomically, with no writes in between.
     let disks = stand.work().join("disks").join(filesystem.name());
     fs::create_dir_all(&disks)?;
     let disk = disks.with_extension("disk");
@@ -133,7 +134,7 @@ fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<(
     Ok(fs::remove_file(disk)?)
 }
 
-/// Sends requests, and clones the pool's disk so often meanwhile. What is certain at each cut.
+/// Sends requests, and clones the pool's disk `number` times meanwhile. Returns what is certain at each cut.
 fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Book>> {
     let (book, done) = (Mutex::new(Book::new()), AtomicBool::new(false));
     let mut random = Random::new(seed);
@@ -177,7 +178,7 @@ fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Boo
     })
 }
 
-/// Works on volumes of its own.
+/// A thread that works on its own volumes.
 struct Worker<'a> {
     socket: PathBuf,
     targets: PathBuf,
@@ -237,7 +238,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Publishes it, writes to it and unpublishes it.
+    /// Publishes a volume, writes to it and unpublishes it.
     fn publish(&mut self, id: &str, size: u64, used: bool) -> Result<()> {
         let helper = self.helper()?;
         let target = || target("work", id);
@@ -274,7 +275,7 @@ impl Worker<'_> {
     }
 }
 
-/// Checks what a start after a cut finds, and that all of it can be deleted.
+/// Checks what a start finds after a cut, and that all of it can be deleted.
 fn check(stand: &Stand, book: &Book) -> Result<()> {
     let helper = stand.helper()?;
     let Reply::Volumes(listed) = helper.ask(&Request::List { after: None, limit: 16 })? else {
@@ -307,7 +308,7 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
     let names: Vec<&String> = listed.keys().collect();
     left(stand, &names).context("what was unfinished")?;
     for (id, size) in &listed {
-        // It is whole: it is usable, and has its size.
+        // It is complete: it can be used, and has its size.
         let Reply::Usage(usage) = helper.ask(&Request::Usage { volume: volume(id), target: None })? else {
             anyhow::bail!("no usage");
         };
@@ -329,7 +330,7 @@ fn unbind_or_detach(id: &str) -> Request {
     if is_block(id) { Request::LoopDetach { volume: volume(id) } } else { unbind(id, id) }
 }
 
-/// Waits until the pool holds these volumes and nothing else, and has promised nothing else.
+/// Waits until the pool contains these volumes and nothing else, and has promised nothing else.
 fn left(stand: &Stand, volumes: &[&String]) -> Result<()> {
     let helper = stand.helper()?;
     wait::until(stand.patience(Duration::from_secs(15)), || {

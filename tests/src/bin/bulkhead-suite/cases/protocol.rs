@@ -1,4 +1,4 @@
-//! The protocol as its page describes it, and packets that it does not.
+//! The protocol as documented, and packets that the documentation does not allow.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -21,13 +21,13 @@ cases! {
     very_many_random_packets_leave_nothing: Bare + Long,
 }
 
-/// The client in Python, as it is in the repository.
+/// The Python client, as it is in the repository.
 const SCRIPTS: [(&str, &str); 3] = [
     ("client.py", include_str!("../../../../protocol/client.py")),
     ("corpus.py", include_str!("../../../../protocol/corpus.py")),
     ("hostile.py", include_str!("../../../../protocol/hostile.py")),
 ];
-/// Debian's own: one of a user's may be where the frontend's user cannot read it.
+/// Debian's own: a user's own Python may be where the frontend's user cannot read it.
 const PYTHON: &str = "/usr/bin/python3";
 const SIZE: u64 = 1 << 20;
 
@@ -59,7 +59,7 @@ fn hostile_conversations_end_as_the_page_says(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Starts the helper alone, and writes the scripts where its user can read them.
+/// Starts only the helper, and writes the scripts to a place where the frontend's user can read them.
 fn begin(stand: &mut Stand) -> Result<PathBuf> {
     stand.add_pool("default")?;
     stand.start_helper()?;
@@ -88,8 +88,8 @@ fn very_many_random_packets_leave_nothing(stand: &mut Stand) -> Result<()> {
     random_packets(stand, 120_000)
 }
 
-/// Real requests in a random order, most of them with a few bytes changed. Each is answered, or ends its connection; the
-/// helper lives, and what they have made can be undone.
+/// Real requests in random order, most of them with a few bytes changed. Each is answered or ends its connection; the
+/// helper survives, and whatever they created can be undone.
 fn random_packets(stand: &mut Stand, number: u32) -> Result<()> {
     stand.add_pool("default")?;
     stand.start_helper()?;
@@ -99,7 +99,7 @@ fn random_packets(stand: &mut Stand, number: u32) -> Result<()> {
     let (mut answered, mut granted) = (0, 0);
     for round in 0..number {
         let packet = random.mutated(&seeds);
-        // The helper may have closed the connection on the packet before.
+        // The helper may have closed the connection because of the previous packet.
         let answer = client.send(&packet).and_then(|()| client.receive()).with_context(|| format!("packet {round}"))?;
         let Some(answer) = answer else {
             stand.running_helper()?.check_alive().with_context(|| format!("packet {round}: {packet:02x?}"))?;
@@ -115,7 +115,7 @@ fn random_packets(stand: &mut Stand, number: u32) -> Result<()> {
     undo_everything(stand)
 }
 
-/// Requests that have something to do with one another.
+/// Requests that are related to one another.
 fn requests() -> Vec<Request> {
     let id = |name: &str| volume(name);
     let mut requests = Vec::new();
@@ -149,7 +149,7 @@ fn requests() -> Vec<Request> {
     requests
 }
 
-/// Unpublishes and deletes whatever there is.
+/// Unpublishes and deletes everything there is.
 fn undo_everything(stand: &Stand) -> Result<()> {
     let client = stand.helper()?;
     let publish = stand.publish_directory();
@@ -163,7 +163,7 @@ fn undo_everything(stand: &Stand) -> Result<()> {
             for mount in mounts::below(&publish)? {
                 let path = mount.point.strip_prefix(&publish)?.to_str().context("a target that is no text")?.to_owned();
                 let (volume, target) = (listed.volume.clone(), target("work", &path));
-                // It may be another volume's.
+                // It may belong to another volume.
                 let _ = client.request(&match listed.block {
                     true => Request::RemoveDevice { volume, target },
                     false => Request::Unmount { volume, target },

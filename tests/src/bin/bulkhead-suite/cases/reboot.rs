@@ -1,5 +1,5 @@
-//! A real reboot, and a power cut, with volumes published: on the machine's own disks, which outlive both. Pools of both
-//! filesystems are tested at once, whatever `--pool-fs` says.
+//! A real reboot, and a power cut, while volumes are published: on the machine's own disks, which outlive both. Pools
+//! on both filesystems are tested at once, whatever `--pool-fs` says.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ cases! {
 
 const SIZE: i64 = 64 * MIB;
 
-/// Where the machine has its pools, one of each filesystem.
+/// Where the machine has its pools, one on each filesystem.
 const POOLS: [(&str, &str); 2] = [("default", "/pools/xfs"), ("other", "/pools/ext4")];
 
 /// Volumes of both kinds in both pools, all of them published when the machine goes down.
@@ -82,7 +82,7 @@ fn volumes_are_left_published(stand: &mut Stand) -> Result<()> {
         parameters: parameters(&[("pool", "other")]),
         ..create("spare", SIZE, mount())
     })?;
-    // One that is being deleted when the machine goes down.
+    // A volume that is being deleted when the machine goes down.
     let parameters = parameters(&[("pool", "default")]);
     csi.create_volume(CreateVolumeRequest { parameters, ..create("going", SIZE, mount()) })?;
     let data = Path::new("/pools/xfs/going/data");

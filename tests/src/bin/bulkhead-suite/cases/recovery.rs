@@ -59,7 +59,7 @@ fn kill(stand: &mut Stand, victim: Victim) -> Result<()> {
 
 type Step<'a> = &'a dyn Fn(&Stand) -> Result<()>;
 
-/// A volume's whole life in CSI calls; after each call the victim is killed, and the call is then repeated.
+/// The whole life of a volume in CSI calls; after each call the victim is killed, and then the call is repeated.
 fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
         let (target, other) = (stand.target(id), stand.target("other"));
@@ -88,7 +88,7 @@ fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     Ok(())
 }
 
-/// The same in the helper's requests, which are smaller steps.
+/// The same in requests to the helper, which are smaller steps.
 fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()> {
     life(stand, Victim::Helper)?;
     let id = || volume("vol-c");
@@ -183,7 +183,7 @@ fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
     fs::write(pool.join(".making.vol-b/image"), vec![1; 1 << 20])?;
     stand.start_helper()?;
     let csi = stand.csi()?;
-    // The names are free at once, whatever is still to be emptied.
+    // The names are available immediately, whatever remains to be emptied.
     for (id, capability) in [("vol-a", mount()), ("vol-b", block())] {
         wait::until(stand.patience(Duration::from_secs(10)), || {
             csi.create_volume(create(id, SIZE, capability.clone()))?;
@@ -194,7 +194,8 @@ fn half_made_volumes_are_swept(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// A start finds the attempt that it is to put aside before the one that an earlier start put aside, under the first number.
+/// A start finds the attempt that it has to set aside before the one that an earlier start set aside, under the first
+/// number.
 fn a_volume_that_is_half_made_again_is_swept_as_well(stand: &mut Stand) -> Result<()> {
     stand.kill_helper()?;
     let pool = stand.pool().directory.clone();
@@ -253,7 +254,7 @@ fn foreign_entries_in_a_pool_stay(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// A kill at a random moment, again and again.
+/// Kills at random moments, again and again.
 fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
     for round in 0..40_u64 {
         let id = format!("vol-{round}");
@@ -263,7 +264,7 @@ fn the_helper_is_killed_during_calls(stand: &mut Stand) -> Result<()> {
         std::thread::scope(|scope| {
             let calls = scope.spawn(|| {
                 let Ok(csi) = bulkhead_tests::csi::CsiClient::connect(&socket) else { return };
-                // Each may fail, with the helper gone.
+                // Any of these may fail while the helper is gone.
                 let _ = csi.create_volume(create(&id, SIZE, capability.clone()));
                 let _ = csi.node_publish_volume(publish(&id, &target, capability.clone()));
                 let _ = csi.node_expand_volume(node_expand(&id, &target, 2 * SIZE));
@@ -295,7 +296,7 @@ fn a_cancelled_call_runs_to_its_end(stand: &mut Stand) -> Result<()> {
         hasty.set_limit(Duration::from_micros(200 * round));
         let _ = hasty.create_volume(create("vol-a", SIZE, block()));
         let csi = stand.csi()?;
-        // While the first call runs, the second is asked to retry.
+        // While the first call is running, the second one is asked to retry.
         wait::until(stand.patience(Duration::from_secs(5)), || {
             csi.create_volume(create("vol-a", SIZE, block()))?;
             Ok(())
@@ -339,7 +340,7 @@ fn the_emptier_ends_with_the_helper(stand: &mut Stand) -> Result<()> {
         Ok(())
     })?;
     stand.start_helper()?;
-    // The other way round the helper ends, rather than serve without an emptier.
+    // Conversely, the helper ends rather than serve without an emptier.
     let helper = i32::try_from(stand.running_helper()?.pid())?;
     let emptier = processes::descendants(helper)?.first().context("no emptier")?.pid;
     let pid = rustix::process::Pid::from_raw(emptier).context("process id")?;
@@ -373,7 +374,7 @@ fn what_may_be_in_a_broken_pool_is_not_said_to_be_gone(stand: &mut Stand) -> Res
     let csi = stand.csi()?;
     refused(csi.delete_volume(delete("vol-a")), Code::FailedPrecondition, "fast")?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "fast")?;
-    // A volume that is certainly in no pool has nothing to unpublish.
+    // A volume that is definitely in no pool has nothing to unpublish.
     csi.node_unpublish_volume(unpublish("vol-z", &stand.target("z")))?;
     ensure!(mounts::at(&target)?.len() == 1);
     stand.kill_helper()?;

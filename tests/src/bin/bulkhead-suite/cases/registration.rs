@@ -34,7 +34,7 @@ fn notify(stand: &Stand, plugin_registered: bool, error: &str) -> Result<()> {
 }
 
 fn the_kubelet_learns_what_it_needs(stand: &mut Stand) -> Result<()> {
-    // As after each restart of the kubelet: it may ask any number of times.
+    // As after each restart of the kubelet, which may ask any number of times.
     for _ in 0..3 {
         let info = get_info(stand)?;
         ensure!(info.r#type == "CSIPlugin" && info.name == "bulkhead.csi.local", "{info:?}");
@@ -52,7 +52,7 @@ fn the_csi_socket_serves_when_the_registration_socket_appears(stand: &mut Stand)
     ensure!(!stand.kubelet.registration_socket().exists() && !stand.kubelet.csi_socket().exists());
     stand.launch_frontend()?;
     stand.registration_socket()?;
-    // The kubelet calls it at once.
+    // The kubelet calls it immediately.
     let info = stand.csi()?.get_plugin_info(Default::default())?;
     ensure!(info.name == "bulkhead.csi.local", "{info:?}");
     stand.csi()?.node_get_info(Default::default())?;

@@ -1,4 +1,4 @@
-//! The helper's own requests, as a client in any language sends them.
+//! The helper's own requests, as a client in any language would send them.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
@@ -78,7 +78,7 @@ fn a_block_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
         helper.ask(&remove_device("vol-a", "a"))?;
         helper.ask(&detach("vol-a"))?;
     }
-    // A device that is attached and published nowhere goes with its volume.
+    // A device that is attached but not published is removed with its volume.
     helper.ask(&attach("vol-a"))?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
@@ -176,7 +176,7 @@ fn exclusive_means_one_target(stand: &mut Stand) -> Result<()> {
     helper.ask(&exclusively("a"))?;
     denied(helper.request(&exclusively("b"))?, ErrorKind::InUse, "vol-a")?;
     ensure!(!stand.target("b").exists());
-    // It is not remembered: a publish that does not ask to be exclusive is not.
+    // It is not remembered: a publish that does not ask to be exclusive is not exclusive.
     helper.ask(&bind("vol-a", "b"))?;
     for path in ["a", "b"] {
         helper.ask(&unbind("vol-a", path))?;
@@ -271,12 +271,12 @@ fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {
     stand.kill_frontend()?;
     let helper = stand.helper()?;
     for (socket, path) in sockets {
-        // While no process serves it, a client waits in the queue and is not rejected.
+        // While no process is serving it, a client waits in the queue and is not rejected.
         let waiting = std::os::unix::net::UnixStream::connect(&path)?;
         let listener = UnixListener::from(listen(&helper, socket)?);
         listener.accept()?;
         drop(waiting);
-        // Asked for again, it is the same one.
+        // Asking for it again returns the same socket.
         let again = UnixListener::from(listen(&helper, socket)?);
         drop(listener);
         let client = std::os::unix::net::UnixStream::connect(&path)?;

@@ -1,4 +1,4 @@
-//! Starting the helper, and its refusals to start.
+//! Starting the helper, and when it refuses to start.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -43,7 +43,7 @@ fn fails(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// The helper must refuse to start, and say so with `part`.
+/// The helper must refuse to start, with a message that contains `part`.
 fn check_refuses(stand: &Stand, part: &str) -> Result<()> {
     let text = fails(&mut stand.helper_command()?)?;
     ensure!(text.contains(part), "does not say {part:?}: {text}");
@@ -124,7 +124,7 @@ fn a_directory_that_is_no_mount_is_no_pool(stand: &mut Stand) -> Result<()> {
     stand.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
     check_refuses(stand, "bulkhead-setup init-pool")?;
     ensure!(fs::read_dir(&directory)?.count() == 0, "the directory was marked");
-    // Nor is a filesystem that holds something else.
+    // Nor is a filesystem with other contents.
     let other = stand.work().join("pools/other");
     stand.pools = vec![Pool::make_unmarked(&stand.setting, stand.templates(), &other, "default")?];
     fs::write(other.join("precious"), "content")?;
@@ -196,7 +196,7 @@ fn a_filesystem_without_quotas_is_refused(stand: &mut Stand) -> Result<()> {
         run(mount.arg(directory.with_extension("disk")).arg(&directory))?;
     }
     stand.pools[0].options.clear();
-    // ext4 made with quotas still counts without the option.
+    // An ext4 made with quotas still counts without the option.
     let counts = stand.setting.enforces_sizes() && stand.setting.pool_fs == PoolFilesystem::Ext4;
     check_refuses(stand, if counts { "does not enforce them" } else { "quota=none" })
 }
@@ -208,7 +208,7 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     csi.create_volume(csi::create("vol-a", 1 << 20, csi::mount()))?;
     csi.node_publish_volume(csi::publish("vol-a", &target, csi::mount()))?;
     fs::write(target.join("file"), "content")?;
-    // The host unmounts the pool; the helper and the volume's users hold the filesystem.
+    // The host unmounts the pool, but the helper and the volume's users keep the filesystem in use.
     let directory = stand.pool().directory.clone();
     mounts::unmount_all(&directory)?;
     ensure!(fs::read(target.join("file"))? == b"content");
@@ -218,7 +218,7 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     ensure!(fs::read_dir(&directory)?.count() == 0, "something was written below the mount point");
     csi.node_unpublish_volume(csi::unpublish("vol-a", &target))?;
     csi.delete_volume(csi::delete("vol-a"))?;
-    // With the helper the last user goes, and the disk can be mounted again.
+    // The helper was the last user: once it ends, the disk can be mounted again.
     stand.stop()?;
     bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
         mount_image(&stand.setting, &directory.with_extension("disk"), &directory)
@@ -226,14 +226,14 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     stand.start()
 }
 
-/// The check of what the stand's helper would serve.
+/// The check of the configuration that the stand's helper would serve.
 fn check_command(stand: &Stand) -> Result<Command> {
     let mut command = Command::new(program("bulkhead-setup")?);
     command.arg("check").args(stand.base_flags()).args(&stand.helper_flags).current_dir("/");
     Ok(command)
 }
 
-/// What a check could have changed: the pool, the publish directories, the mounts.
+/// Everything a check could have changed: the pool, the publish directories, the mounts.
 fn traces(stand: &Stand) -> Result<(Vec<String>, Vec<String>, Vec<mounts::Mount>)> {
     let mut names = Vec::new();
     walk(stand.kubelet.root(), &mut names)?;
@@ -291,7 +291,7 @@ fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
     check_refuses(stand, "not shared")?;
-    // A slave sees the host's mounts, but the host does not see the slave's.
+    // A slave mount receives the host's mounts, but the host does not receive the slave's.
     mount_change(&publish, MountPropagationFlags::SHARED)?;
     let inner = publish.join("inner");
     fs::create_dir(&inner)?;

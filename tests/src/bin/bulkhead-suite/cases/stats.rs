@@ -40,7 +40,7 @@ fn a_directory_volume_has_bytes_and_inodes(stand: &mut Stand) -> Result<()> {
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     let answer = csi.node_get_volume_stats(stats("vol-a", &target))?;
     ensure!(usage_of(&answer, Unit::Bytes)?.total == SIZE, "{answer:?}");
-    // One for 16 KiB, and never fewer than 1,024.
+    // One per 16 KiB, but never fewer than 1,024.
     ensure!(usage_of(&answer, Unit::Inodes)?.total == 1024, "{answer:?}");
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     refused(csi.node_get_volume_stats(stats("vol-a", &target)), Code::NotFound, "vol-a")?;
@@ -167,7 +167,7 @@ fn available_is_never_negative(stand: &mut Stand) -> Result<()> {
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     std::fs::write(target.join("file"), vec![1; 8 << 20])?;
     std::fs::File::open(target.join("file"))?.sync_all()?;
-    // An operator takes space away without the driver's knowledge.
+    // An operator reduces the space without the driver's knowledge.
     let project = bulkhead_tests::observe::quotas::blocks(&stand.pool().directory)?;
     let limit = format!("limit -p bhard=1m {}", project.first().context("no project")?.project);
     bulkhead_tests::pool::run(

@@ -1,4 +1,4 @@
-//! Taking volumes away from their targets.
+//! Removing volumes from their targets.
 
 use std::fs;
 use std::path::Path;
@@ -53,7 +53,7 @@ fn what_was_unmounted_by_hand_is_unpublished(stand: &mut Stand) -> Result<()> {
         csi.create_volume(create(id, SIZE, capability.clone()))?;
         csi.node_publish_volume(publish(id, &target, capability.clone()))?;
         unmount(&target, UnmountFlags::NOFOLLOW)?;
-        // Published again after that, it is mounted again.
+        // When it is published again, it is mounted again.
         csi.node_publish_volume(publish(id, &target, capability))?;
         ensure!(mounts::at(&target)?.len() == 1);
         unmount(&target, UnmountFlags::NOFOLLOW)?;
@@ -103,7 +103,7 @@ fn a_foreign_mount_at_the_target_stays(stand: &mut Stand) -> Result<()> {
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::FailedPrecondition, "mounted")?;
     ensure!(mounts::at(&target)?.len() == 1);
     unmount(&target, UnmountFlags::NOFOLLOW)?;
-    // The directory is not the helper's own: there is nothing to do.
+    // The directory does not belong to the helper: there is nothing to do.
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     fs::remove_dir(&target)?;
     csi.delete_volume(delete("vol-a"))?;
@@ -117,7 +117,7 @@ fn a_directory_with_content_at_the_target_stays(stand: &mut Stand) -> Result<()>
     fs::create_dir(&target)?;
     fs::write(target.join("precious"), "content")?;
     refused(csi.node_publish_volume(publish("vol-a", &target, mount())), Code::FailedPrecondition, "is not empty")?;
-    // The volume is not published there, and the directory is not the helper's own.
+    // The volume is not published there, and the directory does not belong to the helper.
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     ensure!(fs::read(target.join("precious"))? == b"content");
     fs::remove_dir_all(&target)?;
@@ -159,7 +159,7 @@ fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()>
     let target = stand.target("a");
     csi.create_volume(create("vol-a", SIZE, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
-    // As a container has it open: by a node of its own, not through the target.
+    // Open as in a container: through a separate node, not through the target.
     let device = loops::backed_by(&stand.pool().device()?)?;
     let open = fs::File::open(&device[0].path)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "open")?;
@@ -167,7 +167,7 @@ fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()>
     drop(open);
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty());
-    // Through the target itself.
+    // Open through the target itself.
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     let open = fs::File::open(&target)?;
     refused(csi.node_unpublish_volume(unpublish("vol-a", &target)), Code::Aborted, "busy")?;
@@ -177,7 +177,7 @@ fn an_open_device_is_released_when_it_is_closed(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-/// Device managers open every device for a moment when it changes.
+/// Device managers briefly open every device that changes.
 fn a_short_look_at_the_device_does_not_fail_the_call(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     let target = stand.target("a");

@@ -26,7 +26,7 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// Both kinds.
+/// Volumes of both kinds.
 fn kinds() -> [(&'static str, VolumeSpec); 2] {
     [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE))]
 }
@@ -35,7 +35,7 @@ fn discard(id: &str) -> Request {
     Request::DeleteUnused { volume: volume(id) }
 }
 
-/// The requests that publish a volume of that name, and those that take it back.
+/// The requests that publish a volume with this name, and those that unpublish it.
 fn publishing(id: &str) -> (Vec<Request>, Vec<Request>) {
     let (own, at) = (|| volume(id), || target("work", id));
     if id == "vol-a" {
@@ -74,14 +74,14 @@ fn one_that_was_published_once_is_refused(stand: &mut Stand) -> Result<()> {
         let helper = stand.helper()?;
         helper.ask(&create(id, spec))?;
         let (publish, unpublish) = publishing(id);
-        // Twice, since only the first time writes it down.
+        // Twice, since only the first time is recorded.
         for request in publish.iter().chain(&unpublish).chain(&publish).chain(&unpublish) {
             helper.ask(request)?;
         }
         check_refused(stand, id)?;
         stand.restart_helper()?;
         check_refused(stand, id)?;
-        // It can be made "again", and that changes nothing.
+        // Creating it "again" succeeds and changes nothing.
         stand.helper()?.ask(&create(id, spec))?;
         check_refused(stand, id)?;
         stand.helper()?.ask(&delete(id))?;
@@ -114,7 +114,7 @@ fn an_attached_image_counts_as_used(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// After each request of a volume's life.
+/// The helper is killed after each request of a volume's life.
 fn a_kill_at_any_moment_forgets_no_use(stand: &mut Stand) -> Result<()> {
     for (id, spec) in kinds() {
         stand.helper()?.ask(&create(id, spec))?;
@@ -145,7 +145,7 @@ fn growing_is_no_use(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// The purpose of the first publish does not matter.
+/// The purpose of the first publish makes no difference.
 fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", directory_spec(SIZE)))?;
@@ -162,7 +162,7 @@ fn reading_is_a_use(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// The record of a volume as it is written by a helper that does not know the mark.
+/// The record of a volume as written by a helper that does not know the mark.
 fn a_record_without_the_mark_may_hold_data(stand: &mut Stand) -> Result<()> {
     for (id, spec) in kinds() {
         stand.helper()?.ask(&create(id, spec))?;

@@ -55,14 +55,14 @@ fn a_client_without_a_version_is_told_so(stand: &mut Stand) -> Result<()> {
     client.check_closed()
 }
 
-/// A client that knows both versions, on a connection for which the older one is in use.
+/// A client that knows both versions, on a connection that uses the older one.
 fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Result<()> {
     let client = HelperClient::connect(&stand.helper_socket())?;
     client.hello(1)?;
     client.ask(&create("vol-a", directory_spec(1 << 20)))?;
     let request = Request::DeleteUnused { volume: volume("vol-a") };
     denied(client.request(&request)?, ErrorKind::Invalid, "delete-unused needs protocol version 2")?;
-    // The connection lives on, and the volume was not touched.
+    // The connection stays open, and the volume was not touched.
     client.ask(&Request::Usage { volume: volume("vol-a"), target: None })?;
     HelperClient::welcomed(&stand.helper_socket())?.ask(&request)?;
     Ok(())
@@ -71,7 +71,7 @@ fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Resu
 fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
-    // The number after the last request of this version.
+    // The number after this version's last request.
     let mut packet = encode(&Request::DeleteUnused { volume: volume("vol-a") })?;
     packet[0] += 1;
     newer.send(&packet)?;
@@ -80,7 +80,8 @@ fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()
     Ok(())
 }
 
-/// In place of the helper: the frontend's first packet is frozen for ever, and an older helper's answer is enough.
+/// The test takes the helper's place: the frontend's first packet is frozen forever, and an older helper's answer is
+/// enough.
 fn the_frontend_says_hello_with_its_highest_version(stand: &mut Stand) -> Result<()> {
     let path = stand.helper_socket();
     let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

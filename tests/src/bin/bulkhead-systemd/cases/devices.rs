@@ -1,4 +1,4 @@
-//! A label that a pod writes to its device gives the device no name on the host.
+//! A label that a pod writes to its device must not give the device a name on the host.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ fn a_label_in_a_volume_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
     label(&target, "of-a-tenant")?;
     look_again(&device)?;
     ensure!(names(&device)?.is_empty(), "{:?}", names(&device)?);
-    // Neither when it comes anew with the label on it.
+    // Nor when the device appears again with the label on it.
     csi.node_unpublish_volume(unpublish("vol-b", &target))?;
     csi.node_publish_volume(publish("vol-b", &target, block()))?;
     let device = loops::backed_by(&node.pool.device()?)?.first().context("no loop device")?.path.clone();
@@ -40,7 +40,7 @@ fn a_label_in_a_volume_is_no_name_on_the_host(node: &mut Node) -> Result<()> {
     csi.node_unpublish_volume(unpublish("vol-b", &target))?;
     csi.delete_volume(delete("vol-b"))?;
 
-    // The host's own loop devices get theirs as before.
+    // The host's own loop devices still get their names.
     let image = node.work.join("image");
     File::create(&image)?.set_len(16 << 20)?;
     label(&image, "of-the-host")?;
@@ -59,7 +59,7 @@ fn a_label_in_a_partition_that_a_pod_has_made_is_no_name_on_the_host(node: &mut 
     csi.create_volume(create("vol-b", 16 * MIB, block()))?;
     csi.node_publish_volume(publish("vol-b", &target, block()))?;
     let device = loops::backed_by(&node.pool.device()?)?.first().context("no loop device")?.path.clone();
-    // One partition of 8 MiB from the first on; the mark moves the start of the device by a sector.
+    // A partition of 8 MiB that starts after the first MiB; the mark moves the start of the device by a sector.
     let mut table = [0; 512];
     table[446 + 4] = 0x83;
     table[446 + 8..446 + 16].copy_from_slice(&[0, 8, 0, 0, 0, 0x40, 0, 0]);
@@ -82,14 +82,14 @@ fn label(device: &Path, label: &str) -> Result<()> {
     run(Command::new("mkfs.ext4").args(["-q", "-F", "-L", label]).arg(device))
 }
 
-/// Has udev look at a device, and waits until it has.
+/// Makes udev look at a device, and waits until it has.
 fn look_again(device: &Path) -> Result<()> {
     let name = device.file_name().context("a device without a name")?;
     run(Command::new("udevadm").args(["trigger", "--action=change"]).arg(Path::new("/sys/class/block").join(name)))?;
     run(Command::new("udevadm").arg("settle"))
 }
 
-/// The links below /dev/disk that lead to a device.
+/// The links below /dev/disk that point to a device.
 fn names(device: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for directory in fs::read_dir("/dev/disk")? {

@@ -35,13 +35,13 @@ cases! {
 }
 
 const UNITS: [Unit; 3] = [SOCKET, HELPER, FRONTEND];
-/// What a systemd that is older than that call says, and means: the helper works without it.
+/// What a systemd older than that call says. It does no harm: the helper works without the call.
 const NEWER_CALL: &str = "Failed to parse system call, ignoring: statmount";
 
 fn the_units_have_no_mistake(_: &mut Node) -> Result<()> {
     let verify = Command::new("systemd-analyze").arg("verify").args(UNITS.map(Unit::name)).output()?;
     let complaints = String::from_utf8_lossy(&verify.stderr).into_owned();
-    // Other units of the machine do not matter here.
+    // Other units on the machine do not matter here.
     let ours = complaints.lines().filter(|line| line.contains("bulkhead") && !line.ends_with(NEWER_CALL));
     let ours: Vec<&str> = ours.collect();
     ensure!(verify.status.success() && ours.is_empty(), "{complaints}");
@@ -58,7 +58,7 @@ fn the_helper_is_ready_when_systemd_says_so(node: &mut Node) -> Result<()> {
     ensure!(HELPER.property("Type")? == "notify");
     for _ in 0..3 {
         HELPER.restart()?;
-        // Without any waiting.
+        // Without any wait.
         HELPER.check("active")?;
         ensure!(HELPER.property("StatusText")? == "Serving requests", "{}", HELPER.property("StatusText")?);
         node.helper()?.ask(&Request::List { after: None, limit: 1 })?;
@@ -73,7 +73,7 @@ fn a_client_that_connects_starts_the_helper(node: &mut Node) -> Result<()> {
     SOCKET.check("active")?;
     node.helper()?.ask(&Request::List { after: None, limit: 1 })?;
     HELPER.check("active")?;
-    // A frontend alone brings the helper along.
+    // Starting only the frontend also starts the helper.
     HELPER.stop()?;
     FRONTEND.start()?;
     node.wait()?;
@@ -91,7 +91,7 @@ fn the_helpers_socket_outlives_its_restart(node: &mut Node) -> Result<()> {
         node.wait()?;
     }
     ensure!(FRONTEND.pid()? == frontend, "the frontend was restarted as well");
-    // A client that connects while no process serves waits, and is then served.
+    // A client that connects while no process is serving waits, and is then served.
     HELPER.stop()?;
     let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
     client.hello(HIGHEST_VERSION)?;
@@ -104,7 +104,7 @@ fn the_helpers_socket_is_the_frontends_alone(_: &mut Node) -> Result<()> {
     let refused =
         HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_UID).err().context("another user is let in")?;
     ensure!(format!("{refused:#}").contains("ermission denied"), "{refused:#}");
-    // Root passes the mode, and not the helper.
+    // Root gets past the socket's mode, but not past the helper.
     let root = HelperClient::connect_as(Path::new(HELPER_SOCKET), 0)?;
     root.check_closed()
 }
@@ -166,7 +166,7 @@ fn a_helper_that_cannot_serve_is_tried_until_it_can(node: &mut Node) -> Result<(
     let good = fs::read_to_string(CONFIGURATION)?;
     fs::write(CONFIGURATION, good.replace("/srv/bulkhead/default", "/srv/bulkhead/elsewhere"))?;
     let refused = HELPER.restart();
-    // By then systemd would have given up, unless the unit told it not to.
+    // By this time systemd would have given up, unless the unit told it not to.
     let tried = wait::until(node.patience(Duration::from_secs(30)), || {
         let restarts: u32 = HELPER.property("NRestarts")?.parse()?;
         ensure!(restarts > USUAL_BURST, "it was started again {restarts} times");
@@ -194,7 +194,7 @@ fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
         let found = Command::new("pgrep").args(["--full", &format!("^/usr/local/bin/{name}")]).output()?;
         ensure!(!found.status.success(), "{name} still runs: {}", String::from_utf8_lossy(&found.stdout));
     }
-    // Nothing answers, and connecting starts nothing.
+    // Nothing answers, and connecting does not start anything.
     ensure!(node.csi().is_err() || node.csi()?.probe(ProbeRequest {}).is_err());
     ensure!(node.helper().is_err());
     HELPER.check("inactive")
@@ -206,7 +206,7 @@ fn an_agent_whose_cluster_is_away_serves_the_kubelet(node: &mut Node) -> Result<
     let files = AGENT_FILES.into_iter().chain(secrets);
     let served = install_files(files.clone()).and_then(|()| serves_without_a_cluster(node));
     for (path, _) in files {
-        // It may not have come to be.
+        // It may not have been created.
         let _ = fs::remove_file(path);
     }
     systemctl(&["daemon-reload"])?;
@@ -232,7 +232,7 @@ fn serves_without_a_cluster(node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// The figures of systemd-analyze(1), from 0 to 10. It does not see the restrictions that the helper puts on itself.
+/// The figures of systemd-analyze(1), from 0 to 10. It does not see the restrictions that the helper imposes on itself.
 fn exposure_is_as_low_as_the_work_allows(_: &mut Node) -> Result<()> {
     for (unit, most) in [(FRONTEND, 0.5), (HELPER, 5.0)] {
         let verdict = output(Command::new("systemd-analyze").args(["security", "--no-pager", unit.name()]))?;

@@ -19,7 +19,7 @@ const EPERM: i32 = 1;
 const ENOTTY: i32 = 25;
 const ENOSYS: i32 = 38;
 
-/// Tries each call on a file of its own in the volume, and writes a line `NAME ERRNO` for it.
+/// Tries each call on a file of its own in the volume, and prints a line `NAME ERRNO` for it.
 const ATTEMPTS: &str = r#"
 use strict;
 open(my $file, '+>', '/data/file') or die "open: $!";
@@ -65,7 +65,7 @@ fn the_profile_keeps_a_tenant_from_changing_project_ids_and_commanding_loop_devi
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
 
-    // Without it the owner of a file may do all that the kernel has.
+    // Without it the owner of a file may do everything that the kernel offers.
     for (name, errno) in [
         ("FS_IOC_FSSETXATTR", 0),
         ("FS_IOC_FSSETXATTR-long", 0),

@@ -1,4 +1,4 @@
-//! Volumes below the kubelet's directory, seen by the host, whatever is restarted meanwhile.
+//! Volumes below the kubelet's directory, as seen by the host, whatever is restarted in the meantime.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -41,7 +41,7 @@ fn both<'a>(directory: &'a Path, device: &'a Path) -> [(&'static str, &'a Path, 
     [("vol-a", directory, mount()), ("vol-b", device, block())]
 }
 
-/// One mount each in the namespace of PID 1, which can be written to.
+/// One mount of each in the namespace of PID 1, and both can be written to.
 fn check_usable(directory: &Path, device: &Path) -> Result<()> {
     let table = fs::read_to_string("/proc/1/mountinfo")?;
     for target in [directory, device] {
@@ -61,7 +61,7 @@ fn check_usable(directory: &Path, device: &Path) -> Result<()> {
 fn unpublish_both(node: &Node, directory: &Path, device: &Path) -> Result<()> {
     for (id, target, capability) in both(directory, device) {
         let csi = node.csi()?;
-        // It is where it was, so this does nothing.
+        // It is already in place, so this does nothing.
         csi.node_publish_volume(publish(id, target, capability))?;
         ensure!(mounts::at(target)?.len() == 1, "{} is mounted twice", target.display());
         csi.node_unpublish_volume(unpublish(id, target))?;

@@ -1,4 +1,4 @@
-//! Claims: an agent may take them, give them back and finish their growth, and nothing else.
+//! Claims: an agent may take them, give them back and finish their expansion, and nothing else.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const POLICY: &str = "bulkhead-agent-claims";
-// The messages of its expressions.
+// The messages of the policy's expressions.
 const OF_DRIVER: &str = "an agent may modify only its own driver's claims";
 const SELECTED: &str =
     "an agent may modify only claims for which its own node is selected, or take one for which no node is selected";
@@ -49,7 +49,7 @@ fn claims_are_taken_and_given_back(cluster: &mut Cluster) -> Result<()> {
             Ok(())
         };
         round()?;
-        // The annotation as older releases have it.
+        // The annotation as older releases write it.
         let renamed = json!({ "metadata": { "annotations": { PROVISIONER: null, OLD_PROVISIONER: DRIVER } } });
         rights.administrator.patch(&path, Patch::Merge, &renamed).granted()?;
         round()?;
@@ -65,7 +65,7 @@ fn another_nodes_claim_is_left_alone(cluster: &mut Cluster) -> Result<()> {
         let (theirs, _) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         let (own, _) = rights.make_claim(&rights.claim("own", &rights.here))?;
         let label = json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.here } } });
-        // Taken for another node, through the status, or with a token that is bound to no node.
+        // Taken for another node, through the status, or with a token that is not bound to a node.
         rights.agent.patch(&open, Patch::Merge, &select(rights.there.as_str())).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&open, Patch::Merge, &select("")).refused_by(POLICY, SELECTED)?;
         rights.agent.patch(&open, Patch::Merge, &label).refused_by(POLICY, SELECTED)?;
@@ -131,7 +131,7 @@ fn no_claims_are_made(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
         let mut claim = rights.open_claim("data");
         rights.agent.create(&rights.claims(), &claim).refused_by_role()?;
-        // Such a patch creates an object that does not exist.
+        // A patch like this one creates an object that does not exist.
         claim["apiVersion"] = json!("v1");
         claim["kind"] = json!("PersistentVolumeClaim");
         rights.agent.patch(&path_of(&rights.claims(), &claim), Patch::Apply, &claim).refused_by_role()

@@ -1,4 +1,4 @@
-//! Requests with any token, as a thief would make them.
+//! Requests with a token, as a thief would make them.
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::cluster::access::{Access, connect};
@@ -16,22 +16,22 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 pub struct Holder<'a> {
     access: &'a Access,
     client: Client,
-    /// Contains the token, which is read whenever it is needed.
+    /// Contains the token, which is read each time it is needed.
     _directory: Option<TempDir>,
 }
 
-/// How a patch is to be read.
+/// How a patch is to be interpreted.
 #[derive(Clone, Copy)]
 pub enum Patch {
     /// Field by field; null removes a field.
     Merge,
     /// With lists merged by their keys.
     Strategic,
-    /// As all fields that this writer sets.
+    /// As the complete set of fields that this writer sets.
     Apply,
 }
 
-/// What the server answered.
+/// The server's answer.
 #[must_use]
 pub struct Answer {
     request: String,
@@ -64,7 +64,7 @@ impl<'a> Holder<'a> {
         self.request("POST", path, &[JSON], Some(object))
     }
 
-    /// Asks whether an object could be created, and creates none.
+    /// Asks whether an object could be created, without creating it.
     pub fn try_create(&self, path: &str, object: &Value) -> Answer {
         self.create(&format!("{path}?dryRun=All"), object)
     }

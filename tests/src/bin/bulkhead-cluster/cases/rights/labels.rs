@@ -1,4 +1,4 @@
-//! Labels: claims and volumes get that of their node in the same write, no matter who writes.
+//! Labels: claims and volumes get their node's label in the same write, no matter who writes.
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;

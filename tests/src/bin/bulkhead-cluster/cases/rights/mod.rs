@@ -1,5 +1,6 @@
-//! What an agent's token allows: its own node's objects and nothing else, by the roles and policies of deploy/. Each
-//! request is really made, with the token of a node, of another node, and with one that is bound to no node.
+//! What an agent's token allows: access to its own node's objects and nothing else, by the roles and policies in
+//! deploy/. Each request is really made, with the node's token, with another node's, and with one that is not bound to
+//! a node.
 
 mod claims;
 mod holder;
@@ -20,7 +21,7 @@ use serde_json::{Value, json};
 
 use self::holder::{Holder, Patch};
 
-/// The annotation that leaves a claim to a provisioner, as older releases spell it.
+/// The annotation that hands a claim over to a provisioner, as older releases spell it.
 const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
@@ -41,20 +42,20 @@ pub fn cases() -> Vec<Case<Cluster>> {
 struct Rights<'a> {
     cluster: &'a Cluster,
     class: String,
-    /// The node whose agent makes most requests.
+    /// The node whose agent makes most of the requests.
     here: String,
-    /// Another one.
+    /// Another node.
     there: String,
     administrator: Holder<'a>,
     /// The agent of the first node.
     agent: Holder<'a>,
     /// The agent of the other node.
     other: Holder<'a>,
-    /// The holder of a token of the agents' service account that is bound to no node.
+    /// The holder of a token of the agents' service account that is not bound to a node.
     unbound: Holder<'a>,
 }
 
-/// Runs a test with two nodes, and removes what it made.
+/// Runs a test with two nodes, and removes what it has created.
 fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<()>) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
     let cluster = &*cluster;
@@ -80,7 +81,7 @@ fn with_rights(cluster: &mut Cluster, test: impl FnOnce(&Rights<'_>) -> Result<(
 }
 
 impl Rights<'_> {
-    /// Policies come into force a moment after they were made.
+    /// Policies take effect a moment after they are created.
     fn wait_for_policies(&self) -> Result<()> {
         let volume = self.volume(&json!({ "metadata": { "name": "probe", "uid": "probe" } }), &self.there);
         self.cluster.access.wait(self.cluster.patience(), "the policies to be in force", || {
@@ -95,8 +96,8 @@ impl Rights<'_> {
         })
     }
 
-    /// Checks that the agent's patch is refused. An older API server drops fields that it does not know, and then changes
-    /// no more than who wrote last.
+    /// Checks that the agent's patch is refused. An older API server drops fields that it does not know, and then
+    /// changes nothing except who wrote last.
     fn refuses(&self, path: &str, change: &Value, policy: &str, message: &str) -> Result<()> {
         let content = |object: &Value| {
             let mut object = object.clone();
@@ -113,7 +114,7 @@ impl Rights<'_> {
         answer.refused_by(policy, message)
     }
 
-    /// Removes what is not in the test's namespace, all of it even if one removal fails.
+    /// Removes everything outside the test's namespace, continuing even if a removal fails.
     fn clean_up(&self) -> Result<()> {
         let removed = [self.remove_volumes(), self.remove_node(&self.here), self.remove_node(&self.there)];
         removed.into_iter().collect()
@@ -124,7 +125,8 @@ impl Rights<'_> {
         for volume in volumes["items"].as_array().context("a list of volumes")? {
             if volume["spec"]["storageClassName"] == self.class {
                 let path = path_of(VOLUMES, volume);
-                // The volume may be gone already, if the test has deleted it. No agent removes the finalizer of the others.
+                // The test may already have deleted the volume. No agent is there to remove the finalizer of the
+                // others.
                 let _ = self.administrator.delete(&path);
                 let _ = self.administrator.patch(&path, Patch::Merge, &json!({ "metadata": { "finalizers": null } }));
             }
@@ -166,13 +168,13 @@ impl Rights<'_> {
         claim
     }
 
-    /// Creates a claim as a user does, and returns its path and the object.
+    /// Creates a claim as a user would, and returns its path and the object.
     fn make_claim(&self, claim: &Value) -> Result<(String, Value)> {
         let made = self.administrator.create(&self.claims(), claim).granted()?;
         Ok((path_of(&self.claims(), &made), made))
     }
 
-    /// The volume that the agent of `node` creates for a claim.
+    /// The volume as the agent of `node` would create it for a claim.
     fn volume(&self, claim: &Value, node: &str) -> Value {
         let name = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap_or_default());
         let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });

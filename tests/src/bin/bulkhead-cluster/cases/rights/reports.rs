@@ -1,4 +1,4 @@
-//! Capacity and events: an agent may write them in the name of its own node only.
+//! Capacity and events: an agent may write them only in the name of its own node.
 
 use anyhow::Result;
 use bulkhead_tests::cases;
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::{CAPACITIES, Patch, Rights, UNBOUND, path_of, with_rights};
 
 const ROOM_POLICY: &str = "bulkhead-agent-capacities";
-// The messages of its expressions.
+// The messages of the policy's expressions.
 const ROOM: &str = "an agent may modify only its own node's capacities";
 const ROOM_NAME: &str = "an agent may write only capacities named after its own node";
 const ROOM_LABEL: &str = "an agent may write only capacities that carry its own node's label";
 
 pub const EVENTS: &str = "bulkhead-agent-events";
-// The messages of its expressions.
+// The messages of the policy's expressions.
 pub const REPORTER: &str = "an agent may report only in its own node's name";
 const SUBJECT: &str = "an agent may report only on PersistentVolumes, PersistentVolumeClaims and its own Node";
 
@@ -90,7 +90,7 @@ fn capacity_is_named_after_its_node(cluster: &mut Cluster) -> Result<()> {
         let (here, there) = (&rights.here, &rights.there);
         for name in [
             format!("bulkhead-{:020}.{there}", 0),
-            // A node whose name ends in this one's, and other names of the right length.
+            // A node whose name ends with this one's, and other names of the right length.
             format!("bulkhead-{:020}.another.{here}", 0),
             format!("bulkhead-{:020}-{here}", 0),
             format!("somebody-{:020}.{here}", 0),
@@ -128,7 +128,7 @@ fn an_agent_reports_events_in_its_own_name(cluster: &mut Cluster) -> Result<()> 
         rights.agent.create(&events, &rights.event(&rights.there)).refused_by(EVENTS, REPORTER)?;
         rights.agent.create(&events, &of_kubelet(rights)).refused_by(EVENTS, REPORTER)?;
         rights.agent.create(&events, &on_pod(rights)).refused_by(EVENTS, SUBJECT)?;
-        // Events about nodes are in this namespace.
+        // Events about nodes belong in this namespace.
         let events_of_nodes = "/apis/events.k8s.io/v1/namespaces/default/events";
         rights.agent.create(events_of_nodes, &on_node(rights, &rights.here)).granted()?;
         rights.agent.create(events_of_nodes, &on_node(rights, &rights.there)).refused_by(EVENTS, SUBJECT)?;
@@ -147,7 +147,7 @@ fn events_of_others_are_left_alone(cluster: &mut Cluster) -> Result<()> {
             let made = rights.administrator.create(&events, &event).granted()?;
             rights.agent.patch(&path_of(&events, &made), Patch::Merge, &labels).refused_by(EVENTS, message)?;
         }
-        // An event of the older API need not name an instance. To a token without a node it would look like its own.
+        // An event of the older API need not name an instance. A token without a node could pass it off as its own.
         let nameless = json!({
             "metadata": { "name": "nameless", "namespace": rights.cluster.namespace },
             "involvedObject": {

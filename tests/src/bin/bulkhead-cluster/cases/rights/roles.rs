@@ -124,7 +124,7 @@ fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
         let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         let volume = rights.volume(&theirs, &rights.there);
         rights.agent.create_as_agent_of(&rights.there, VOLUMES, &volume).refused_by_role()?;
-        // The same request is granted to a user that may impersonate the agent.
+        // The same request is granted to a user who may impersonate the agent.
         rights.administrator.create_as_agent_of(&rights.there, VOLUMES, &volume).granted()?;
         Ok(())
     })

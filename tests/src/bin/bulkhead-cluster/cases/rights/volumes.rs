@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{FINALIZER, Patch, Rights, UNBOUND, VOLUMES, path_of, with_rights};
 
 pub const POLICY: &str = "bulkhead-agent-volumes";
-// The messages of its expressions.
+// The messages of the policy's expressions.
 pub const OWN: &str = "an agent may modify only its own driver's volumes on its own node";
 const RELEASED: &str = "an agent may delete a volume only when it is released and its reclaim policy is Delete";
 const NAMED: &str = "an agent may create only volumes named after their claim";
@@ -176,7 +176,7 @@ fn a_new_volume_has_only_the_drivers_metadata(cluster: &mut Cluster) -> Result<(
             volume["metadata"]["finalizers"] = json!([FINALIZER, "example.com/mine"]);
         })?;
         refused(rights, &claim, PLAIN, |volume| volume["metadata"]["ownerReferences"] = owners(rights))?;
-        // A cluster's webhooks may add other labels and annotations.
+        // Webhooks in a cluster may add other labels and annotations.
         let mut volume = rights.volume(&claim, &rights.here);
         volume["metadata"]["labels"]["example.com/team"] = json!("red");
         volume["metadata"]["annotations"]["example.com/team"] = json!("red");
@@ -268,7 +268,7 @@ fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
             *wanted = json!([wanted[0], zone]);
             affinity = volume["spec"]["nodeAffinity"].clone();
         })?;
-        // The one change of an affinity that the API server allows.
+        // The only change of an affinity that the API server allows.
         affinity["required"]["nodeSelectorTerms"][0]["matchExpressions"][1]["key"] =
             json!("topology.kubernetes.io/zone");
         let change = json!({ "spec": { "nodeAffinity": affinity } });
@@ -278,7 +278,7 @@ fn a_volume_stays_where_it_is(cluster: &mut Cluster) -> Result<()> {
     })
 }
 
-/// Creates a volume on this node as an administrator does, changed by `edit`, and returns its path.
+/// Creates a volume on this node as an administrator would, changed by `edit`, and returns its path.
 fn by_hand(rights: &Rights<'_>, edit: impl FnOnce(&mut Value)) -> Result<String> {
     let name = format!("{}-by-hand", rights.cluster.namespace);
     let mut object = volume(&name, "by-hand", &rights.class, "8Mi", &rights.here);

@@ -1,4 +1,4 @@
-//! Connections and sockets that their user breaks for those who come after him.
+//! Connections and sockets that one user breaks for the next.
 
 use std::fs;
 use std::io::Write as _;
@@ -28,12 +28,12 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// A connection with data that its peer does not take, and whose closing waits for that.
+/// A connection with data that its peer does not read, so that closing it takes long.
 fn lingering() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut sender = TcpStream::connect(listener.local_addr()?)?;
     let (deaf, _) = listener.accept()?;
-    // By itself the kernel makes room for megabytes.
+    // By default the kernel buffers megabytes.
     set_socket_recv_buffer_size(&deaf, 1 << 12)?;
     set_socket_send_buffer_size(&sender, 1 << 12)?;
     sender.set_nonblocking(true)?;
@@ -45,14 +45,14 @@ fn lingering() -> Result<(TcpStream, TcpStream)> {
 
 fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> Result<()> {
     let status = encode(&Request::PoolStatus { pool: "default".parse()? })?;
-    // The ends that do not read are dropped before the others, whose closing need not wait then.
+    // The ends that do not read are dropped before the others, which can then be closed without waiting.
     let mut deaf = Vec::new();
     let mut refused = Vec::new();
     for round in 0..16 {
         let (sender, peer) = lingering()?;
         deaf.push(peer);
         let sender = OwnedFd::from(sender);
-        // A first packet, or one behind others.
+        // The first packet of a connection, or a later one.
         let client = if round % 2 == 0 { HelperClient::connect(&stand.helper_socket())? } else { stand.helper()? };
         if client.send_with_descriptor(&status, &sender).is_err() {
             refused.push(sender);
@@ -68,16 +68,16 @@ fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> 
     Ok(())
 }
 
-/// The same where the kernel cannot refuse descriptors.
+/// The same on a kernel that cannot refuse descriptors.
 fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     let inject = "inject=setsockopt:error=ENOPROTOOPT:when=1";
     let strace = ["strace", "-D", "-f", "-o", "/dev/null", "-e", "trace=setsockopt", "-e", inject];
     stand.helper_wrapper = strace.map(str::to_owned).into();
-    // The call in whose place another is injected has a number that the filter does not know.
+    // strace makes a call fail by giving it a number that the filter does not know.
     stand.helper_flags = vec!["--seccomp=log".to_owned()];
     stand.start_helper()?;
-    // The first such call of each thread fails as well: until all have had theirs, not all serve.
+    // The first such call of each thread fails as well: until every thread has made one, not all of them serve.
     let mut served = Vec::new();
     wait::until(stand.patience(Duration::from_secs(10)), || {
         served.push(stand.helper()?);
@@ -108,7 +108,7 @@ fn a_socket_that_a_frontend_has_shut_down_is_made_anew(stand: &mut Stand) -> Res
     for how in [Read, Both] {
         let socket = listen(&stand.helper()?)?;
         let waiting = UnixStream::connect(stand.kubelet.csi_socket())?;
-        // It is kept as long as it works: nobody who waits in it is lost.
+        // The socket is kept as long as it works: no client that is waiting on it is lost.
         let again = listen(&stand.helper()?)?;
         rustix::net::accept(&again).context("accept the one who waits")?;
         drop(waiting);
@@ -131,13 +131,13 @@ fn a_csi_socket_that_was_removed_is_made_anew(stand: &mut Stand) -> Result<()> {
 
 fn a_capability_that_cannot_be_lowered_ends_the_helper(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
-    // The call in whose place another is injected has a number that the filter does not know.
+    // strace makes a call fail by giving it a number that the filter does not know.
     stand.helper_flags = vec!["--seccomp=log".to_owned()];
     stand.start_helper()?;
     let client = stand.helper()?;
     client.ask(&create("vol-a", directory_spec(SIZE)))?;
     let limit = stand.patience(Duration::from_secs(10));
-    // The second change in a thread lowers what the first one has raised.
+    // The second change in a thread lowers what the first one raised.
     let faults = Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, "capset", "EPERM", "2+")?;
     ensure!(stand.helper()?.request(&bind("vol-a", "a")).is_err(), "the helper goes on with a capability raised");
     let status = stand.running_helper()?.wait(limit)?;

@@ -1,4 +1,4 @@
-//! A pool whose disk dies, or whose filesystem takes no more writes: whoever asks hears of it, and it recovers.
+//! A pool whose disk dies, or whose filesystem accepts no more writes: every client is told, and the pool recovers.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -24,7 +24,7 @@ cases! {
 const HEALTHY: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 0";
 const ABNORMAL: &str = "bulkhead_pool_abnormal_volumes{pool=\"default\"} 1";
 
-/// As ext4 does when it is mounted so.
+/// As ext4 does when mounted with that option.
 fn a_filesystem_that_becomes_read_only_after_an_error(stand: &mut Stand) -> Result<()> {
     let setting = Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() };
     let directory = stand.work().join("pools/default");
@@ -33,14 +33,14 @@ fn a_filesystem_that_becomes_read_only_after_an_error(stand: &mut Stand) -> Resu
     let device = publish(stand)?;
     fs::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "an error of the disk")?;
     stand.csi()?.get_capacity(Default::default())?;
-    // Linux 6.12 and 6.13 shut it down.
+    // Linux 6.12 and 6.13 shut it down instead.
     is_abnormal(stand, &["has become read-only", "has shut down"])?;
     let room = stand.csi()?.get_capacity(Default::default())?;
     ensure!(room.available_capacity == 0, "{room:?}");
 
     let image = directory.with_extension("disk");
     serves_again(stand, &device, || {
-        // It says with its status that it has mended something.
+        // Its exit status says whether it repaired anything.
         let checked = Command::new("e2fsck").args(["-f", "-y"]).arg(&image).output()?;
         ensure!(checked.status.code().is_some_and(|code| code < 4), "{checked:?}");
         mount_image(&setting, &image, &directory)
@@ -60,12 +60,12 @@ fn a_disk_that_dies_and_comes_back(stand: &mut Stand) -> Result<()> {
     let device = publish(stand)?;
 
     disk.die()?;
-    // A filesystem notices that by a write, and ext4 gives up at the next one.
+    // A write makes the filesystem notice, and ext4 gives up at the next one.
     for name in ["vol-a/one", "vol-a/two"] {
         let _ = fs::write(stand.target(name), "content");
         rustix::fs::sync();
     }
-    // Without a question it comes out within half a minute.
+    // Without a request it is noticed within half a minute.
     let _ = stand.csi()?.get_capacity(Default::default());
     is_abnormal(stand, &[""])?;
     serves_again(stand, &device, || {
@@ -74,7 +74,7 @@ fn a_disk_that_dies_and_comes_back(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// Starts everything, and publishes a volume that holds something. Returns the name of the pool's device.
+/// Starts everything, and publishes a volume that contains data. Returns the name of the pool's device.
 fn publish(stand: &mut Stand) -> Result<String> {
     stand.frontend_flags = monitoring::FLAGS.map(Into::into).to_vec();
     stand.start()?;
@@ -88,7 +88,7 @@ fn publish(stand: &mut Stand) -> Result<String> {
     Ok(device.file_name().and_then(OsStr::to_str).context("a device")?.to_owned())
 }
 
-/// Waits until the metrics say that the volume is abnormal, and checks that a kubelet hears one of these reasons.
+/// Waits until the metrics report the volume as abnormal, and checks that a kubelet is told one of these reasons.
 fn is_abnormal(stand: &Stand, reasons: &[&str]) -> Result<()> {
     shows(stand, ABNORMAL)?;
     let stats = stand.csi()?.node_get_volume_stats(requests::stats("vol-a", &stand.target("vol-a")))?;
@@ -98,13 +98,13 @@ fn is_abnormal(stand: &Stand, reasons: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The way out as it is documented, with the filesystem mended by `mend`, after which nothing that was written is lost.
+/// Recovers as documented, with `mend` repairing the filesystem, and checks that nothing that was written is lost.
 fn serves_again(stand: &mut Stand, device: &str, mend: impl FnOnce() -> Result<()>) -> Result<()> {
     let (target, directory) = (stand.target("vol-a"), stand.pool().directory.clone());
     let patience = stand.patience(Duration::from_secs(15));
     stand.csi()?.node_unpublish_volume(requests::unpublish("vol-a", &target)).context("unpublish")?;
     stand.abandon();
-    // Its processes hold the old filesystem until they have ended.
+    // The processes keep the old filesystem until they end.
     mounts::unmount_all(&directory)?;
     wait::until(patience, || {
         ensure!(!is_in_use(device)?, "the filesystem is still in use");
@@ -132,7 +132,7 @@ fn is_in_use(device: &str) -> Result<bool> {
     }
 }
 
-/// Waits until the metrics have this line.
+/// Waits until the metrics contain this line.
 fn shows(stand: &Stand, line: &str) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(60)), || {
         let metrics = monitoring::get(stand, "/metrics")?.1;
@@ -141,7 +141,7 @@ fn shows(stand: &Stand, line: &str) -> Result<()> {
     })
 }
 
-/// A disk that can be replaced by nothing but errors.
+/// A disk that can be made to return nothing but errors.
 struct Disk {
     name: String,
     device: String,
@@ -156,7 +156,7 @@ impl Disk {
         let name = format!("bulkhead-{}", device.trim_start_matches("/dev/"));
         let disk = Self { name, device, sectors: image.metadata()?.len() / 512 };
         disk.dmsetup(&["create", &disk.name, "--table", &disk.table()])?;
-        // A small node has nobody else to do that.
+        // A small node has nothing else that does this.
         disk.dmsetup(&["mknodes", &disk.name])?;
         Ok(disk)
     }
@@ -169,7 +169,7 @@ impl Disk {
         Path::new("/dev/mapper").join(&self.name)
     }
 
-    /// From here on every access ends in EIO.
+    /// From now on every access fails with EIO.
     fn die(&self) -> Result<()> {
         self.change(&format!("0 {} error", self.sectors))
     }

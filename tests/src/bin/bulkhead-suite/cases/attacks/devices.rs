@@ -1,4 +1,4 @@
-//! A pod commands its loop device, and a compromised frontend helps it: another volume must never come into its sight.
+//! A pod controls its loop device, and a compromised frontend helps it: it must never get to see another volume.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -33,7 +33,7 @@ cases! {
     devices_of_past_volumes_do_not_pile_up,
 }
 
-/// Small, so that there can be one for each device of this host.
+/// Small, so that there can be one for each device on this host.
 const SIZE: u64 = 64 << 10;
 
 const OF_A: &[u8; 7] = b"of-volA";
@@ -54,7 +54,8 @@ fn unpublish(id: &str, path: &str) -> Request {
     Request::RemoveDevice { volume: volume(id), target: target("work", path) }
 }
 
-/// Makes vol-a, which has its name in it, publishes it at `a`, and gives the node that a container makes for itself.
+/// Creates vol-a, with its name as content, publishes it at `a`, and returns the node that a container makes for
+/// itself.
 fn published(stand: &Stand, read_only: bool) -> Result<PathBuf> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
@@ -94,7 +95,7 @@ fn check_no_volume_comes_into_sight(stand: &Stand, node: &Path) -> Result<()> {
         File::options().write(true).open(&image)?.write_all_at(b"of-next", 0)?;
         helper.ask(&attach(&id, false))?;
         ids.push(id);
-        // A free device has no bytes.
+        // A free device has no content.
         if first_bytes(node).is_ok_and(|found: [u8; 7]| &found != OF_A) {
             break Err("the next volume is in the sight of the first volume's tenant");
         }
@@ -144,7 +145,7 @@ fn a_tenant_detaches_its_device_and_the_helper_is_killed(stand: &mut Stand) -> R
     stand.start_helper()?;
     ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the node of a free device is still published");
     check_no_volume_comes_into_sight(stand, &node)?;
-    // The volume itself is as good as before, on another device.
+    // The volume itself is unharmed, on another device.
     let helper = stand.helper()?;
     helper.ask(&attach("vol-a", false))?;
     helper.ask(&publish("vol-a", "a"))?;
@@ -164,7 +165,7 @@ fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(stand: &m
     take_down(stand, &["a"])
 }
 
-/// Makes vol-a, publishes it at `path`, and lets its tenant detach the device while no helper runs.
+/// Creates vol-a, publishes it at `path`, and lets its tenant detach the device while no helper is running.
 fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
@@ -179,7 +180,7 @@ fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
 
 fn a_start_leaves_the_nodes_of_others_where_they_are(stand: &mut Stand) -> Result<()> {
     let (_, device) = detached(stand, "a")?;
-    // A device manager's node has the same name, on a tmpfs as well, but another mode.
+    // A device manager's node has the same name, and is also on a tmpfs, but has a different mode.
     let (manager, others) = (stand.work().join("manager"), stand.target("others"));
     let node = manager.join(format!("loop{}", device.number().context("a loop device without a number")?));
     fs::create_dir(&manager)?;
@@ -240,7 +241,8 @@ fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Resul
     }
     let device = only_device(stand)?.path;
     take_down(stand, &["a"])?;
-    // Read-only is not left to whoever uses the number next. Where there are very many devices, it is removed.
+    // The next user of the device number does not inherit read-only mode. Where there are very many devices, the device
+    // is removed.
     wait::until(stand.patience(Duration::from_secs(10)), || {
         let output = Command::new("blockdev").arg("--getro").arg(&device).output()?;
         let is_gone = !Path::new("/sys/block").join(Path::new(&device).file_name().context("a name")?).exists();
@@ -284,12 +286,12 @@ fn a_tenants_marks_go_when_the_device_is_handed_out_again(stand: &mut Stand) -> 
         ensure!(!only_device(stand)?.autoclear, "{request:?} leaves the device dying");
         check_shows_a(&node)?;
     }
-    // The kernel lets nobody take back that partitions are shown; that goes with the device.
+    // The kernel offers no way to stop showing partitions; that ends with the device.
     helper.ask(&unpublish("vol-a", "b"))?;
     take_down(stand, &["a"])
 }
 
-/// Removes a device that is neither bound nor open: LOOP_CTL_REMOVE. Gives 0 or the error's number.
+/// Removes a device that is neither bound nor open: LOOP_CTL_REMOVE. Returns 0 or the errno.
 fn remove_device(device: &loops::Loop) -> Result<i32> {
     let number = device.number().context("a loop device without a number")?.to_string();
     let script = "open(my $control, '+<', '/dev/loop-control') or exit 99;
@@ -346,13 +348,13 @@ fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
         helper.ask(&detach(id))?;
         helper.ask(&delete(id))?;
     }
-    // A device manager looks at each for a moment, and what is open cannot be removed.
+    // A device manager opens each device for a moment, and an open device cannot be removed.
     let bound: Vec<_> = loops::all()?.iter().filter_map(loops::Loop::number).collect();
     let idle = numbers()?.into_iter().filter(|number| !bound.contains(number));
     let looked_at: Vec<_> = idle.map(|number| File::open(format!("/dev/loop{number}"))).collect();
     std::thread::sleep(Duration::from_millis(300));
     drop(looked_at);
-    // The kernel takes its time to remove them, for which no operation waits.
+    // The kernel takes some time to remove them, and no operation waits for that.
     wait::until(stand.patience(Duration::from_secs(30)), || {
         let left = numbers()?.len().saturating_sub(loops::all()?.len());
         ensure!(left <= KEPT, "{left} devices are left of {many}");

@@ -1,4 +1,4 @@
-//! Attacks of tenants on the process that empties their deleted volumes.
+//! Attacks by tenants on the process that empties their deleted volumes.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -18,10 +18,11 @@ cases! {
 
 const SIZE: u64 = 64 << 20;
 
-/// Deeper than the emptier goes: what lies there is moved to the top first.
+/// Deeper than the emptier descends: what is down there is first moved to the top.
 const DEEP: usize = 40;
 
-/// Names in such a directory can be removed, but nothing in it can be renamed (`ENOKEY`). The key is the tenant's.
+/// Names in such a directory can be removed, but nothing in it can be renamed (`ENOKEY`). The key belongs to the
+/// tenant.
 fn an_encrypted_tree_whose_key_is_gone_goes(stand: &mut Stand) -> Result<()> {
     let (image, directory) = (stand.work().join("encrypted.disk"), stand.work().join("encrypted"));
     File::create(&image)?.set_len(256 << 20)?;
@@ -43,7 +44,7 @@ fn an_encrypted_tree_whose_key_is_gone_goes(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// Makes a deep tree below a directory that is encrypted with a key that nobody has afterwards (fscrypt, Linux 5.4).
+/// Makes a deep tree below a directory encrypted with a key that nobody has afterwards (fscrypt, Linux 5.4).
 fn encrypt_and_forget(top: &Path) -> Result<()> {
     const SCRIPT: &str = r#"
         my $path = "$ARGV[0]/secret";

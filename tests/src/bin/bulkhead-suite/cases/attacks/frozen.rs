@@ -1,4 +1,4 @@
-//! A filesystem that is frozen: what changes it waits for ever.
+//! A frozen filesystem: any change to it blocks forever.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use bulkhead_tests::pool::run;
 
-/// A frozen filesystem. It is thawed by a process of its own, which waits for the end of its input: that comes when this
-/// value is dropped, and also when this process is killed.
+/// A frozen filesystem. A separate process thaws it at the end of its input, which comes when this value is dropped,
+/// and also when this process is killed.
 pub struct Frozen(Child);
 
 impl Frozen {
-    /// Freezes the filesystem of a directory that is the root of its mount.
+    /// Freezes the filesystem mounted at this directory.
     pub fn freeze(directory: &Path) -> Result<Self> {
         let mut guard = Command::new("sh");
         guard
@@ -28,7 +28,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // It closes the input first.
+        // This closes the input first.
         let _ = self.0.wait();
     }
 }

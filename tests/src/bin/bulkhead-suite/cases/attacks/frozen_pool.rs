@@ -1,4 +1,4 @@
-//! A pool whose filesystem answers nothing that changes it: the others go on.
+//! A pool whose filesystem blocks every change: the other pools keep working.
 
 use std::fs::{self, File};
 use std::sync::mpsc;
@@ -39,7 +39,7 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> R
     }
     let (frozen, healthy) = (stand.pools[0].clone(), stand.pools[1].clone());
     let free = statvfs(&healthy.directory)?.f_bavail;
-    // The emptier works on it when the pool is frozen.
+    // The emptier is working on it when the pool is frozen.
     helper.ask(&delete("large"))?;
     let thaw = Frozen::freeze(&frozen.directory)?;
     ensure!(frozen.entries()?.iter().any(|name| name.starts_with('.')), "it was emptied too fast for this test");
@@ -52,7 +52,7 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> R
         ensure!(now > free + 48 * MIB / 4096, "{now} blocks are free, and {free} were");
         Ok(())
     })?;
-    // Their projects are released a moment after the last blocks.
+    // Their projects are released a moment after their last blocks.
     wait::until(stand.patience(Duration::from_secs(5)), || check_emptying(stand, "other", 0))?;
     if !stand.setting.enforces_sizes() {
         check_emptying(stand, "default", 1)?;
@@ -66,7 +66,7 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> R
     wait::until(stand.patience(Duration::from_secs(5)), || check_emptying(stand, "default", 0))
 }
 
-/// Checks that a pool's status says how many deleted volumes are not gone yet, and says so soon.
+/// Checks that a pool's status reports how many deleted volumes still exist, and that it does so quickly.
 fn check_emptying(stand: &Stand, pool: &str, wanted: u32) -> Result<()> {
     let (helper, request) = (stand.helper()?, Request::PoolStatus { pool: pool.parse()? });
     let (send, answer) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! A pool without one free block, kept so by somebody: what is deleted must go all the same.
+//! A pool that somebody keeps completely full: deleted volumes must go all the same.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ cases! {
 const MIB: u64 = 1 << 20;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Takes every block that is free now, and returns how many bytes that were.
+/// Takes every block that is currently free, and returns how many bytes that was.
 fn fill(file: &File) -> Result<u64> {
     let begin = file.metadata()?.len();
     let (mut end, mut step) = (begin, 1 << 28);
@@ -37,7 +37,7 @@ fn fill(file: &File) -> Result<u64> {
     Ok(end - begin)
 }
 
-/// Waits until only these entries are in the pool, which somebody keeps full all the while.
+/// Waits until only these entries are left in the pool, which is kept full all the while.
 fn wait_in_full_pool(stand: &Stand, filler: &File, left: &[String]) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(40)), || {
         fill(filler)?;
@@ -47,7 +47,7 @@ fn wait_in_full_pool(stand: &Stand, filler: &File, left: &[String]) -> Result<()
     })
 }
 
-/// Takes every name that the pool's directory has room for without another block, and returns them.
+/// Creates every name that the pool's directory can hold without another block, and returns them.
 fn crowd(pool: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     let linked = pool.join("Filler");
@@ -93,7 +93,7 @@ fn a_pool_and_its_directory_without_room_for_a_longer_name(stand: &mut Stand) ->
 
 fn an_unfinished_volume_in_a_full_pool(stand: &mut Stand) -> Result<()> {
     let pool = stand.pool().directory.clone();
-    // As a helper leaves it that is killed during a creation.
+    // What a helper leaves behind if it is killed during a creation.
     stand.kill_helper()?;
     fs::create_dir(pool.join(".making.v0"))?;
     File::create(pool.join(".making.v0/image"))?;
@@ -106,7 +106,7 @@ fn an_unfinished_volume_in_a_full_pool(stand: &mut Stand) -> Result<()> {
     wait_in_full_pool(stand, &filler, &left)?;
     drop(filler);
     left.iter().try_for_each(|name| fs::remove_file(pool.join(name)))?;
-    // XFS gives the blocks of an unlinked file back a moment later.
+    // XFS frees the blocks of an unlinked file a moment later.
     wait::until(stand.patience(Duration::from_secs(10)), || {
         stand.helper()?.ask(&create("v0", directory_spec(MIB))).map(drop)
     })?;
@@ -114,7 +114,7 @@ fn an_unfinished_volume_in_a_full_pool(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Makes 40 directories in each other, with so many more in each of some of them that hold one each.
+/// Makes 40 nested directories; two of them contain `siblings` more, some of which contain another one.
 fn make_comb(top: &Path, siblings: usize) -> Result<()> {
     let mut directory = openat(CWD, top, DIRECTORY, Mode::empty())?;
     for depth in 0..40 {
@@ -160,7 +160,7 @@ fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand
     helper.ask(&create("v0", many_files(24 * MIB)?))?;
     let data = stand.pool().volume("v0").join("data");
     make_comb(&data, 1000)?;
-    // Deep inside, so that no room is given back before most directories are gone.
+    // Deep inside, so that no space is freed before most directories are gone.
     let deepest = data.join("d/".repeat(40)).join("file");
     let file = File::create(deepest)?;
     ensure!(fill(&file)? > 0, "nothing was free");
@@ -171,7 +171,7 @@ fn deep_directories_with_thousands_of_siblings_in_a_full_quota(stand: &mut Stand
     })
 }
 
-/// More directories lie too deep than there are names to be had at the top, and below each others do.
+/// More directories are too deep than there are names available at the top, and each has others below it.
 fn directories_that_wait_for_each_other_in_a_full_pool(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
     helper.ask(&create("v0", many_files(256 * MIB)?))?;
@@ -190,7 +190,7 @@ fn directories_that_wait_for_each_other_in_a_full_pool(stand: &mut Stand) -> Res
     delete_in_full_pool(stand)
 }
 
-/// A directory volume with inodes enough.
+/// A directory volume with enough inodes.
 fn many_files(size: u64) -> Result<VolumeSpec> {
     let mut spec = directory_spec(size);
     if let VolumeKind::Directory { inodes, .. } = &mut spec.kind {

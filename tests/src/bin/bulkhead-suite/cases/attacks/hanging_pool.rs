@@ -1,4 +1,4 @@
-//! A pool whose filesystem hangs, frozen, while another one is served.
+//! A pool whose frozen filesystem hangs, while another pool is served.
 
 use std::time::{Duration, Instant};
 
@@ -70,7 +70,7 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
         status(&helper, "other")?;
     }
     ensure!(begun.elapsed() < stand.patience(Duration::from_secs(5)), "it took {:?}", begun.elapsed());
-    // After a while it is said, although nothing can be learned from the filesystem.
+    // After a while the status reports it, although nothing can be learned from the filesystem.
     wait::until(stand.patience(Duration::from_secs(25)), || {
         let status = status(&helper, "default")?;
         let stuck = status.conditions.as_slice().iter().any(|condition| condition.kind == ConditionKind::NotAnswering);
@@ -127,7 +127,7 @@ fn creations_that_hang_leave_connections_for_other_pools(stand: &mut Stand) -> R
         client.probe(ProbeRequest {})?;
     }
     ensure!(begun.elapsed() < stand.patience(Duration::from_secs(10)), "it took {:?}", begun.elapsed());
-    // A frontend that takes the place of this one is served as well.
+    // A frontend that replaces this one is served as well.
     stand.restart_frontend()?;
     let client = stand.csi()?;
     client.create_volume(create("vol-a", "other"))?;
@@ -163,7 +163,7 @@ fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<(
 fn the_status_of_a_frozen_pool_is_answered(stand: &mut Stand) -> Result<()> {
     two_pools(stand)?;
     stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    // No figure is known from before.
+    // No earlier figures are known.
     stand.kill_helper()?;
     stand.start_helper()?;
     let frozen = Frozen::freeze(&stand.pool().directory)?;
@@ -180,7 +180,8 @@ fn the_status_of_a_frozen_pool_is_answered(stand: &mut Stand) -> Result<()> {
             other => bail!("{other:?} instead of a status"),
         }
     })?;
-    // ext4 looks at quotas only when it is thawed. One waits for that, and the others do not wait for it.
+    // ext4 does not answer about quotas until it is thawed. One thread waits for that, and the others do not wait for
+    // it.
     let most = usize::from(stand.setting.pool_fs == PoolFilesystem::Ext4);
     ensure!(waiting.len() <= most, "{} wait", waiting.len());
     status(&stand.helper()?, "other")?;

@@ -1,4 +1,4 @@
-//! A volume is in use where the helper cannot see it after a restart. Deleting it would destroy what somebody works with.
+//! A volume is in use where the helper cannot see it after a restart. Deleting it would destroy data in use.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +36,7 @@ fn target(path: &str) -> TargetPath {
     helper::target("work", path)
 }
 
-/// Makes a directory volume and a block volume, and publishes them.
+/// Creates a directory volume and a block volume, and publishes them.
 fn publish(client: &HelperClient, directory: TargetPath, device: TargetPath) -> Result<()> {
     let flags = MountFlags::default();
     for request in [
@@ -59,7 +59,7 @@ fn unpublish(stand: &Stand, directory: TargetPath, device: TargetPath) -> Result
     Ok(())
 }
 
-/// Checks that neither volume can be deleted, and that each refusal says `part`.
+/// Checks that neither volume can be deleted, and that each refusal contains `part`.
 fn check_kept(stand: &Stand, part: &str) -> Result<()> {
     let client = stand.helper()?;
     for id in ["vol-d", "vol-b"] {
@@ -154,7 +154,7 @@ fn another_mount_lies_on_the_target(stand: &mut Stand) -> Result<()> {
         take_away(path)?;
     }
     check_kept(stand, "publish/")?;
-    // The same volume once more is no other mount: it goes with the target.
+    // Another mount of the same volume does not count: it goes with the target.
     for path in [&directory, &device] {
         mount_bind(path, path)?;
     }
@@ -176,12 +176,12 @@ fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -
         fs::create_dir_all(subpaths.join(name))?;
         mount_bind(published.join(source), subpaths.join(name))?;
     }
-    // The pod removes and renames what is bound.
+    // The pod removes and renames directories that are bound elsewhere.
     fs::remove_dir(published.join("sub/removed"))?;
     fs::rename(published.join("sub"), published.join("renamed"))?;
     stand.restart_helper()?;
     let client = stand.helper()?;
-    // The kubelet publishes again, which finds it published; one target is all that is allowed.
+    // The kubelet publishes again, and the helper finds it published; only one target is allowed.
     let again = |target: TargetPath| Request::BindMount {
         volume: volume("vol-d"),
         target,
@@ -197,7 +197,7 @@ fn a_part_of_the_volume_is_bound_elsewhere_as_for_a_subpath(stand: &mut Stand) -
         fs::remove_dir(subpaths.join(name))?;
     }
     fs::remove_dir_all(stand.kubelet.root().join("pods/pod"))?;
-    // It goes on without a restart.
+    // It works again without a restart.
     delete_both(stand)
 }
 
@@ -218,7 +218,7 @@ fn the_kubelet_has_bound_the_device_once_more(stand: &mut Stand) -> Result<()> {
     delete_both(stand)
 }
 
-/// A path says nothing where somebody else can rename what is on it.
+/// A path proves nothing if somebody else can rename what it leads to.
 fn the_directory_around_a_mount_is_renamed(stand: &mut Stand) -> Result<()> {
     publish(&stand.helper()?, target("d"), target("b"))?;
     fs::write(stand.target("d/file"), "content")?;
@@ -247,11 +247,11 @@ fn the_directory_around_a_mount_is_renamed(stand: &mut Stand) -> Result<()> {
         take_away(&bound)?;
     }
     fs::remove_dir_all(&theirs)?;
-    // Nothing is left that anybody could have renamed.
+    // There is nothing left that anybody could have renamed.
     delete_both(stand)
 }
 
-/// The copies that the kernel makes there go with their originals, and keep nobody from deleting a volume.
+/// The copies that the kernel makes there disappear with their originals, and do not prevent the deletion of a volume.
 fn the_publish_directory_is_visible_at_a_second_path(stand: &mut Stand) -> Result<()> {
     let alias = stand.work().join("alias");
     fs::create_dir(&alias)?;
@@ -277,12 +277,13 @@ fn every_look_at_start_fails_in_turn(stand: &mut Stand) -> Result<()> {
     looks_fail(stand, 1)
 }
 
-/// Each `stride`th look of a start fails: it refuses to serve, or keeps every volume that it served before.
+/// Every `stride`th call with which a start looks for mounts fails: the helper refuses to serve, or keeps every volume
+/// that it served before.
 fn looks_fail(stand: &mut Stand, stride: usize) -> Result<()> {
     publish(&stand.helper()?, target("d"), target("b"))?;
     fs::write(stand.target("d/file"), "content")?;
     stand.kill_helper()?;
-    // Where the call is forbidden once the helper serves, the failure must not end it.
+    // The call may be forbidden once the helper serves; then its failure must not end the helper.
     stand.helper_flags = vec!["--seccomp=log".to_owned()];
     for (name, error) in [
         ("statx", "ENOMEM"),
@@ -304,7 +305,7 @@ fn looks_fail(stand: &mut Stand, stride: usize) -> Result<()> {
     delete_both(stand)
 }
 
-/// Starts a helper with a fault; whether it came to that call.
+/// Starts a helper with a fault, and returns whether it got as far as that call.
 fn look_fails(stand: &Stand, call: &Call, fault: Fault) -> Result<bool> {
     let traced = stand.work().join("trace");
     let mut command = strace::started(&stand.helper_command()?, &traced, Some((call, fault)));

@@ -23,18 +23,18 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// A pipe that takes a process's log, and is read by nobody until [`UnreadLog::find`] does.
+/// A pipe that receives a process's log, and that nobody reads before [`UnreadLog::find`] does.
 struct UnreadLog(BufReader<File>);
 
 impl UnreadLog {
-    /// Makes both processes that start from now on log to a pipe.
+    /// Makes both processes log to a pipe from their next start.
     fn of(stand: &mut Stand) -> Result<Self> {
         let (reader, writer) = std::io::pipe()?;
         stand.stderr = Some(writer.into());
         Ok(Self(BufReader::new(std::os::fd::OwnedFd::from(reader).into())))
     }
 
-    /// Fills the pipe, through an open file of its own: O_NONBLOCK on the log's would be seen by the process.
+    /// Fills the pipe through an open file description of its own: O_NONBLOCK on the log's would affect the process.
     fn fill(&self) -> Result<()> {
         use std::os::unix::fs::OpenOptionsExt as _;
         let path = format!("/proc/self/fd/{}", self.0.get_ref().as_raw_fd());
@@ -80,13 +80,13 @@ fn a_helper_whose_log_is_not_read_serves_everybody(stand: &mut Stand) -> Result<
     stand.csi()?.create_volume(csi::create("vol-b", csi::MIB, csi::mount()))?;
     stand.csi()?.delete_volume(csi::delete("vol-b"))?;
     ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "it took {:?}", begun.elapsed());
-    // Once somebody reads, the log says what it lacks, and goes on.
+    // As soon as somebody reads, the log says what is missing from it, and continues.
     let line = log.find("log lines were dropped")?;
     let number: u64 = line.trim().rsplit_once("number=").map_or(Ok(0), |(_, number)| number.parse())?;
     ensure!((2000..5000).contains(&number), "{line}");
     denied(clients[0].request(&bind("vol-c", "c"))?, ErrorKind::NotFound, "vol-c")?;
     log.find("audit operation=bind-mount volume=vol-c")?;
-    // The reader goes away: the log has nobody left, and the helper has.
+    // The reader goes away: nothing reads the log any more, but the helper still serves.
     drop(log);
     denied(clients[0].request(&bind("vol-c", "c"))?, ErrorKind::NotFound, "vol-c")
 }

@@ -1,4 +1,4 @@
-//! A frontend that makes more and more of something, to use the helper's memory up.
+//! A frontend that creates more and more of something, to exhaust the helper's memory.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     let conditions = status.conditions.as_slice();
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
     ensure!(conditions.iter().any(|condition| condition.text.as_str().contains("--max-volumes 3")), "{status:?}");
-    // Those that are more than a start expects are served.
+    // Volumes beyond the limit of a later start are still served.
     let helper = start(stand, "--max-volumes", 2)?;
     helper.ask(&bind("vol-a", "a"))?;
     helper.ask(&unbind("vol-a", "a"))?;
@@ -55,7 +55,7 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
         denied(helper.request(&create("vol-d", spec))?, ErrorKind::NoSpace, "--max-volumes 2")?;
         helper.ask(&delete(id))?;
     }
-    // A deleted one counts until it is gone.
+    // A deleted volume counts until it is gone.
     wait::until(stand.patience(Duration::from_secs(10)), || helper.ask(&create("vol-d", spec)).map(drop))?;
     for id in ["vol-c", "vol-d"] {
         helper.ask(&delete(id))?;
@@ -72,7 +72,7 @@ fn targets_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     denied(helper.request(&bind("vol-a", "c"))?, ErrorKind::NoSpace, "--max-targets 2")?;
     ensure!(!stand.target("c").exists());
     helper.ask(&bind("vol-b", "vol-b"))?;
-    // Those that are more than a start expects are known.
+    // Targets beyond the limit of a later start are still known.
     let helper = start(stand, "--max-targets", 1)?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "work:vol-a")?;
     helper.ask(&unbind("vol-a", "vol-a"))?;

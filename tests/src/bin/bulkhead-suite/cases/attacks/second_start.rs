@@ -1,4 +1,4 @@
-//! A second helper is started while the first one serves.
+//! A second helper is started while the first one is serving.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -25,7 +25,7 @@ cases! {
 
 const SIZE: u64 = 16 << 20;
 
-/// Starts a helper that must refuse, and returns what it says.
+/// Starts a helper that must refuse, and returns its message.
 fn refusal(stand: &Stand) -> Result<String> {
     let output = stand.helper_command()?.output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -83,7 +83,7 @@ fn a_helper_publishes_while_its_successor_waits(stand: &mut Stand) -> Result<()>
     Ok(())
 }
 
-/// The start's own trial is all that it unmounts there.
+/// A start unmounts nothing there but its own trial mount.
 fn a_volume_is_published_where_the_next_start_tries_a_mount(stand: &mut Stand) -> Result<()> {
     let name = ".bulkhead-trial";
     stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
@@ -104,7 +104,7 @@ fn a_volume_is_published_where_the_next_start_tries_a_mount(stand: &mut Stand) -
     let said = refusal(stand)?;
     ensure!(said.contains(name) && said.contains("unmount it"), "{said}");
     ensure!(fs::read(path.join("file"))? == b"content", "it was unmounted");
-    // What is left of a start that was killed is taken away, as often as it is there.
+    // The remains of a killed start are removed, however many times they are mounted there.
     fs::remove_file(path.join("file"))?;
     mount()?;
     stand.start_helper()?;
@@ -115,7 +115,7 @@ fn a_volume_is_published_where_the_next_start_tries_a_mount(stand: &mut Stand) -
 fn the_trial_of_a_start_cannot_be_unmounted_at_once(stand: &mut Stand) -> Result<()> {
     stand.kill_helper()?;
     let helper = stand.helper_command()?;
-    // The first umount2 is that of the old root; children are not followed.
+    // The first umount2 is that of the old root; strace does not follow children.
     let started = |when: &str| {
         let mut command = Command::new("strace");
         command.args(["-D", "-o", "/dev/null", "-e", "trace=umount2"]);
@@ -131,7 +131,7 @@ fn the_trial_of_a_start_cannot_be_unmounted_at_once(stand: &mut Stand) -> Result
     let output = started("2+").output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(output.status.code() == Some(1) && said.contains("fuser"), "{}: {said}", output.status);
-    // The next start takes it away.
+    // The next start removes it.
     stand.start_helper()?;
     let trial = stand.kubelet.root().join("pods/.bulkhead-trial");
     if trial.exists() {

@@ -1,4 +1,4 @@
-//! A pool whose filesystem shuts down after an error of its disk: what it holds is unpublished all the same.
+//! A pool whose filesystem shuts down after a disk error: its volumes are unpublished all the same.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -37,7 +37,7 @@ fn a_pool_that_has_shut_down_is_unpublished_and_mended(stand: &mut Stand) -> Res
         leaks::check(stand)?;
         stand.kill_helper()?;
         mounts::unmount_all(&directory)?;
-        // What is left in the pool was looked for; the directory is none any more.
+        // The pool has already been checked for leftovers; its directory is no longer a pool.
         stand.pools.clear();
     }
     Ok(())
@@ -57,7 +57,7 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(stand: &mut Stand) -> Resul
         Ok(())
     })?;
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&stand.pool().directory))?;
-    // A scheduler's question brings it out at once; without one, it comes out within half a minute.
+    // A scheduler's request brings it out at once; otherwise it is noticed within half a minute.
     csi.get_capacity(GetCapacityRequest::default())?;
     wait::until(patience, || {
         let metrics = metrics(stand)?;
@@ -65,7 +65,7 @@ fn a_volume_of_a_pool_that_has_shut_down_is_abnormal(stand: &mut Stand) -> Resul
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"} 1"), "{metrics}");
         let log = fs::read_to_string(stand.logs().join("frontend.log"))?;
         ensure!(log.contains("the pool reports: the pool's filesystem has shut down"), "{log}");
-        // The pool's one line, and not one for each of its volumes.
+        // One line for the pool, not one for each of its volumes.
         ensure!(!log.contains("the volume is abnormal"), "{log}");
         Ok(())
     })?;
@@ -95,7 +95,7 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
     file.sync_all()?;
     drop(file);
 
-    // The emptier is at work before the disk fails, and not still on its way into its jail.
+    // The emptier is at work before the disk fails, and no longer on its way into its jail.
     let patience = stand.patience(Duration::from_secs(15));
     helper.ask(&Request::Create { volume: volume("vol-c"), pool: pool.clone(), spec: directory_spec(SIZE) })?;
     helper.ask(&delete("vol-c"))?;
@@ -121,7 +121,7 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
         let Reply::Usage(Usage { condition, .. }) = &answer else { anyhow::bail!("{answer:?}") };
         ensure!(condition.as_ref().is_some_and(|one| one.kind == ConditionKind::ShutDown), "{answer:?}");
     }
-    // It is published still, and a kubelet that has been restarted says so again.
+    // It is still published, and publishing again after a kubelet's restart succeeds.
     helper.ask(&bind)?;
     denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "vol-a")?;
     for _ in 0..2 {
@@ -135,9 +135,9 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
     ensure!(fs::read_dir(stand.publish_directory())?.count() == 0, "targets are left");
     ensure!(!loops::all()?.iter().any(|device| device.backing_file.contains("vol-b")), "the device is left");
 
-    // The way out: nothing holds the filesystem any more but the helper itself.
+    // The way out: only the helper itself still holds the filesystem.
     stand.kill_helper()?;
-    // Its processes hold the old filesystem until they have ended. ext4 opens directories even then, and no file.
+    // Its processes keep the old filesystem until they end. Even then ext4 opens directories, but no files.
     wait::until(patience, || {
         mounts::unmount_all(&directory)?;
         mount_image(setting, &directory.with_extension("disk"), &directory)?;

@@ -1,4 +1,4 @@
-//! A disk that fails while a name is written to it: nothing is answered that a power cut could undo, and nothing is
+//! A disk that fails while a name is written to it: no answer is given that a power cut could undo, and nothing is
 //! forgotten.
 
 use std::time::{Duration, Instant};
@@ -22,12 +22,12 @@ cases! {
 const SIZE: u64 = 1 << 20;
 const EIO: ErrorKind = ErrorKind::Io(5);
 
-/// Lets calls of the helper fail until what is returned is dropped.
+/// Makes calls of the helper fail until the returned value is dropped.
 fn sick(stand: &mut Stand, call: &str, when: &str) -> Result<Tracer> {
     Tracer::fail(i32::try_from(stand.running_helper()?.pid())?, call, "EIO", when)
 }
 
-/// What strace puts in the place of a call, to let it fail, is none that the filter allows.
+/// strace makes a call fail by replacing it with one that the filter does not allow.
 fn start(stand: &mut Stand) -> Result<()> {
     stand.helper_flags.push("--seccomp=log".to_owned());
     stand.start()
@@ -60,7 +60,7 @@ fn a_creation_that_is_not_on_the_disk_is_not_done(stand: &mut Stand) -> Result<(
     Ok(())
 }
 
-/// The deletion of a volume that is not there rests on the sync that failed, and tries it again.
+/// Deleting a volume that no longer exists depends on the sync that failed, and retries it.
 fn a_sync_that_hangs_keeps_no_other_deletion_waiting(stand: &mut Stand) -> Result<()> {
     start(stand)?;
     let (helper, waiting) = (stand.helper()?, stand.helper()?);
@@ -85,7 +85,7 @@ fn a_sync_that_hangs_keeps_no_other_deletion_waiting(stand: &mut Stand) -> Resul
 fn what_cannot_be_moved_out_of_the_way_is_emptied_where_it_is(stand: &mut Stand) -> Result<()> {
     start(stand)?;
     let helper = stand.helper()?;
-    // The volume does not get its name, and then not the one under which it would be emptied.
+    // The volume cannot be given its name, nor then the name under which it would be emptied.
     let sick = sick(stand, "renameat2", "1..2")?;
     denied(helper.request(&create("v0", directory_spec(SIZE)))?, EIO, "give it its name")?;
     drop(sick);

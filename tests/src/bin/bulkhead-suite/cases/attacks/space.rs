@@ -1,4 +1,4 @@
-//! Attacks of tenants on what a pool has to share out: space, inodes, project ids.
+//! Attacks by tenants on what the volumes of a pool share: space, inodes, project ids.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -24,9 +24,9 @@ cases! {
     a_file_moved_into_a_deleted_volumes_project_is_reported: Long + Quota,
 }
 
-/// How long the helper goes by the space that it measured.
+/// How long the helper relies on the space it measured.
 const SPACE_LASTS: Duration = Duration::from_millis(1100);
-/// How long it goes by the projects that it saw.
+/// How long it relies on the projects it saw.
 const PROJECTS_LAST: Duration = Duration::from_secs(6);
 
 fn pool_status(helper: &HelperClient) -> Result<PoolStatus> {
@@ -36,7 +36,7 @@ fn pool_status(helper: &HelperClient) -> Result<PoolStatus> {
     }
 }
 
-/// Waits for a condition of the pool with these words in it.
+/// Waits for a condition of the pool that contains these words.
 fn told(stand: &Stand, limit: Duration, words: &[&str]) -> Result<()> {
     let helper = stand.helper()?;
     wait::until(stand.patience(limit), || {
@@ -52,7 +52,7 @@ fn retag(path: &Path, project: u32) -> Result<()> {
     run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
 }
 
-/// A guest discards its device: the blocks of its image are free, and still its own.
+/// A guest discards its device: the blocks of its image become free, but still belong to it.
 fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
     const SIZE: u64 = 128 << 20;
     let (csi, target) = (stand.csi()?, stand.target("a"));
@@ -82,7 +82,7 @@ fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// Files without content cost nobody's bytes, and inodes are bounded as well.
+/// Files without content use up nobody's bytes, but inodes are limited as well.
 fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
     let (csi, target) = (stand.csi()?, stand.target("a"));
     csi.create_volume(create("vol-a", 16 * MIB, mount()))?;
@@ -98,7 +98,7 @@ fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
     Ok(())
 }
 
-/// A tenant has a file in each project of the range: there is none for a new volume until they are gone.
+/// A tenant has a file in each project of the range: no id is left for a new volume until the files are gone.
 fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<()> {
     stand.helper_flags = vec!["--project-ids".to_owned(), "7000-7059".to_owned()];
     stand.start()?;

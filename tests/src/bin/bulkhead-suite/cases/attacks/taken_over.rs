@@ -1,4 +1,4 @@
-//! What a process can still do when somebody has taken it over. The system calls are made by the process itself.
+//! What a process can still do when an attacker has taken it over. The process itself makes the system calls.
 
 use std::fs::{self, Metadata};
 use std::net::TcpListener;
@@ -22,7 +22,7 @@ cases! {
     a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing: Kernel,
 }
 
-/// The file of each pool that names it.
+/// The file that marks and names each pool.
 const MARKER: &[u8] = b".bulkhead\0";
 const REFUSED: Outcome = Outcome::Refused(Errno::EACCES);
 
@@ -31,7 +31,7 @@ fn how(flags: i32, mode: u64) -> Result<Vec<u8>> {
     Ok([u64::try_from(flags)?, mode, 0].map(u64::to_ne_bytes).concat())
 }
 
-/// Opens a path for a process that is taken over.
+/// Opens a path in a process that is taken over.
 fn open(process: &mut Takeover, directory: i64, path: &[u8], flags: i32) -> Result<Outcome> {
     let mode = if flags & libc::O_CREAT == 0 { 0 } else { 0o600 };
     let how = how(flags, mode)?;
@@ -43,7 +43,7 @@ fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stan
     let server = stand.running_helper()?.pid();
     let emptier = processes::descendants(i32::try_from(server)?)?.first().context("an emptier")?.pid;
     let patience = stand.patience(Duration::from_secs(5));
-    // It is confined beside the helper, which may serve by then.
+    // It is still being confined when the helper may already be serving.
     wait::until(patience, || {
         ensure!(fs::read_to_string(format!("/proc/{emptier}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
         Ok(())
@@ -73,13 +73,13 @@ fn an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere(stan
     ensure!(made == Outcome::Killed, "making a directory: {made:?}");
     drop(emptier);
     ensure!(fs::read(&marker)? == before, "the pool's marker has changed");
-    // The helper ends with its emptier.
+    // The helper ends along with its emptier.
     stand.abandon();
     stand.start_helper()
 }
 
 fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stand) -> Result<()> {
-    // What it listens on was opened before it was confined.
+    // Its listening sockets were opened before it was confined.
     stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
     stand.restart_frontend()?;
     let pid = i32::try_from(stand.running_frontend()?.pid())?;
@@ -108,7 +108,7 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
     let by_sending = [Number(socket), Bytes(b"x"), Number(1), fast, Bytes(&address), Number(16)];
     let program = Bytes(b"/proc/self/exe\0");
     let page = [Number(0), Number(4096), number(libc::PROT_READ | libc::PROT_EXEC), Number(0x22), Number(-1)];
-    // The number of execve(2) in x32.
+    // The number of execve(2) in the x32 ABI.
     let foreign = 0x4000_0000 + 520;
     for (what, call, arguments) in [
         ("running a program", libc::SYS_execve, &[program, Number(0), Number(0)][..]),

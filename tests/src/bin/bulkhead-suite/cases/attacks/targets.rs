@@ -1,4 +1,4 @@
-//! Attacks on targets: directories on the way that somebody else owns, that are moved, exchanged or replaced.
+//! Attacks on targets: directories on the path that somebody else owns, or that are moved, exchanged or replaced.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -37,7 +37,7 @@ cases! {
 const SIZE: u64 = 16 << 20;
 const ATTACKER: u32 = 901;
 
-/// The requests at a target of a directory volume and of a block volume, publishing first.
+/// The requests at a target for a directory volume or a block volume: publish, then unpublish.
 fn at(id: &str, target: &TargetPath) -> [Request; 2] {
     let (volume, target) = (volume(id), target.clone());
     let flags = MountFlags::default();
@@ -104,7 +104,7 @@ fn a_way_that_is_not_roots_alone_is_refused(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// A user who exchanges two names again and again, in a mount namespace of its own: there nothing is mounted on them.
+/// A user who keeps exchanging two names, in a mount namespace of its own, where nothing is mounted on them.
 struct Exchanger {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicU32>,
@@ -127,7 +127,7 @@ impl Exchanger {
         Ok(Self { stop, done, thread })
     }
 
-    /// Stops it, and says how often it has exchanged the names.
+    /// Stops it, and returns how many times it has exchanged the names.
     fn stop(self) -> Result<u32> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().map_err(|_| anyhow!("the attacker panicked"))??;
@@ -135,7 +135,7 @@ impl Exchanger {
     }
 }
 
-/// Runs something as a user in a mount namespace of its own, which sees no mounts made from now on.
+/// Runs something as a user in a separate mount namespace, which does not see mounts made from now on.
 fn in_another_namespace(user: u32, act: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<Result<()>> {
     thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNS)?;
@@ -158,8 +158,8 @@ fn the_owner_of_a_directory_on_the_way_exchanges_targets_for_long(stand: &mut St
     exchange(stand, 10_000)
 }
 
-/// Publishes and unpublishes two volumes beside each other, so many times while the names of their targets are exchanged,
-/// and as often while those of the directories around them are. Done must be true whenever it is said.
+/// Publishes and unpublishes two volumes side by side: `rounds` times while the names of their targets are exchanged,
+/// and as many times while those of the parent directories are. Whenever the helper says done, it must be done.
 fn exchange(stand: &mut Stand, rounds: u32) -> Result<()> {
     with_volumes(stand, |stand, helper| {
         let shared = stand.target("shared");
@@ -205,7 +205,7 @@ fn publish_two(stand: &Stand, helper: &HelperClient, paths: [&str; 2]) -> Result
     Ok(())
 }
 
-/// A place where a volume is published, and a directory around it that is moved.
+/// A place where a volume is published, with a directory on the path to it that is moved.
 struct Place {
     volume: &'static str,
     target: TargetPath,
@@ -214,7 +214,7 @@ struct Place {
 }
 
 impl Place {
-    /// Places below each publish directory.
+    /// Places below every publish directory.
     fn all(stand: &Stand) -> Result<Vec<Self>> {
         let pods = stand.kubelet.root().join("pods");
         let devices = stand.kubelet.root().join("plugins/kubernetes.io/csi");
@@ -254,8 +254,8 @@ impl Place {
     }
 }
 
-/// Publishes a volume, hides its mount, and checks that the volume is neither deleted nor said to be unpublished until it
-/// is brought back.
+/// Publishes a volume, hides its mount, and checks that until the mount is brought back, the volume is neither deleted
+/// nor reported as unpublished.
 fn hide(
     stand: &mut Stand,
     hide: impl Fn(&Place) -> Result<()>,
@@ -316,8 +316,8 @@ fn a_moved_directory_with_nothing_in_its_place(stand: &mut Stand) -> Result<()> 
     )
 }
 
-/// Where the mount is not seen, its very target can be renamed. On a kernel that has unique ids of mounts the helper is not
-/// deceived even by root.
+/// Where the mount is not visible, the target itself can be renamed. On a kernel with unique mount ids not even root
+/// can deceive the helper.
 fn a_target_moved_in_another_namespace(stand: &mut Stand) -> Result<()> {
     let rename = |from: PathBuf, to: PathBuf| {
         let renamed = in_another_namespace(0, move || {
@@ -349,10 +349,11 @@ fn what_the_host_has_unmounted_is_not_published(stand: &mut Stand) -> Result<()>
         unmount(&one, UnmountFlags::NOFOLLOW)?;
         helper.ask(&exclusively("vol-a", "two"))?;
         denied(helper.request(&exclusively("vol-a", "one"))?, ErrorKind::InUse, "work:two")?;
-        // The target that was unmounted by hand is still the helper's own.
+        // The target that was unmounted by hand still belongs to the helper.
         helper.ask(&unbind("vol-a", "one"))?;
         ensure!(!one.exists() && mounts::at(&two)?.len() == 1);
-        // Gone with its directory: one that is removed where the mount is not seen is unmounted everywhere.
+        // The mount disappears with its directory: removing the directory where the mount is not visible unmounts it
+        // everywhere.
         let path = two.clone();
         let removed = in_another_namespace(0, move || {
             unmount(&path, UnmountFlags::NOFOLLOW)?;
@@ -388,7 +389,8 @@ fn an_unknown_volume_at_the_target_of_another(stand: &mut Stand) -> Result<()> {
     })
 }
 
-/// Empty directories and files that another driver has made for its own volumes stay, whoever asks for them.
+/// Empty directories and files that another driver has made for its own volumes are kept, no matter who asks for their
+/// removal.
 fn empty_targets_of_others(stand: &mut Stand) -> Result<()> {
     with_volumes(stand, |stand, helper| {
         let pod = stand.kubelet.root().join("pods/pod-1/volumes/kubernetes.io~csi/pv-other");
@@ -433,7 +435,7 @@ fn what_a_crash_has_left_at_a_target_is_removed(stand: &mut Stand) -> Result<()>
             let [publish, unpublish] = at(id, &target("work", path));
             helper.ask(&publish)?;
             unmount(stand.target(path), UnmountFlags::NOFOLLOW)?;
-            // Only its look tells the next helper whose it was.
+            // Only what it looks like tells the next helper whose it was.
             let left = fs::metadata(stand.target(path))?;
             helper.ask(&unpublish)?;
             ensure!(!stand.target(path).exists());

@@ -1,4 +1,4 @@
-//! The filter's list of needed calls is true: the helper's operations make each of them.
+//! The filter's list of needed calls is accurate: the helper's operations make every one of them.
 
 use std::fs;
 use std::process::Command;
@@ -16,7 +16,7 @@ use super::operations::{self, Operation};
 use super::points::emptied;
 use super::session::{Session, undo};
 
-/// The list, which a unit test of the helper compares with the filter: each row of the filter must be in it.
+/// The list. A unit test of the helper compares it with the filter: each row of the filter must be in it.
 const NEEDED: &str = include_str!("../../../../../../privhelper/src/start/filter/needed.txt");
 
 /// A call as strace shows it, with the numbers of its arguments.
@@ -26,7 +26,7 @@ struct Made {
     arguments: Vec<u64>,
 }
 
-/// Does all operations under strace.
+/// Performs all operations under strace.
 pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     operations::prepare(stand)?;
@@ -58,7 +58,7 @@ fn do_everything(stand: &mut Stand) -> Result<()> {
         undo(stand, operation)?;
         emptied(stand)?;
     }
-    // A socket that is there already is looked at.
+    // A socket that already exists is examined.
     let helper = stand.helper()?;
     for _ in 0..2 {
         helper.ask(&Request::Listen { socket: Socket::Csi })?;
@@ -66,7 +66,7 @@ fn do_everything(stand: &mut Stand) -> Result<()> {
     deep_and_immutable(stand)
 }
 
-/// What the emptier meets less often: a tree that is deeper than it goes, and files that cannot be removed as they are.
+/// What the emptier meets less often: a tree deeper than it descends, and files that cannot be removed as they are.
 fn deep_and_immutable(stand: &mut Stand) -> Result<()> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
@@ -80,19 +80,19 @@ fn deep_and_immutable(stand: &mut Stand) -> Result<()> {
     helper.ask(&Request::Unmount { volume: volume("vol-a"), target: at })?;
     helper.ask(&delete("vol-a"))?;
     emptied(stand)?;
-    // The thread that releases what was emptied looks at it again.
+    // The thread that releases what was emptied checks it again.
     thread::sleep(Duration::from_millis(200));
     Ok(())
 }
 
-/// The lines of the list that hold here: those about quotas need a kernel that enforces them.
+/// The lines of the list that apply here: those about quotas need a kernel that enforces them.
 fn needed(stand: &Stand) -> impl Iterator<Item = &'static str> {
     let quotas = stand.setting.enforces_sizes();
     let listed = NEEDED.lines().filter(|line| !line.is_empty() && !line.starts_with('#') && !line.starts_with("rare"));
     listed.filter(move |line| quotas || !line.contains("quotactl_fd"))
 }
 
-/// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if that is not understood.
+/// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if the line cannot be parsed.
 fn is_made(line: &str, made: &[Made]) -> Option<bool> {
     let mut words = line.split_whitespace();
     let by_emptier = match words.next()? {
@@ -116,7 +116,7 @@ fn is_made(line: &str, made: &[Made]) -> Option<bool> {
     }))
 }
 
-/// A number as strace and the list write it; its lower half, which is what the filter compares.
+/// A number in the format of strace and the list, reduced to its lower half, which is what the filter compares.
 fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     Some(u64::from_str_radix(digits, 16).ok()? & u64::from(u32::MAX))

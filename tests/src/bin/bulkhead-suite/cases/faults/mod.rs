@@ -1,4 +1,5 @@
-//! A fault at every system call: the helper is killed there, or the call fails. Nothing is lost, done twice or left over.
+//! A fault at every system call: the helper is killed there, or the call fails. Nothing is lost, done twice or left
+//! over.
 
 mod allowed;
 mod operation;
@@ -36,7 +37,7 @@ cases! {
     an_interruption_at_every_call_of_the_start: Bare + Long,
 }
 
-/// What is done in the background comes last: what fails there is tried again after some seconds only.
+/// Background work comes last: what fails there is retried only after some seconds.
 fn all() -> Vec<Operation> {
     [on_directories(), on_devices(), in_background()].concat()
 }
@@ -85,7 +86,7 @@ fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
     operation::error(stand, &on_devices(), All(40))
 }
 
-// Together these are all errors: at once they would take longer than a case may.
+// Together these cover all errors: in one case they would take longer than a case may.
 
 fn a_full_disk_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {
     start::error(stand, &["ENOSPC", "EROFS"], All(40))

@@ -11,8 +11,8 @@ use super::operations::{Actor, Operation, prepare};
 use super::points::{self, ERRORS, Extent, Point, Tally, can_fail, emptied};
 use super::session::{Figures, Session, granted, undo};
 
-/// Kills the helper, or its emptier, at calls of these operations. Then another helper starts, the request is sent again,
-/// and all is undone.
+/// Kills the helper, or its emptier, at calls of these operations. Then another helper starts, the request is sent
+/// again, and everything is undone.
 pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Result<()> {
     begin(stand)?;
     let points = points::of(stand, operations)?;
@@ -32,7 +32,7 @@ pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Resu
 
 fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<bool> {
     let (_, answered) = request(stand, point, Fault::Kill)?;
-    // After an answer there is nothing to wait for, unless others are at work.
+    // After an answer there is nothing to wait for, unless there is work in the background.
     let limit = match (answered, point.operation.is_in_background()) {
         (false, _) => Duration::from_secs(5),
         (true, false) => Duration::from_millis(20),
@@ -55,10 +55,10 @@ fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<
     Ok(caused)
 }
 
-/// Lets calls of these operations fail, each with one error at a time. The request is answered, the helper lives, the
-/// request is granted when it is sent again, and all is undone.
+/// Makes calls of these operations fail, each with one error at a time. The request is answered, the helper survives,
+/// the request is granted when it is sent again, and everything is undone.
 pub fn error(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Result<()> {
-    // What strace puts in the place of a call, to let it fail, is none that the filter allows.
+    // strace makes a call fail by replacing it with one that the filter does not allow.
     stand.helper_flags.push("--seccomp=log".to_owned());
     begin(stand)?;
     let points = points::of(stand, operations)?;
@@ -75,7 +75,7 @@ pub fn error(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Res
             renew(stand, point.operation)?;
         }
     }
-    // The emptier tries a volume again after some seconds.
+    // The emptier retries a volume after some seconds.
     emptied(stand)?;
     figures.check(stand)?;
     tally.judge()
@@ -85,14 +85,14 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
     let (caused, answered) = request(stand, point, fault)?;
     let call = point.call.name.as_str();
     let is_message = ["recvfrom", "recvmsg", "sendmsg", "setsockopt"].contains(&call);
-    // Lowering a capability begins with a look at what is raised.
+    // Lowering a capability starts by checking what is raised.
     let is_capability = ["capget", "capset"].contains(&call);
-    // A reply that could not be sent is no answer, and who could not be looked at is not served.
+    // A reply that could not be sent is no answer, and a client whose identity could not be checked is not served.
     if !answered && !is_message && !is_capability && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");
     }
-    // A capability that cannot be lowered again must not stay raised, and nothing is served without an emptier. Most of
-    // the errors never come from accept4.
+    // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier. accept4
+    // never returns most of these errors in reality.
     if is_capability || call == "accept4" || is_message && point.operation.is_in_background() {
         let moment = stand.patience(Duration::from_millis(500));
         if stand.running_helper()?.wait(moment).is_ok() {
@@ -108,7 +108,8 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
     Ok(caused)
 }
 
-/// Sends the request of a point with a fault on its way. Whether the fault was caused, and whether there was an answer.
+/// Sends the request of a point with a fault injected. Returns whether the fault occurred, and whether there was an
+/// answer.
 fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, bool)> {
     let Point { operation, call } = point;
     let session = Session::open(stand)?;
@@ -122,7 +123,7 @@ fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, 
     let tracer = Tracer::inject(session.thread(operation.actor)?, &log, call, fault)?;
     let answer = session.send(stand, operation);
     if operation.is_in_background() {
-        // It is emptied a moment later, or something keeps it from being emptied.
+        // It is emptied a moment later, unless something prevents that.
         let _ = wait::until(stand.patience(Duration::from_millis(300)), || {
             let injected = std::fs::read_to_string(&log).is_ok_and(|log| was_injected(&log));
             ensure!(injected || stand.pool().entries()?.is_empty(), "still at work");
@@ -138,7 +139,7 @@ fn begin(stand: &mut Stand) -> Result<()> {
     stand.start_helper()
 }
 
-/// After a point that failed, so that the next one has what it needs.
+/// Cleans up after a point that failed, so that the next one has what it needs.
 fn renew(stand: &mut Stand, operation: &Operation) -> Result<()> {
     stand.abandon();
     stand.start_helper()?;

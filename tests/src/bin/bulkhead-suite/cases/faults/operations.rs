@@ -1,4 +1,4 @@
-//! Every operation of the helper, each with what comes before it and what undoes it.
+//! Every operation of the helper, with what precedes it and what undoes it.
 
 use std::fs;
 
@@ -15,38 +15,38 @@ const SIZE: u64 = 1 << 20;
 /// Who makes the system calls of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// The thread that takes connections.
+    /// The thread that accepts connections.
     Accepting,
     /// The thread that serves the connection.
     Serving,
-    /// The thread that releases what deleted volumes took.
+    /// The thread that releases the resources of deleted volumes.
     Releasing,
-    /// The process that empties them.
+    /// The process that empties deleted volumes.
     Emptier,
 }
 
-/// A request with its surroundings.
+/// A request and its context.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// What it is called in a complaint.
+    /// Its name in error messages.
     pub name: &'static str,
-    /// Whose calls are meant.
+    /// Whose calls fail.
     pub actor: Actor,
-    /// What is requested before it.
+    /// The requests that precede it.
     pub before: Vec<Request>,
     /// The request.
     pub request: Request,
-    /// What is requested after it, so that nothing is left.
+    /// The requests that follow it, so that nothing is left.
     pub undo: Vec<Request>,
 }
 
 impl Operation {
-    /// Whether the calls that are meant come after the answer.
+    /// Whether the calls in question come after the answer.
     pub fn is_in_background(&self) -> bool {
         matches!(self.actor, Actor::Releasing | Actor::Emptier)
     }
 
-    /// Puts files into the directory volume, where there is something to empty.
+    /// Puts files into the directory volume if there is something to empty.
     pub fn fill(&self, stand: &Stand) -> Result<()> {
         if self.actor == Actor::Emptier {
             let data = stand.pool().volume(DIRECTORY).join("data");
@@ -69,7 +69,7 @@ pub fn prepare(stand: &Stand) -> Result<()> {
     stand.kubelet.prepare(DIRECTORY, "pv-a", "pod-1").map(drop)
 }
 
-/// The directory volume's life, in requests.
+/// The life of the directory volume, in requests.
 pub fn directory_life() -> [Request; 5] {
     let [target, _] = targets();
     let inodes = 8192.try_into().expect("a number of inodes");
@@ -83,7 +83,7 @@ pub fn directory_life() -> [Request; 5] {
     ]
 }
 
-/// The block volume's life, in requests.
+/// The life of the block volume, in requests.
 pub fn device_life() -> [Request; 8] {
     let [_, target] = targets();
     let id = || volume(DEVICE);
@@ -99,7 +99,7 @@ pub fn device_life() -> [Request; 8] {
     ]
 }
 
-/// What makes operations of the serving thread, all of which are undone in the same way.
+/// Returns a function that makes operations of the serving thread, all of which are undone in the same way.
 fn undone_by(undo: Vec<Request>) -> impl Fn(&'static str, &[&Request], &Request) -> Operation {
     move |name, before, request| Operation {
         name,
@@ -110,7 +110,7 @@ fn undone_by(undo: Vec<Request>) -> impl Fn(&'static str, &[&Request], &Request)
     }
 }
 
-/// The operations on directory volumes, and those on no volume.
+/// The operations on directory volumes, and those that concern no volume.
 pub fn on_directories() -> Vec<Operation> {
     let [create, bind, grow, unbind, delete] = directory_life();
     let [target, _] = targets();
@@ -135,7 +135,7 @@ pub fn on_directories() -> Vec<Operation> {
     ]
 }
 
-/// What is done in the background when a directory volume was deleted.
+/// What happens in the background after a directory volume is deleted.
 pub fn in_background() -> Vec<Operation> {
     let [create, .., delete] = directory_life();
     let operation = |name, actor| Operation {

@@ -1,4 +1,4 @@
-//! The points of the matrices: each system call of each operation, found out by following one of each.
+//! The points of the matrices: each system call of each operation, found by tracing every operation once.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use super::session::{Session, undo};
 /// The errors that each call fails with, one at a time.
 pub const ERRORS: [&str; 7] = ["ENOSPC", "EIO", "EMFILE", "ENOMEM", "EBUSY", "EROFS", "EINTR"];
 
-/// Calls that an error is not injected into. The runtime makes them, and where the kernel refuses one of them the process
-/// ends, which is a kill; or the kernel never refuses them; or, as with close, it carries them out whatever it returns,
-/// while strace would leave them out.
+/// Calls that get no injected error. The runtime makes them, and the process ends if the kernel refuses one of them,
+/// which amounts to a kill; or the kernel never refuses them; or, like close, they take effect whatever they return,
+/// while strace would skip them.
 const NEVER: [&str; 36] = [
     "arch_prctl", "brk", "clock_gettime", "clock_nanosleep", "close", "close_range", "execve", "exit", "exit_group",
     "futex", "getegid", "geteuid", "getgid", "getpid", "getppid", "getrandom", "gettid", "getuid", "madvise", "mmap",
@@ -26,7 +26,7 @@ const NEVER: [&str; 36] = [
     "uname",
 ];
 
-/// Whether the kernel fails this call with errors that the helper can handle.
+/// Whether the kernel can fail this call with errors that the helper can handle.
 pub fn can_fail(call: &Call) -> bool {
     !NEVER.contains(&call.name.as_str())
 }
@@ -39,7 +39,7 @@ pub struct Point<'a> {
     pub call: Call,
 }
 
-/// Does each operation once, and returns all of their system calls.
+/// Performs each operation once, and returns all of their system calls.
 pub fn of<'a>(stand: &mut Stand, operations: &'a [Operation]) -> Result<Vec<Point<'a>>> {
     let mut points = Vec::new();
     for operation in operations {
@@ -65,7 +65,7 @@ fn follow(stand: &mut Stand, operation: &Operation) -> Result<Vec<Call>> {
     Ok(found)
 }
 
-/// Waits until nothing is left in the pool, and what it took is released.
+/// Waits until nothing is left in the pool, and everything its volumes used is released.
 pub fn emptied(stand: &Stand) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(15)), || {
         let left = stand.pool().entries()?;
@@ -76,17 +76,18 @@ pub fn emptied(stand: &Stand) -> Result<()> {
     })
 }
 
-/// How many points are tried.
+/// How many points to try.
 #[derive(Clone, Copy, Debug)]
 pub enum Extent {
-    /// A few, spread evenly: so many on the host, and a sixth of them in the machine.
+    /// A few, evenly spaced: this many on the host, and a sixth of that in the machine.
     Sample(usize),
-    /// On the host all of them; in the machine, where a point takes many times as long, as many as a sample on the host.
+    /// All of them on the host; in the machine, where a point takes many times as long, the size of a sample on the
+    /// host.
     All(usize),
 }
 
 impl Extent {
-    /// Every point, or some of them at equal distances: the same ones in each run of the same code.
+    /// Every point, or some of them at equal intervals: the same ones in each run of the same code.
     pub fn of<T>(self, stand: &Stand, points: Vec<T>) -> Vec<T> {
         let all = points.len();
         let wanted = match (self, stand.setting.place) {
@@ -108,7 +109,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds the outcome of a point: whether the fault was caused, or what is wrong. Whether to go on.
+    /// Adds the outcome of a point: whether the fault occurred, or what is wrong. Returns whether to continue.
     pub fn add(&mut self, point: &str, outcome: &Result<bool>) -> bool {
         self.tried += 1;
         match outcome {
@@ -116,7 +117,7 @@ impl Tally {
             Ok(false) => self.missed.push(point.to_owned()),
             Err(error) => {
                 self.failed += 1;
-                // At once: the run may come to its limit before its end.
+                // Immediately: the run may reach its time limit before its end.
                 println!("{point}: {error:#}");
             }
         }

@@ -31,8 +31,8 @@ impl Session {
         Ok(Self { client, helper, socket: new.context("the helper has no new socket after a hello")? })
     }
 
-    /// Does what comes before an operation. Room is measured once a second at most: it is measured here, so that an
-    /// operation makes the same calls each time, and not at all where measuring is the operation.
+    /// Does what precedes an operation. Space is measured at most once a second: it is measured here, so that an
+    /// operation makes the same calls each time, but not where the measuring is the operation.
     pub fn prepare(&self, stand: &Stand, operation: &Operation) -> Result<()> {
         operation.before.iter().try_for_each(|request| self.client.ask(request).map(drop))?;
         operation.fill(stand)?;
@@ -43,7 +43,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the request of an operation, on a new connection if it is about that.
+    /// Sends the request of an operation, on a new connection if the operation is about connections.
     pub fn send(&self, stand: &Stand, operation: &Operation) -> Result<Response> {
         match operation.actor {
             Actor::Accepting => stand.helper()?.request(&operation.request),
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// The thread or process whose calls are meant.
+    /// The thread or process whose calls are in question.
     pub fn thread(&self, actor: Actor) -> Result<i32> {
         match actor {
             Actor::Accepting => Ok(self.helper),
@@ -62,12 +62,12 @@ impl Session {
     }
 }
 
-/// The descriptors of a process that are sockets, and which sockets they are.
+/// The descriptors of a process that are sockets, and which sockets those are.
 fn sockets(process: i32) -> Result<Vec<(String, String)>> {
     let mut sockets = Vec::new();
     for entry in fs::read_dir(format!("/proc/{process}/fd")).context("list the helper's descriptors")? {
         let entry = entry?;
-        // It may have been closed since.
+        // It may have been closed in the meantime.
         let Ok(link) = fs::read_link(entry.path()) else { continue };
         let link = link.to_string_lossy().into_owned();
         if link.starts_with("socket:") {
@@ -77,7 +77,7 @@ fn sockets(process: i32) -> Result<Vec<(String, String)>> {
     Ok(sockets)
 }
 
-/// A thread other than the first that waits in a system call on a wanted socket.
+/// A thread, other than the first, that is waiting in a system call on a wanted socket.
 fn waiting_thread(process: i32, wanted: impl Fn(&str) -> bool) -> Result<i32> {
     let mut found = None;
     wait::until(Duration::from_secs(5), || {
@@ -98,7 +98,7 @@ fn waiting_thread(process: i32, wanted: impl Fn(&str) -> bool) -> Result<i32> {
     found.context("no thread was found")
 }
 
-/// What must be as it was once an operation is undone, beside what [`leaks::check`] looks at.
+/// What must be as before once an operation is undone, in addition to what [`leaks::check`] checks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Figures {
     promised: u64,
@@ -109,7 +109,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// As they are now, with one connection.
+    /// The current figures, with one connection.
     pub fn now(stand: &mut Stand) -> Result<Self> {
         let client = stand.helper()?;
         let descriptors = fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count();
@@ -122,11 +122,12 @@ impl Figures {
         Ok(Self { promised, volumes, emptying, conditions, descriptors })
     }
 
-    /// Checks that they are so again. The emptier gets a job that could not be sent once after some seconds.
+    /// Checks that the figures are as before. The emptier receives a job that could not be sent at first after some
+    /// seconds.
     pub fn check(&self, stand: &mut Stand) -> Result<()> {
         wait::until(stand.patience(Duration::from_secs(15)), || {
             let now = Self::now(stand)?;
-            // A helper that has started since may not have been asked for its sockets.
+            // A helper that has started since may not have been asked for its sockets yet.
             let fewer = Self { descriptors: now.descriptors.max(self.descriptors), ..now };
             ensure!(fewer == *self, "before it was {self:?}, and now it is {fewer:?}");
             Ok(())
@@ -135,7 +136,7 @@ impl Figures {
     }
 }
 
-/// Sends the request until it is not `Busy` any more; it must be granted.
+/// Sends the request until it is no longer `Busy`; it must be granted.
 pub fn granted(stand: &Stand, request: &Request) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(2)), || match stand.helper()?.request(request)? {
         Err(error) if error.kind == ErrorKind::Busy => anyhow::bail!("busy: {error}"),

@@ -21,16 +21,16 @@ enum Started {
     Ended(ExitStatus),
 }
 
-/// Kills the helper at calls of its start. The next start serves, both volumes are still published, and what was half made
-/// or half deleted is gone.
+/// Kills the helper at calls of its start. The next start succeeds, both volumes are still published, and whatever was
+/// half created or half deleted is gone.
 pub fn kill(stand: &mut Stand, extent: Extent) -> Result<()> {
     let points = begin(stand)?;
     let points = extent.of(stand, points);
     each(stand, points.into_iter().map(|call| (call, Fault::Kill)).collect())
 }
 
-/// Lets calls of the start fail, each with one error at a time. The start is refused with a sentence, or serves and knows
-/// what is published; the next start serves.
+/// Makes calls of the start fail, each with one error at a time. The start is refused with a clear message, or succeeds
+/// and knows what is published; the next start succeeds.
 pub fn error(stand: &mut Stand, errors: &[&'static str], extent: Extent) -> Result<()> {
     stand.helper_flags.push("--seccomp=log".to_owned());
     let points = begin(stand)?.into_iter().filter(can_fail);
@@ -72,7 +72,7 @@ fn begin(stand: &mut Stand) -> Result<Vec<Call>> {
     Ok(calls(&fs::read_to_string(stand.work().join("trace"))?))
 }
 
-/// Publishes both volumes, and ends the helper.
+/// Publishes both volumes, and stops the helper.
 fn publish(stand: &mut Stand) -> Result<()> {
     stand.start_helper()?;
     let [create, bind, ..] = directory_life();
@@ -84,7 +84,7 @@ fn publish(stand: &mut Stand) -> Result<()> {
     stand.kill_helper()
 }
 
-/// Takes away what a start has left that has lost something, by hand.
+/// Removes by hand what is left after a start that has lost something.
 fn clear(stand: &mut Stand) -> Result<()> {
     stand.abandon();
     mounts::unmount_all(stand.kubelet.root())?;
@@ -101,7 +101,7 @@ fn clear(stand: &mut Stand) -> Result<()> {
     stand.kill_helper()
 }
 
-/// Leaves in the pool what a start has to sweep.
+/// Leaves things in the pool that a start has to clean up.
 fn leave_traces(stand: &Stand) -> Result<()> {
     fs::create_dir_all(stand.pool().directory.join(".making.vol-c/data"))?;
     Ok(fs::create_dir_all(stand.pool().directory.join(".deleted.7.vol-d/data/deep"))?)
@@ -119,7 +119,7 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
     let mut known = Ok(());
     if matches!(started, Ok(Started::Serves)) {
         known = knows_what_is_published(stand).context("the start with the fault");
-        // What fails a moment after the start may end it as well.
+        // A fault a moment after the start may end the helper as well.
         let moment = if known.is_err() { stand.patience(Duration::from_secs(1)) } else { Duration::ZERO };
         if let Ok(status) = helper.wait(moment) {
             started = Ok(Started::Ended(status));
@@ -129,13 +129,13 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
         Ok(Started::Serves) => known,
         Ok(Started::Ended(status)) => match (status.signal(), fault) {
             (Some(9), Fault::Kill) => Ok(()),
-            // The emptier may have been killed, or its end seen.
+            // The emptier may have been killed, or its end noticed.
             (None, _) if !status.success() => gives_a_reason(&helper, begun),
             _ => Err(anyhow::anyhow!("the start has ended in another way: {status}")),
         },
         Err(error) => Err(anyhow::anyhow!("{error:#}")),
     };
-    // One that ends at this moment needs no killing.
+    // If it is just ending, it needs no killing.
     let _ = helper.kill();
     let caused = match fault {
         Fault::Kill => matches!(started, Ok(Started::Ended(_))),
@@ -148,7 +148,7 @@ fn start_with(stand: &mut Stand, call: &Call, fault: Fault) -> Result<bool> {
     outcome.map(|()| caused)
 }
 
-/// strace writes what it has seen a moment after the last process that it follows has ended.
+/// strace writes its output a moment after the last process that it follows has ended.
 fn injected(stand: &Stand) -> bool {
     let log = stand.work().join("trace");
     let written = || {
@@ -176,7 +176,7 @@ fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
 /// Both volumes are mounted, neither can be deleted, and the content is there.
 fn knows_what_is_published(stand: &Stand) -> Result<()> {
     for id in [DIRECTORY, DEVICE] {
-        // The fault may meet each of the 33 threads that serve a connection once.
+        // The fault may hit each of the 33 threads that serve connections once.
         let answers = (0..34).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
         let mut answers = answers.skip_while(Result::is_err);
         let answer = answers.next().context("the helper closes every connection")??;
@@ -192,7 +192,7 @@ fn knows_what_is_published(stand: &Stand) -> Result<()> {
     Ok(())
 }
 
-/// A sentence of its own, and not what the runtime prints when it panics.
+/// Checks for a message of the helper's own, as opposed to what the runtime prints when it panics.
 fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
     let log = helper.log()?;
     let new = log.get(begun..).unwrap_or_default();
