@@ -121,7 +121,7 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
             Ok(peer) if peer.uid != service.allowed_uid => {
                 Some(format!("of another user uid={} pid={}", peer.uid, peer.pid))
             }
-            Ok(_) if threads.free.try_recv().is_err() => Some("beyond those that are served at once".to_owned()),
+            Ok(_) if threads.free.try_recv().is_err() => Some("beyond the number served at once".to_owned()),
             Ok(_) => None,
             Err(errno) => Some(format!("of an unknown user errno={errno}")),
         };
@@ -237,7 +237,7 @@ fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
 fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a [u8]>, String> {
     loop {
         let packet = match socket::brings_descriptors(connection) {
-            Ok(true) => return Err("it sent a descriptor, which no request has".to_owned()),
+            Ok(true) => return Err("it sent a file descriptor, which no request carries".to_owned()),
             Ok(false) => socket::receive(connection, buffer),
             Err(errno) => Err(errno),
         };

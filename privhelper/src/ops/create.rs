@@ -18,7 +18,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     if let Some(volume) = state.volumes.get(id) {
         let found = volume.record.spec;
         if volume.pool == index && found.kind == spec.kind && found.name_hash == spec.name_hash {
-            pool.sync_again().map_err(|errno| failed("sync to disk volume", id, errno))?;
+            pool.sync_again().map_err(|errno| failed("sync to disk the creation of volume", id, errno))?;
             return Ok(Reply::Size(found.size));
         }
         return Err(Error::new(ErrorKind::AlreadyExists, format!("volume {id} exists with other settings")));
@@ -34,7 +34,7 @@ pub fn create(state: &State, id: &VolumeId, pool_name: &PoolName, spec: VolumeSp
     let volume = Volume { pool: index, project, record, content, targets: [].into(), device: None };
     state.volumes.insert(id.clone(), volume);
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
-    pool.sync().map_err(|errno| failed("sync to disk volume", id, errno))?;
+    pool.sync().map_err(|errno| failed("sync to disk the creation of volume", id, errno))?;
     Ok(Reply::Size(spec.size))
 }
 

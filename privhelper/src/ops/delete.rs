@@ -19,7 +19,7 @@ pub enum Deletable {
 
 /// Deletes a volume that is published nowhere. Succeeds if it does not exist.
 pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Reply, Error> {
-    let unsynced = |errno| failed("sync to disk that there is no longer a volume", id, errno);
+    let unsynced = |errno| failed("sync to disk the deletion of volume", id, errno);
     let Some(volume) = state.volumes.get(id) else {
         for pool in state.pools.iter().filter_map(|pool| pool.served().ok()) {
             pool.sync_again().map_err(unsynced)?;
@@ -28,7 +28,7 @@ pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Repl
     };
     if deletable == Deletable::OnlyUnused && !volume.record.unused {
         let message = format!(
-            "volume {id} may hold data: it was published, or it is not known for certain that it never was; delete it by hand if it is no longer needed"
+            "volume {id} may hold data: it was published, or may have been; delete it by hand if it is no longer needed"
         );
         return Err(Error::new(ErrorKind::Refused, message));
     }

@@ -23,7 +23,7 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
         }
         if !volume.targets.is_empty() {
             let why = match (ours, device.read_only) {
-                (false, _) => "on a device whose image another program has exchanged; unpublish it everywhere first",
+                (false, _) => "on a device whose image another program has replaced; unpublish it everywhere first",
                 (true, true) => "read-only; all its targets must be read-only",
                 (true, false) => "read-write; all its targets must be read-write",
             };
@@ -35,7 +35,7 @@ pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Repl
     mark_used(state, pool, id, &volume)?;
     let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
         Errno::NODEV => {
-            let message = format!("attach volume {id}: other programs take every free loop device; try again");
+            let message = format!("attach volume {id}: other programs are taking every free loop device; try again");
             Error::new(ErrorKind::Busy, message)
         }
         errno => cannot(errno),

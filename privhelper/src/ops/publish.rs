@@ -43,7 +43,7 @@ pub fn make_device(state: &State, id: &VolumeId, path: &TargetPath, exclusive: b
     let volume = existing(state, id, Kind::Block)?;
     let target = Target::open_to_publish(state, path, id, Kind::Block)?;
     let Some(device) = attached(state, id, &volume)? else {
-        let message = format!("volume {id} is attached to no loop device; attach it first");
+        let message = format!("volume {id} is not attached to a loop device; attach it first");
         return Err(Error::new(ErrorKind::Invalid, message));
     };
     let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };

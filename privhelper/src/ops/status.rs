@@ -158,12 +158,14 @@ fn conditions(
             // Another status request is already looking.
             Ok(None) | Err(Errno::BUSY) => {}
             Ok(Some(text)) => add(ConditionKind::QuotaEvasion, text),
-            Err(errno) => add(ConditionKind::Other, format!("cannot look for projects that no volume has: {errno}")),
+            Err(errno) => {
+                add(ConditionKind::Other, format!("cannot look for projects that belong to no volume: {errno}"))
+            }
         }
     }
     if let Some(stuck) = pool.deletions.stuck() {
         let text = format!(
-            "deleted volumes cannot be emptied: the filesystem has not answered for {} s; is it frozen, or its disk gone?",
+            "deleted volumes cannot be emptied: the filesystem has not answered for {} s; is it frozen, or is its disk gone?",
             stuck.as_secs()
         );
         add(ConditionKind::NotAnswering, text);
@@ -191,7 +193,7 @@ fn evasion(strays: &Strays) -> Option<String> {
             strays.bytes, strays.inodes, first.0
         )
     });
-    let cut = strays.cut.then(|| "there are too many projects to look at all of them".to_owned());
+    let cut = strays.cut.then(|| "there are too many projects to check them all".to_owned());
     let parts: Vec<String> = cut.into_iter().chain(seen).collect();
     (!parts.is_empty()).then(|| parts.join(", and "))
 }
@@ -212,10 +214,8 @@ mod tests {
             text(Some(4711), false)
                 .starts_with("0 bytes and 9 files are charged to projects that no volume has (the first is 4711)")
         );
-        assert_eq!(text(None, true), "there are too many projects to look at all of them");
-        assert!(
-            text(Some(1), true).starts_with("there are too many projects to look at all of them, and 0 bytes and 9")
-        );
+        assert_eq!(text(None, true), "there are too many projects to check them all");
+        assert!(text(Some(1), true).starts_with("there are too many projects to check them all, and 0 bytes and 9"));
     }
 
     #[test]

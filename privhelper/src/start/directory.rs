@@ -135,7 +135,7 @@ pub fn refuse_overlap(places: &[(&Role, &Path)]) -> Result<(), String> {
     let mut rest = places;
     while let Some(((role, path), others)) = rest.split_first() {
         if let Some((other, _)) = others.iter().find(|(_, other)| path.starts_with(other) || other.starts_with(path)) {
-            return Err(format!("{role} and {other} lie inside one another; keep them apart"));
+            return Err(format!("{role} and {other} overlap; keep them apart"));
         }
         rest = others;
     }
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn directories_inside_one_another_are_refused_whichever_comes_first() {
         assert_eq!(overlap(&["/a", "/b", "/ab", "/a.b"]), None);
-        let refused = Some("pool p1 and pool p2 lie inside one another; keep them apart".to_owned());
+        let refused = Some("pool p1 and pool p2 overlap; keep them apart".to_owned());
         assert_eq!(overlap(&["/x", "/a", "/a/b"]), refused);
         assert_eq!(overlap(&["/x", "/a/b", "/a"]), refused);
         assert!(overlap(&["/a", "/a"]).is_some());

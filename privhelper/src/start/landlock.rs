@@ -32,7 +32,7 @@ pub fn confine_to(pool: &OwnedFd) -> Result<(), String> {
         // Version 1 forbids all moves from one directory to another.
         _ => {
             log::warning!(
-                "an emptier is not confined by Landlock: the kernel is older than 5.19, starts without it or may not be asked"
+                "an emptier is not confined by Landlock: the kernel is older than 5.19, has it disabled, or may not be asked"
             );
             Ok(())
         }

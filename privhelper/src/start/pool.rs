@@ -59,7 +59,7 @@ pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> 
     }
     let mut warnings = Vec::new();
     if mount.has("noexec") {
-        warnings.push(format!("{point} is mounted noexec, so no program runs from a volume of this pool"));
+        warnings.push(format!("{point} is mounted noexec, so no program can be run from this pool's volumes"));
     }
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
@@ -86,7 +86,7 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
     } else {
         "run tune2fs -O project,quota -Q prjquota on the unmounted device and mount it with -o prjquota"
     };
-    match quota::state(directory).map_err(|errno| format!("cannot ask {shown} for quotas: {errno}"))? {
+    match quota::state(directory).map_err(|errno| format!("cannot query the quotas of {shown}: {errno}"))? {
         QuotaState::Enforced => {}
         QuotaState::Accounted => {
             return Err(format!("{point} counts project quotas but does not enforce them; {remedy}"));

@@ -22,7 +22,7 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
 /// A sentence on what could not be dropped, or is still there.
 pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
     drop_now(keep).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
-    verify(keep).map_err(|what| format!("refusing to serve: {what} are not as they must be after the drop"))
+    verify(keep).map_err(|what| format!("refusing to serve: {what} are not as required after the drop"))
 }
 
 /// Bounding, ambient and inheritable sets empty, effective set empty, securebits locked, no_new_privs, not dumpable.

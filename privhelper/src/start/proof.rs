@@ -32,7 +32,7 @@ pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
         if !appeared || !went {
             let what = if appeared { "unmounting" } else { "a mount" };
             return Err(format!(
-                "{what} in {shown} does not reach the host; run the helper in the host's mount namespace"
+                "{what} in {shown} has no effect on the host; run the helper in the host's mount namespace"
             ));
         }
     }

@@ -207,7 +207,7 @@ impl Recovery {
         };
         let mut record = match Record::read(&directory) {
             Err(Errno::NODATA) => return Ok(false),
-            Err(Errno::BADMSG) => return Err("its record is damaged, or of a later release".to_owned()),
+            Err(Errno::BADMSG) => return Err("its record is damaged, or from a later release".to_owned()),
             record => record.map_err(|errno| format!("its record cannot be read: {errno}"))?,
         };
         let project = project_of(pool, &directory).map_err(say)?;

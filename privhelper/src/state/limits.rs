@@ -37,7 +37,7 @@ impl State {
             return Ok(());
         }
         let message = format!(
-            "there are {known} volumes, deleted ones included that are not empty yet, and the helper creates none beyond --max-volumes {}",
+            "there are {known} volumes, including deleted ones that are not yet empty; the limit is --max-volumes {}",
             self.limits.volumes
         );
         Err(Error::new(ErrorKind::NoSpace, message))
@@ -50,12 +50,9 @@ impl State {
     pub fn check_number_of_targets(&self, volume: &Volume) -> Result<(), Error> {
         let (own, all) = (volume.targets.len(), self.volumes.number_of_targets());
         let message = if own >= TARGETS_OF_A_VOLUME {
-            format!("the volume is published at {own} targets, and one volume has {TARGETS_OF_A_VOLUME} at most")
+            format!("the volume is published at {own} targets; the limit for one volume is {TARGETS_OF_A_VOLUME}")
         } else if all >= self.limits.targets {
-            format!(
-                "volumes are published at {all} targets, and the helper makes none beyond --max-targets {}",
-                self.limits.targets
-            )
+            format!("volumes are published at {all} targets; the limit is --max-targets {}", self.limits.targets)
         } else {
             return Ok(());
         };

@@ -83,7 +83,7 @@ impl InProgress {
         let mut begun = lock(&self.0);
         if begun.len() >= MOST_ON_A_FILESYSTEM {
             let message = format!(
-                "{MOST_ON_A_FILESYSTEM} operations are in progress on the filesystem of pool {pool}; try again, and if that goes on, find out why the filesystem does not answer"
+                "{MOST_ON_A_FILESYSTEM} operations are in progress on the filesystem of pool {pool}; try again; if this persists, find out why the filesystem does not answer"
             );
             return Err(Error::new(ErrorKind::Busy, message));
         }

@@ -22,7 +22,7 @@ use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram
 pub struct TestArguments {
     /// Run only the tests of the suites whose name contains this.
     filter: Option<String>,
-    /// Run everything: also tests that take long, and in the machine also those that ran on this host. For releases and
+    /// Run everything: also tests that take long, and in the machine also others that ran on this host. For releases and
     /// large changes.
     #[arg(long)]
     all: bool,

@@ -21,7 +21,7 @@ struct Budget {
     goal: usize,
 }
 
-const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_397, goal: 3_000 };
+const RESIDENT: Budget = Budget { name: "stay resident", limit: 4_396, goal: 3_000 };
 const AT_START: Budget = Budget { name: "run only at start", limit: 1_763, goal: 1_100 };
 
 /// Counts both, and fails if either is above its limit.

@@ -40,7 +40,7 @@ impl Recovery {
                 // Anybody with that node, or a container's copy of it, would have access to the next volume.
                 Err(Errno::NXIO) if shown.contains(&number) => {
                     log::warning!(
-                        "a loop device is detached, but still published; it is not used before the next start number={number}"
+                        "a loop device is detached, but still published; it will not be used before the next start number={number}"
                     );
                     self.vacant_devices.insert(number);
                 }

@@ -184,7 +184,7 @@ impl Recovery {
         match target {
             Some(_) => log::info!("a volume is also mounted volume={id} path={point:?}"),
             None => log::warning!(
-                "a volume is mounted where this helper does not see it, and is not deleted before the next start volume={id} path={point:?}"
+                "a volume is mounted where this helper cannot see it; it will not be deleted before the next start volume={id} path={point:?}"
             ),
         }
         self.state.pins.add(id, Pin { point, target });

@@ -92,7 +92,7 @@ fn a_volume_with_targets_without_end_is_refused_more(stand: &mut Stand) -> Resul
     for number in 0..1000 {
         helper.ask(&bind("vol-a", &number.to_string()))?;
     }
-    denied(helper.request(&bind("vol-a", "beyond"))?, ErrorKind::NoSpace, "1000 at most")?;
+    denied(helper.request(&bind("vol-a", "beyond"))?, ErrorKind::NoSpace, "limit for one volume is 1000")?;
     for number in 0..1000 {
         helper.ask(&unbind("vol-a", &number.to_string()))?;
     }
