@@ -1,4 +1,4 @@
-//! What `bulkheadctl doctor` and `kubectl bulkhead doctor` print: what was looked at, what was found, and what to do.
+//! What `bulkheadctl doctor` and `kubectl bulkhead doctor` print: what was checked, what was found, and what to do.
 
 use serde_json::{Value, json};
 

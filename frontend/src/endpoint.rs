@@ -42,7 +42,7 @@ impl Endpoint {
         &self.0
     }
 
-    /// Listens on the socket, replacing one on which no process listens any more. Only this process's user may connect.
+    /// Listens on the socket, replacing one that no process listens on any more. Only this process's user may connect.
     ///
     /// Call this while the process has a single thread, since it briefly changes the umask.
     ///
@@ -65,7 +65,7 @@ impl Endpoint {
         Ok(listener)
     }
 
-    /// Removes the socket that this process bound. If it stays behind, the next process replaces it.
+    /// Removes the socket that this process bound. If that fails, the next process replaces it.
     pub fn remove(&self) {
         if let Err(error) = fs::remove_file(&self.0) {
             tracing::warn!("cannot remove the socket {}: {error}; the next start replaces it", self.0.display());

@@ -52,7 +52,7 @@ enum StartError {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    // Before the sandbox, which lets nothing listen.
+    // Before entering the sandbox, which forbids listening.
     let monitoring = match options.metrics_address.filter(|_| !options.probe).map(Monitoring::open).transpose() {
         Ok(monitoring) => monitoring,
         Err(error) => {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // Before there is a second thread, that of the log.
+    // Before there is a second thread, which the log starts.
     let confined = match sandbox::enter(options.sandbox, &options.needs()) {
         Ok(confined) => confined,
         Err(error) => {
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
 
 fn live(options: Options, monitoring: Option<Monitoring>) -> ExitCode {
     warn_of_privilege();
-    // One thread: the work is mostly waiting, and a call that stays on its thread is answered soonest.
+    // One thread: the work is mostly waiting, and a call that never changes threads is answered fastest.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -162,7 +162,7 @@ async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown:
     if registers {
         readiness.not_ready(Part::Registration, "the kubelet has not registered the driver yet");
     }
-    // Without the API server nobody says whether the kubelet has registered a driver whose socket it knows already.
+    // Without the API server, nothing tells whether the kubelet has registered a driver whose socket it already knows.
     let is_registered_by_serving = access.is_none();
     let agent = access.map(|access| {
         let (driver, node) = (welcome.driver.clone(), options.node_id.clone());

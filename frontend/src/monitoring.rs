@@ -1,6 +1,8 @@
-//! Metrics and probes by HTTP, for whoever can reach the address: nothing here changes anything, and nothing is secret.
+//! Metrics and probes over HTTP, for anyone who can reach the address: nothing here changes anything, and nothing is
+//! secret.
 //!
-//! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime turns.
+//! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime is making
+//! progress.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,21 +33,22 @@ use crate::readiness::{Part, Readiness};
 /// How long a client may take, from its connection to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many clients are served at a time. One more takes the place of the one that has been there longest: clients that
-/// say nothing keep no probe out.
+/// How many clients are served at a time. One more replaces the one that has been connected longest, so that silent
+/// clients cannot keep probes out.
 const CLIENTS: usize = 32;
 
 /// How long the helper may take to answer before it counts as not ready.
 const HELPER_ANSWERS: Duration = Duration::from_secs(2);
 
-/// How long an answer is good for, the helper's as well as the metrics. Anybody who reaches the port may ask, each request
-/// to the helper is a line in its audit log, and writing the metrics keeps the only thread busy for milliseconds.
+/// How long an answer may be reused, the helper's as well as the metrics. Anyone who can reach the port may ask, each
+/// request to the helper adds a line to its audit log, and writing the metrics keeps the only thread busy for
+/// milliseconds.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// Where metrics and probes are served: an address and a port, or a port of all addresses.
+/// Where metrics and probes are served: an address and a port, or a port on all addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricsAddress {
-    /// Of all, if it is not given.
+    /// `None` for all addresses.
     address: Option<std::net::IpAddr>,
     port: u16,
 }
@@ -53,12 +56,12 @@ pub struct MetricsAddress {
 /// The address cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitoringError {
-    /// It is none.
+    /// The text is not an address.
     #[error(
         "invalid address {0:?}: give an IP address and a port, such as 127.0.0.1:9808 or [::1]:9808, or :9808 for all addresses"
     )]
     Address(String),
-    /// Nobody can listen there.
+    /// The address cannot be listened on.
     #[error("cannot listen on {address} for metrics and probes: {error}; is another program using the port?")]
     Listen {
         /// The address.
@@ -92,7 +95,7 @@ impl FromStr for MetricsAddress {
     }
 }
 
-/// What is opened before the sandbox, which lets this process open nothing and listen nowhere.
+/// What is opened before entering the sandbox, in which this process can neither open these files nor listen.
 #[derive(Debug)]
 pub struct Monitoring {
     listener: TcpListener,
@@ -100,14 +103,14 @@ pub struct Monitoring {
 }
 
 impl Monitoring {
-    /// Begins to listen.
+    /// Starts listening.
     ///
     /// # Errors
     /// See [`MonitoringError`].
     pub fn open(at: MetricsAddress) -> Result<Self, MonitoringError> {
         let listener = match at.address {
             Some(address) => TcpListener::bind((address, at.port)),
-            // That of IPv6 takes connections by IPv4 as well, unless the machine has no IPv6.
+            // An IPv6 socket accepts IPv4 connections as well; only a machine without IPv6 needs an IPv4 socket.
             None => TcpListener::bind((Ipv6Addr::UNSPECIFIED, at.port))
                 .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, at.port))),
         };
@@ -134,7 +137,7 @@ impl Monitoring {
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
-                // The client has gone already, or no descriptor is left.
+                // The client is already gone, or no descriptors are left.
                 Err(_) => {
                     sleep(Duration::from_millis(100)).await;
                     continue;
@@ -155,7 +158,8 @@ struct Shared {
     helper: Helper,
     readiness: Readiness,
     process: Process,
-    /// When the helper answered last, or failed to. Held while it is asked, so that many askers share one answer.
+    /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
+    /// answer.
     helper_answered: Mutex<Option<Instant>>,
     /// The metrics as they were last written, and when.
     written: Mutex<Option<(Instant, Bytes)>>,
@@ -168,7 +172,7 @@ async fn serve_one(stream: TcpStream, shared: Arc<Shared>) {
     });
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(8192);
-    // A client that does not speak HTTP, or leaves early, is no news.
+    // A client that does not speak HTTP, or leaves early, is not worth reporting.
     let _ = timeout(PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
 }
 

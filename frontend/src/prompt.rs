@@ -1,8 +1,8 @@
-//! Asks a person before something is done that cannot be undone.
+//! Asks for confirmation of something that cannot be undone.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-/// Why it is not done.
+/// Why the operation is not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum NotConfirmed {
     /// There is nobody to ask.

@@ -31,7 +31,7 @@ impl From<u64> for Quantity {
 impl FromStr for Quantity {
     type Err = InvalidQuantity;
 
-    /// Accepts less than Kubernetes does: `500m` is half a byte there, and a typing error here.
+    /// Accepts less than Kubernetes does: `500m` is half a byte there, and a typo here.
     fn from_str(text: &str) -> Result<Self, InvalidQuantity> {
         let unit = text.trim_start_matches(|character: char| character.is_ascii_digit());
         let bytes = parse(text).filter(|_| text != unit && UNITS.contains(&unit));
@@ -40,7 +40,7 @@ impl FromStr for Quantity {
 }
 
 impl fmt::Display for Quantity {
-    /// In the largest binary unit up to TiB; with one decimal if that leaves a remainder.
+    /// In the largest binary unit up to TiB; with one decimal place if that leaves a remainder.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0.unsigned_abs();
         let sign = if self.0 < 0 { "-" } else { "" };
@@ -65,7 +65,7 @@ pub fn for_people(message: &str) -> String {
         let (before, after) = (&rest[..at], &rest[at + UNIT.len()..]);
         let text = before.trim_end_matches(|character: char| character.is_ascii_digit());
         match before[text.len()..].parse::<i64>() {
-            // Below that, bytes are what people count in as well.
+            // Below that, people count in bytes as well.
             Ok(bytes) if bytes >= 1024 => {
                 written.push_str(text);
                 written.push_str(&Quantity(bytes).to_string());
@@ -105,7 +105,7 @@ pub fn parse(text: &str) -> Option<u64> {
         (true, Some(ten)) => value.checked_mul(ten)?,
         (true, None) => return None,
         (false, Some(ten)) => value.div_ceil(ten),
-        // Anything above nothing, however little, is one.
+        // Anything above zero, however small, is rounded up to one.
         (false, None) => 1,
     };
     u64::try_from(value).ok().filter(|bytes| i64::try_from(*bytes).is_ok())

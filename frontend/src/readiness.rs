@@ -28,7 +28,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All that the storage agent adds.
+    /// The parts that the storage agent adds.
     pub const OF_AGENT: [Self; 4] = [Self::Agent, Self::Claims, Self::Classes, Self::PersistentVolumes];
 
     /// The watch of the objects that the API calls `resource`.
@@ -54,7 +54,7 @@ impl Part {
     }
 }
 
-/// Which parts are ready. Clones are the same one.
+/// Which parts are ready. Clones share the same state.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<State>>);
 
@@ -66,17 +66,17 @@ struct State {
 }
 
 impl Readiness {
-    /// `part` works.
+    /// Records that `part` works.
     pub fn ready(&self, part: Part) {
         self.set(part, None);
     }
 
-    /// `part` does not work, for this reason. It is also how a part is first mentioned.
+    /// Records that `part` does not work, for this reason. This is also how a part is first declared.
     pub fn not_ready(&self, part: Part, reason: impl Display) {
         self.set(part, Some(reason.to_string()));
     }
 
-    /// Whether `part` works, or why it does not; nothing if it is not needed.
+    /// Whether `part` works, or why it does not; `None` if it is not needed.
     pub fn state(&self, part: Part) -> Option<Result<(), String>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.parts.get(&part).map(|reason| reason.clone().map_or(Ok(()), Err))
@@ -104,7 +104,7 @@ impl Readiness {
         state.was_ready = is_ready;
     }
 
-    /// Whether all parts are ready, and a line about each, as the API server's own /readyz writes them.
+    /// Whether all parts are ready, and a line about each, in the format of the API server's own /readyz.
     pub fn report(&self) -> (bool, String) {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();

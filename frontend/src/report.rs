@@ -23,7 +23,7 @@ impl Report {
     /// Prints the result on standard output.
     ///
     /// # Errors
-    /// When it cannot be written, unless its reader has seen enough.
+    /// When it cannot be written, unless its reader has closed the pipe.
     pub fn print(&self, json: bool) -> io::Result<()> {
         let mut out = io::stdout().lock();
         let written = if json { writeln!(out, "{:#}", self.json) } else { write!(out, "{}", self.text) };

@@ -73,7 +73,7 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
     }
     .map_err(|_| TelemetryError::Begun)?;
     let last = queue.clone();
-    // Rust would write the message itself, and wait for whoever reads it; and what was said before would be lost.
+    // Otherwise Rust would write the message itself and block on its reader, and earlier lines would be lost.
     std::panic::set_hook(Box::new(move |panic| {
         error!("{panic}");
         last.flush();
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// In a process of its own, which ends like a released one.
+    /// In a process of its own, which ends as a release build does.
     #[test]
     fn a_panic_is_logged_after_what_was_logged_before() {
         const OWN_PROCESS: &str = "BULKHEAD_TEST_PANIC";

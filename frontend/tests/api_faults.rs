@@ -58,7 +58,7 @@ fn claim(version: u32, node: Option<&str>) -> Value {
     })
 }
 
-/// A running agent of `node-1`, for as long as the test lasts.
+/// Runs the agent of `node-1` for as long as the test lasts.
 fn agent(helper: &FakeHelper, api: &MockApi) {
     let agent = Agent {
         access: Access::Kubeconfig(api.kubeconfig()),
@@ -134,7 +134,7 @@ async fn an_expired_watch_starts_again_with_a_list() {
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
     agent(&helper, &api);
     until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
-    // Nothing is reported.
+    // The watch does not report this.
     api.put(&claim(10, Some("node-1")));
     sleep(Duration::from_millis(500)).await;
     assert!(api.seen(&Method::POST, "/persistentvolumes").is_empty());
@@ -142,8 +142,8 @@ async fn an_expired_watch_starts_again_with_a_list() {
     until("provisioning", || api.seen(&Method::POST, "/persistentvolumes").pop()).await;
 }
 
-/// The PersistentVolumes created for a claim of a retaining class when `change` happens to the claim while its volume is
-/// being created.
+/// The PersistentVolumes created for a claim of a retaining class when `change` happens to the claim during the
+/// creation of its volume.
 async fn made_after(change: impl FnOnce(&MockApi)) -> Vec<mock_api::Seen> {
     let may_go_on = Arc::new(Notify::new());
     let waited_for = Arc::clone(&may_go_on);
@@ -233,7 +233,7 @@ async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
     let swept = Arc::new(Notify::new());
     let (late, mut lists) = (Arc::clone(&swept), 0);
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
-        // The first is that of the watch, the second the watch itself.
+        // The first is the list that the watch starts with, the second the watch itself.
         let sweeping = *method == Method::GET && path.ends_with("/persistentvolumes") && {
             lists += 1;
             lists == 3
@@ -256,7 +256,7 @@ async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
     assert!(!helper.names().contains(&"DeleteUnused".to_owned()), "{:?}", helper.names());
 }
 
-/// The PersistentVolume of [`claim`]'s volume, in that phase.
+/// The PersistentVolume of [`claim`]'s volume, in this phase.
 fn persistent_volume(phase: &str) -> Value {
     let here = json!({ "key": "bulkhead.csi.local/node", "operator": "In", "values": ["node-1"] });
     json!({
@@ -276,7 +276,7 @@ fn persistent_volume(phase: &str) -> Value {
 async fn a_released_volume_whose_claim_exists_is_not_deleted() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
-    // Whoever may write the phase of PersistentVolumes may be wrong, or lie.
+    // Anyone who may write the phase of PersistentVolumes may be wrong, or lie.
     api.put_volume(&persistent_volume("Released"));
     api.put(&claim(10, Some("node-2")));
     agent(&helper, &api);
@@ -340,7 +340,7 @@ async fn a_watch_whose_list_or_start_hangs_is_not_deaf() {
     join_all(hanging.map(|(path, number)| is_asked_for_again(path, number))).await;
 }
 
-/// Checks that what is listed and watched at `path` is asked for again after the request of that number hangs.
+/// Checks that what is listed and watched at `path` is requested again after request `number` hangs.
 async fn is_asked_for_again(path: &'static str, number: usize) {
     let helper = helper();
     let mut asked = 0;

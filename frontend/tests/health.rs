@@ -1,5 +1,5 @@
-//! Pools and volumes that fail: what the kubelet, the operator and the owner of a claim learn of it, once, and that it is
-//! over.
+//! Pools and volumes that fail: what the kubelet, the operator and the owner of a claim learn about it, once when it
+//! happens and once when it is over.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
@@ -34,7 +34,7 @@ const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
 const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111/mount";
 const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written";
 
-/// What the helper says now.
+/// What the helper currently says.
 #[derive(Default)]
 struct Said {
     conditions: Vec<&'static str>,
@@ -111,7 +111,7 @@ fn persistent_volume() -> Value {
     })
 }
 
-/// The events with this reason, by the kind of what they are about.
+/// The events with this reason: the kind of the object that each is about, and its note.
 fn events(api: &MockApi, reason: &str) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let seen = api.seen(&Method::POST, "/events");
@@ -141,7 +141,7 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
     until("a look", || METRICS.text().contains("bulkhead_pool_volumes{pool=\"default\"} 1")).await;
 
     said.lock().unwrap().conditions = vec![SHUT_DOWN];
-    // Whoever asks first notices it; otherwise the next look does.
+    // Whoever asks first notices it, or else the next look at the pools does.
     volumes.room(&"default".parse().unwrap()).await.unwrap();
     until("an event on the claim", || !events(&api, "VolumeConditionAbnormal").is_empty()).await;
     until("an event on the node", || !events(&api, "PoolConditionAbnormal").is_empty()).await;
@@ -184,14 +184,14 @@ async fn a_volume_that_cannot_be_measured_any_more_is_abnormal_and_no_error() {
         let answer = stats(&plugin).await.unwrap();
         let condition = answer.volume_condition.unwrap();
         assert!(condition.abnormal && !condition.message.is_empty(), "{kind:?}");
-        // A kubelet makes nothing of an answer without any usage.
+        // A kubelet ignores an answer without any usage.
         assert_eq!(answer.usage, before.usage);
         assert_eq!(volumes.health().borrow().volumes.len(), 1);
         said.lock().unwrap().usage = None;
         assert!(!stats(&plugin).await.unwrap().volume_condition.unwrap().abnormal);
         assert!(volumes.health().borrow().volumes.is_empty());
     }
-    // What is wrong with the request is no condition of the volume.
+    // A problem with the request is not a condition of the volume.
     said.lock().unwrap().usage = Some(ErrorKind::NotFound);
     assert_eq!(stats(&plugin).await.unwrap_err(), Code::NotFound);
     said.lock().unwrap().usage = Some(ErrorKind::Busy);

@@ -190,7 +190,7 @@ async fn a_listening_socket_comes_ready_to_be_served() {
     let fake = FakeHelper::stopped(|_| done());
     let path = fake.directory().join("csi.sock");
     let made = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    // A client that was there before the frontend.
+    // A client that connected before the frontend started.
     let early = std::os::unix::net::UnixStream::connect(&path).unwrap();
     let fake = FakeHelper::start(move |request| match request {
         Request::Listen { socket: Socket::Csi } => {
@@ -279,6 +279,6 @@ async fn deletions_hold_up_neither_publishing_nor_creating() {
         plugin.create_volume(Call::new(creation("new"))).await.unwrap();
         plugin.node_publish_volume(Call::new(publication(false, TARGET))).await.unwrap();
     };
-    // A deletion that takes longer than 5 s is no longer counted, and then nothing would be shown.
+    // A deletion that takes longer than 5 s is no longer counted, and the test would then show nothing.
     tokio::time::timeout(Duration::from_secs(4), others).await.unwrap();
 }

@@ -27,14 +27,14 @@ use fake::{Act, FakeHelper, creation, done, no_volumes, size};
 use mock_api::{Fault, MockApi};
 use program::{Frontend, channel};
 
-/// A helper, not started, that hands over two sockets, and where these are.
+/// A helper, not started yet, that hands over two sockets, and the paths of these.
 fn helper() -> (FakeHelper, PathBuf, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     let (csi, registration) = (directory.path().join("csi.sock"), directory.path().join("reg.sock"));
     let sockets = [UnixListener::bind(&csi).unwrap(), UnixListener::bind(&registration).unwrap()];
     let fake = FakeHelper::stopped(move |request| match request {
         Request::Listen { socket } => {
-            // It lives as long as the helper does.
+            // The directory lives as long as the helper does.
             let _ = &directory;
             let socket = &sockets[usize::from(*socket == Socket::Registration)];
             Act::Attach(Ok(Reply::Listening), vec![socket.try_clone().unwrap().into()])
@@ -47,7 +47,7 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
     (fake, csi, registration)
 }
 
-/// What a path answers: its status and its body.
+/// The answer from a path: its status and its body.
 async fn get(address: &str, path: &str) -> (u16, String) {
     ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
 }
@@ -61,14 +61,14 @@ async fn ask(address: &str, request: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// Where the frontend serves them, as it logs.
+/// Where the frontend serves metrics and probes, according to its log.
 async fn address(frontend: &Frontend) -> String {
     frontend.says("serving metrics and probes address=").await;
     let log = frontend.log();
     log.split("serving metrics and probes address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
-/// Waits until /readyz answers with this status, and until its report has this part.
+/// Waits until /readyz answers with this status and its report contains `part`.
 async fn readyz(address: &str, status: u16, part: &str) {
     let begun = Instant::now();
     loop {
@@ -96,7 +96,7 @@ async fn it_is_ready_only_while_helper_kubelet_and_api_server_are_there_and_says
     let options = ["--kubeconfig", &kubeconfig, "--namespace", "storage", "--metrics-address", "127.0.0.1:0"];
     let frontend = Frontend::start(&fake, &options);
     let address = address(&frontend).await;
-    // It waits for its helper, and neither ends nor hides why.
+    // It waits for its helper, and neither exits nor hides why.
     readyz(&address, 503, "[-]helper not ready: cannot connect to the privileged helper").await;
     fake.run();
     readyz(&address, 503, "[+]helper ok\n[+]csi-socket ok\n").await;
@@ -149,7 +149,7 @@ async fn metrics_are_served_and_nothing_else() {
     fake.run();
     let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
     let address = address(&frontend).await;
-    // Nobody but the API server could say whether the kubelet knows the driver already.
+    // Only the API server could say whether the kubelet already knows the driver.
     readyz(&address, 200, "[+]kubelet-registration ok\n").await;
     let mut controller = ControllerClient::new(channel(&csi).await);
     controller.create_volume(creation("pvc-1")).await.unwrap();
@@ -168,7 +168,7 @@ async fn metrics_are_served_and_nothing_else() {
     assert!(!metrics.contains("pvc-1"), "{metrics}");
     assert_eq!(get(&address, "/").await.0, 404);
     assert_eq!(ask(&address, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").await.0, 405);
-    // Clients that say nothing keep no probe out.
+    // Silent clients cannot keep probes out.
     let mut silent = Vec::new();
     for _ in 0..200 {
         silent.push(TcpStream::connect(&address).await.unwrap());
@@ -199,7 +199,7 @@ async fn whoever_asks_all_the_time_does_not_fill_the_helpers_log() {
         assert_eq!(get(&address, "/readyz").await.0, 200);
     }
     let (requests, seconds) = (asked() - before, begun.elapsed().as_secs());
-    // One a second; the frontend itself looks at its pools from time to time.
+    // One per second; the frontend itself also looks at its pools from time to time.
     assert!(requests as u64 <= seconds + 3, "{requests} requests to the helper in {seconds} s");
 }
 
@@ -212,7 +212,7 @@ async fn whoever_scrapes_all_the_time_does_not_keep_the_frontend_busy() {
     readyz(&address, 200, "[+]helper ok\n").await;
     let (mut written, begun) = (BTreeSet::new(), Instant::now());
     for _ in 0..100 {
-        // Each has another number of open files or of seconds on the processor.
+        // Each has a different number of open files or of CPU seconds.
         written.insert(get(&address, "/metrics").await.1);
     }
     let seconds = begun.elapsed().as_secs();

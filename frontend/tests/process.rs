@@ -25,7 +25,7 @@ use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
 use mock_api::MockApi;
 use program::{Frontend, channel};
 
-/// A fake that hands over these two sockets, the second only on the second time.
+/// A fake that hands over these two sockets, the second only at the second request.
 fn fake_with_sockets(csi: UnixListener, registration: UnixListener) -> FakeHelper {
     let refused = std::sync::atomic::AtomicBool::new(false);
     FakeHelper::start(move |request| match request {

@@ -221,7 +221,7 @@ async fn a_volume_that_has_grown_is_still_the_same() {
     };
     // Its default number of inodes has grown with it.
     assert_eq!(created(1 << 30, directory(2 << 30, 131_072)).await.unwrap().capacity_bytes, 2 << 30);
-    // It was created with a number that is no longer requested.
+    // It was created with a number of inodes that is no longer requested.
     assert_eq!(created(1 << 30, directory(2 << 30, 5000)).await.unwrap_err().code(), Code::AlreadyExists);
     // It is too small.
     assert_eq!(created(4 << 30, directory(2 << 30, 131_072)).await.unwrap_err().code(), Code::AlreadyExists);

@@ -1,4 +1,4 @@
-//! Runs a call to its end and writes one log line about it.
+//! Runs a call to completion and writes one log line about it.
 
 use std::future::Future;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::volumes::Fault;
 /// The maximum length of a client-supplied id in the log. Volume ids are shorter.
 const LONGEST_LOGGED: usize = 130;
 
-/// A call, as far as it is logged: never its secrets, contexts or paths.
+/// The parts of a call that are logged: never its secrets, contexts or paths.
 pub(super) struct Call {
     rpc: &'static str,
     operation: Operation,
@@ -26,13 +26,13 @@ impl Call {
         Self { rpc, operation, volume: String::new() }
     }
 
-    /// A call that concerns `volume`, which may be anything that a client sends.
+    /// A call that concerns `volume`, which may be any text that a client sends.
     pub(super) fn on(rpc: &'static str, operation: Operation, volume: &str) -> Self {
         let shown = &volume[..volume.floor_char_boundary(LONGEST_LOGGED)];
         Self { rpc, operation, volume: shown.to_owned() }
     }
 
-    /// Runs `work`, which changes something, to its end even if the client disconnects.
+    /// Runs `work`, which changes something, to completion even if the client disconnects.
     pub(super) async fn complete<T: Send + 'static>(
         self,
         work: impl Future<Output = Result<T, Fault>> + Send + 'static,

@@ -65,7 +65,7 @@ pub(super) fn common_mode(capabilities: &[VolumeCapability]) -> Result<Mode, Fau
 /// The parameters for volumes with the filesystem that `capabilities` request.
 ///
 /// # Errors
-/// When no pool can have it.
+/// When no pool can have that filesystem.
 pub(super) fn with_filesystem(parameters: Parameters, capabilities: &[VolumeCapability]) -> Result<Parameters, Fault> {
     capabilities.iter().try_fold(parameters, |parameters, capability| match &capability.access_type {
         Some(AccessType::Mount(mount)) => parameters.with_filesystem(&mount.fs_type),

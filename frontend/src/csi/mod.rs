@@ -36,7 +36,7 @@ struct Parts {
 }
 
 impl Plugin {
-    /// The plugin `driver` on the node with this id. Neither changes while it runs.
+    /// The plugin `driver` on the node with this id. Neither changes while the plugin runs.
     pub fn new(driver: DriverName, node: String, volumes: Volumes) -> Self {
         let place = Place::new(&driver, &node);
         Self(Arc::new(Parts { driver, node, place, volumes }))

@@ -144,7 +144,7 @@ impl Node for Plugin {
     }
 }
 
-/// Bytes and inodes. Values that nothing counts are left out, which CSI expresses as zero.
+/// Bytes and inodes. Values that nothing counts are omitted, which CSI expresses as zero.
 fn usage(measured: &Measured) -> Vec<VolumeUsage> {
     let counted = &measured.usage;
     let total = counted.spec.size.get();

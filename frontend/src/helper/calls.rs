@@ -79,7 +79,7 @@ impl Helper {
         }
     }
 
-    /// Checks that the helper answers at all, by the cheapest request.
+    /// Checks that the helper answers at all, using the cheapest request.
     ///
     /// # Errors
     /// See [`CallError`].

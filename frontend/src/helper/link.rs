@@ -33,13 +33,13 @@ impl Link {
         self.state.as_ref().ok().map(|welcome| (Arc::clone(welcome), self.generation))
     }
 
-    /// Why the link is down; to be called only then.
+    /// Why the link is down. Call this only while it is.
     pub(super) fn reason(&self) -> Unreachable {
         self.state.as_ref().err().cloned().unwrap_or(Unreachable::NotYet)
     }
 
-    /// Notes that this run of the helper is gone; returns whether that is news. The reason is dropped, because it says
-    /// nothing about the next run.
+    /// Records that this run of the helper is gone; returns whether that was unknown until now. The reason is dropped,
+    /// because it says nothing about the next run.
     pub(super) fn lose(&mut self, generation: u64) -> bool {
         let news = self.generation == generation && self.state.is_ok();
         if news {
@@ -48,7 +48,7 @@ impl Link {
         news
     }
 
-    /// Notes the welcome of a further connection to this run; returns whether it differs from the last one.
+    /// Records the welcome of a further connection to this run; returns whether it differs from the last one.
     pub(super) fn refresh(&mut self, generation: u64, welcome: Welcome) -> bool {
         let news = self.generation == generation && self.state.as_ref().is_ok_and(|known| **known != welcome);
         if news {
@@ -63,7 +63,7 @@ impl Link {
     }
 }
 
-/// Connects whenever the link is down, for as long as `shared` is held.
+/// Connects whenever the link is down, for as long as `shared` exists.
 pub(super) async fn keep(shared: Weak<Shared>) {
     let Some(mut link) = shared.upgrade().map(|shared| shared.link.subscribe()) else { return };
     let mut driver = None;
@@ -99,7 +99,7 @@ pub(super) async fn keep(shared: Weak<Shared>) {
             sleep(FIRST_PAUSE).await;
             tokio::select! {
                 () = sleep(jittered(pause)) => pause = (pause * 2).min(LONGEST_PAUSE),
-                // A request is waiting, but not for long.
+                // A request is waiting, and will not wait for long.
                 () = shared.wanted.notified() => pause = FIRST_PAUSE,
             }
         }

@@ -24,19 +24,19 @@ use crate::metrics::METRICS;
 
 pub use error::{CallError, Unreachable};
 
-/// The maximum number of connections, without those that hang. The helper serves seventeen, and sixteen more for each pool,
-/// and works on sixteen requests for one filesystem at a time.
+/// The maximum number of connections, not counting those that hang. The helper serves seventeen, and sixteen more for
+/// each pool, and works on sixteen requests for one filesystem at a time.
 const CONNECTIONS: usize = 16;
 
-/// How many of them may be used by requests that wait for the disk: they allocate space, or are complete only once they
-/// are on it. One always remains for the others.
+/// How many of them may be used by requests that wait for the disk: those that allocate space, or complete only once
+/// their changes are on disk. One connection always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 
-/// How many of these may be used by deletions, which come in hundreds and can wait. The others remain for creations.
+/// How many of these may be used by deletions, which come in the hundreds and can wait. The rest remain for creations.
 const FOR_DELETIONS: usize = FOR_SLOW_REQUESTS / 2;
 
-/// When a request takes longer, it hangs: on a filesystem that is frozen, or whose disk does not answer. It goes on, but
-/// others do not wait for it. The helper limits how many hang on one filesystem.
+/// A request that takes longer than this hangs: on a filesystem that is frozen, or whose disk does not answer. It
+/// continues, but others do not wait for it. The helper limits how many hang on one filesystem.
 const HANGS: Duration = Duration::from_secs(5);
 
 /// How long a request waits for an unreachable helper before it fails.
@@ -94,7 +94,7 @@ impl Helper {
         self.0.up().await.map(|(welcome, _)| welcome)
     }
 
-    /// Whether the helper is connected, at once.
+    /// Whether the helper is connected, without waiting.
     ///
     /// # Errors
     /// Why it is not.
@@ -197,7 +197,7 @@ impl Shared {
         link.up().ok_or_else(|| link.reason())
     }
 
-    /// A helper that ended while idle has closed its connections, and its welcome is then out of date.
+    /// A helper that exited while idle has closed its connections, and its welcome is then out of date.
     fn discard_if_hung_up(&self) {
         let dead = self.idle().last().filter(|connection| connection.is_hung_up()).map(|dead| dead.generation);
         if let Some(generation) = dead {
@@ -213,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Notes the welcome of a new connection.
+    /// Records the welcome of a new connection.
     fn refresh(&self, generation: u64, welcome: Welcome) {
         self.link.send_if_modified(|link| link.refresh(generation, welcome));
     }
@@ -223,7 +223,7 @@ impl Shared {
     }
 }
 
-/// How a request ended, as metrics call it: by the kind of its error.
+/// How a request ended, as named in metrics: by the kind of its error.
 fn outcome(answer: &Result<(Response, Option<OwnedFd>), CallError>) -> String {
     match answer {
         Ok((Ok(_), _)) => "ok".to_owned(),

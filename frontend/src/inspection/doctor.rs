@@ -1,4 +1,4 @@
-//! Checks everything that the node's volumes depend on, and says what to do about what does not work.
+//! Checks everything that the node's volumes depend on, and says how to fix what does not work.
 
 use bulkhead_protocol::Welcome;
 
@@ -9,7 +9,7 @@ use crate::quantity::Quantity;
 use crate::readiness::{Part, Readiness};
 use crate::volumes::{PoolCondition, PoolState, Severity};
 
-/// All checks, in the order in which one depends on another.
+/// All checks, each after those that it depends on.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
     let mut checks = Vec::new();
     match inspector.helper.welcome().await {

@@ -1,4 +1,4 @@
-//! Bulkhead's own service, beside CSI on the same socket: what an operator wants to know and CSI has no call for.
+//! Bulkhead's own service, alongside CSI on the same socket: what an operator wants to know and CSI has no call for.
 
 mod doctor;
 
@@ -18,7 +18,7 @@ use crate::proto::inspection::{
 use crate::readiness::Readiness;
 use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
 
-/// The service over what this process works with.
+/// The service, with the parts of this process that it reports on.
 #[derive(Clone)]
 pub struct Inspector {
     /// The privileged helper.
@@ -27,7 +27,7 @@ pub struct Inspector {
     pub volumes: Volumes,
     /// The storage agent.
     pub agent: View,
-    /// Which parts of the frontend work; none if this is no frontend.
+    /// Which parts of the frontend work; `None` if this process is not a frontend.
     pub readiness: Option<Readiness>,
 }
 
@@ -71,7 +71,7 @@ impl Inspection for Inspector {
         for orphan in self.agent.orphans().await.map_err(status)? {
             match self.volumes.inspect(orphan).await {
                 Ok(inspected) => volumes.push(described(inspected, &mut owners)),
-                // It has been deleted meanwhile.
+                // It has been deleted in the meantime.
                 Err(fault) if fault.is(ErrorKind::NotFound) => {}
                 Err(fault) => return Err(status(fault)),
             }
@@ -141,7 +141,7 @@ fn pool(state: PoolState) -> Pool {
     }
 }
 
-/// The settings that only volumes of this kind have, called as in a storage class.
+/// The settings that only volumes of this kind have, named as in a storage class.
 fn settings(kind: &VolumeKind) -> BTreeMap<String, String> {
     let pairs = match kind {
         VolumeKind::Directory { mode, .. } => vec![("dirMode", mode.to_string())],

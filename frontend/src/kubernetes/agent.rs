@@ -1,4 +1,4 @@
-//! The agent's life: it finds the API server, learns its identity, then runs the controllers side by side.
+//! The agent's life cycle: it finds the API server, learns its identity, then runs the controllers concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,13 +55,13 @@ pub struct Agent {
     pub node: String,
     /// The node's volumes.
     pub volumes: Volumes,
-    /// Where others see what the agent knows.
+    /// Shows others what the agent knows.
     pub view: View,
-    /// Told what the agent waits for.
+    /// Records what the agent is waiting for.
     pub readiness: Readiness,
 }
 
-/// What an agent that has reached the API server runs on.
+/// What an agent works with once it has reached the API server.
 struct Connected {
     context: Arc<Context>,
     claims: Changes<PersistentVolumeClaim>,
@@ -78,7 +78,7 @@ enum ConnectError {
 }
 
 impl Agent {
-    /// Works until `shutdown` begins, and then finishes the work in progress. An API server that is away is waited for.
+    /// Works until `shutdown` begins, then finishes the work in progress. Waits for an API server that is away.
     pub async fn run(self, shutdown: Shutdown) {
         let access = self.access.clone();
         for part in Part::OF_AGENT {
@@ -180,7 +180,7 @@ impl Agent {
     }
 }
 
-/// The claims that a change of their class may help.
+/// The claims that a change to their class may help.
 fn waiting_claims(
     context: Arc<Context>,
     classes: impl Stream<Item = ObjectRef<StorageClass>> + Send + 'static,

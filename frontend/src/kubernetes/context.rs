@@ -22,7 +22,7 @@ pub struct Context {
     pub driver: DriverName,
     /// The agent's node.
     pub node: NodeIdentity,
-    /// The same as a place for volumes.
+    /// The same node, as a place for volumes.
     pub place: Place,
     /// The namespace of the objects that belong to the agent itself.
     pub namespace: String,
@@ -31,11 +31,11 @@ pub struct Context {
     /// The volumes that are being made, until the API server has their PersistentVolumes, or that are being judged as
     /// orphans: never both.
     pub making: InFlight,
-    /// What is watched.
+    /// The watched objects.
     pub stores: Stores,
-    /// Events, to be written.
+    /// Where events are published.
     pub events: Events,
-    /// What is remembered of each object.
+    /// What is remembered about each object.
     pub memory: Memory,
     /// Notified when the node's capacity may have changed.
     pub capacity_changed: Notify,
@@ -54,8 +54,8 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Waits until everything watched was listed once: before that, an unknown object must not be taken for a missing
-    /// one. Returns whether it was; if not, the agent is stopping.
+    /// Waits until everything watched has been listed once: before that, an unknown object must not be mistaken for a
+    /// missing one. Returns whether it has; if not, the agent is stopping.
     pub async fn are_complete(&self) -> bool {
         self.persistent_volumes.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
     }
@@ -72,7 +72,7 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Forgets what is remembered of claims and PersistentVolumes that are gone, or no longer concern this node.
+    /// Forgets what is remembered about claims and PersistentVolumes that are gone, or no longer concern this node.
     pub fn forget_unknown_objects(&self) {
         let claims = self.stores.claims.state();
         let persistent_volumes = self.stores.persistent_volumes.state();

@@ -1,4 +1,4 @@
-//! What the agent remembers of objects from one look at them to the next: one entry for each, by uid, which is
+//! What the agent remembers about objects from one look at them to the next: one entry for each, by uid, which is
 //! forgotten as a whole when the object is gone.
 
 use std::collections::{HashMap, HashSet};
@@ -10,14 +10,14 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<HashMap<String, Entry>>);
 
-/// What is remembered of one object.
+/// What is remembered about one object.
 #[derive(Debug, Default, PartialEq)]
 pub struct Entry {
     /// How many attempts in a row have failed.
     failures: u32,
     /// The state in which this agent left the object.
     written: Option<Written>,
-    /// Of a claim: when it was first seen to need a volume of this node, until it has one.
+    /// Of a claim: when it was first seen to need a volume on this node, until it has one.
     pub wanted_since: Option<Instant>,
     /// Of a claim that any node may take: when this node bids for it.
     pub bid_at: Option<Instant>,
@@ -31,9 +31,9 @@ pub struct Entry {
 enum Written {
     /// With this resource version.
     ///
-    /// Those of one resource are numbers that grow (Kubernetes 1.35, KEP-5504; in practice always).
+    /// Those of one resource are increasing numbers (Kubernetes 1.35, KEP-5504; in practice always).
     Version(u64),
-    /// With nothing left to do, whatever is reported of it until it is gone.
+    /// With nothing left to do, whatever is reported about it until it is gone.
     Finished,
 }
 
@@ -47,7 +47,7 @@ pub struct FailedExpansion {
 }
 
 impl Memory {
-    /// Reads or changes what is remembered of the object with that uid.
+    /// Reads or changes what is remembered about the object with that uid.
     pub fn with<T>(&self, uid: &str, access: impl FnOnce(&mut Entry) -> T) -> T {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.entry(uid.to_owned()).or_default();
@@ -66,7 +66,7 @@ impl Memory {
         })
     }
 
-    /// The latest attempt has succeeded.
+    /// Records that the latest attempt has succeeded.
     pub fn clear_failures(&self, uid: &str) {
         self.with(uid, |entry| entry.failures = 0);
     }
@@ -76,14 +76,14 @@ impl Memory {
         self.with(uid, |entry| entry.failures > 0)
     }
 
-    /// The agent has written the object, which now has that resource version.
+    /// Records that the agent has written the object, which now has that resource version.
     pub fn note_written(&self, uid: &str, version: Option<&str>) {
         if let Some(version) = version.and_then(|version| version.parse().ok()) {
             self.with(uid, |entry| entry.written = Some(Written::Version(version)));
         }
     }
 
-    /// Nothing is left to do for the object, whatever is reported of it until it is gone.
+    /// Records that nothing is left to do for the object, whatever is reported about it until it is gone.
     pub fn finish(&self, uid: &str) {
         self.with(uid, |entry| entry.written = Some(Written::Finished));
     }
@@ -106,7 +106,7 @@ impl Memory {
         })
     }
 
-    /// The object is gone.
+    /// Forgets the object, which is gone.
     pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }

@@ -1,12 +1,12 @@
 //! A node's storage agent: it turns claims into volumes, expands and deletes them, and tells the scheduler how much
 //! capacity is left.
 //!
-//! There is no leader and no sidecar. Each agent acts on what concerns its own node, found by labels, and talks to the
-//! API server alone. A controller turns objects into a use case of [`crate::volumes`].
+//! There is no leader and no sidecar. Each agent acts on what concerns its own node, found by labels, and talks only to
+//! the API server. A controller turns objects into a use case of [`crate::volumes`].
 //!
 //! From top to bottom, each importing only from those below it:
 //!
-//! - `agent`: the agent's life
+//! - `agent`: the agent's life cycle
 //! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
 //! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
@@ -15,8 +15,8 @@
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
-//! - `memory`: what is remembered of objects
-//! - `api`: talking to the API server, whatever it is about
+//! - `memory`: what is remembered about objects
+//! - `api`: talking to the API server, whatever the subject
 //! - `objects`: the API's objects as values
 
 mod agent;

@@ -1,5 +1,5 @@
-//! The admission policies that bind an agent to its own node's objects. Without them its token could do the same to
-//! every node's, so an agent does not work before it has found them in force for its own account.
+//! The admission policies that confine an agent to its own node's objects. Without them its token could do the same to
+//! every node's, so an agent does not start work until it has found them in force for its own account.
 
 use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
@@ -17,7 +17,7 @@ pub async fn check(client: &Client, account: &str) -> Result<(), Failure> {
     try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, name))).await.map(drop)
 }
 
-/// The same for a program of an operator.
+/// The same, for a program that an operator runs.
 ///
 /// # Errors
 /// In one sentence, what is wrong and what to do.
@@ -65,8 +65,8 @@ fn flaw(
     None
 }
 
-/// Whether a condition holds for the service account called `account`. Those of deploy/ do for the agents' service
-/// account in any namespace; one may also name that of one namespace.
+/// Whether a condition holds for the service account called `account`. Those in deploy/ hold for the agents' service
+/// account in any namespace; a condition may also name that of a single namespace.
 fn names(condition: &str, account: &str) -> bool {
     let parts: Vec<_> = account.split(':').collect();
     let ["system", "serviceaccount", _, name] = parts[..] else { return false };

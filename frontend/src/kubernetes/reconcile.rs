@@ -1,5 +1,5 @@
 //! The loop that every controller runs in: one look at a time for each object that has changed, and another one later
-//! if that fails.
+//! if it fails.
 
 use std::convert::Infallible;
 use std::fmt::Debug;
@@ -24,7 +24,7 @@ use crate::metrics::METRICS;
 /// How many objects of a kind are worked on at a time. More would only wait for the helper.
 const CONCURRENCY: u16 = 16;
 
-/// The objects that have changed, each as often as it does.
+/// The objects that have changed, once for each change.
 pub type Changes<K> = BoxStream<'static, ObjectRef<K>>;
 
 /// A controller of one kind of object.
@@ -38,11 +38,11 @@ pub trait Controller: Send + Sync + 'static {
     /// Does whatever `object` needs in its present state.
     fn reconcile(&self, object: Arc<Self::Object>) -> impl Future<Output = Result<Action, Failure>> + Send;
 
-    /// An object is gone.
+    /// Called when an object is gone.
     fn gone(&self) {}
 }
 
-/// Lets `controller` look at the objects in `store` as they change, until `changes` ends.
+/// Has `controller` look at the objects in `store` as they change, until `changes` ends.
 pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, changes: Changes<C::Object>) {
     let reconciler = |object, controller| Box::pin(look::<C>(object, controller));
     let error_policy = |object: Arc<C::Object>, failure: &Failure, controller: Arc<C>| {

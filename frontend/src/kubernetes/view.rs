@@ -1,4 +1,4 @@
-//! What others may ask of the agent while it works: they see nothing else of it.
+//! What others may ask the agent while it works. They see nothing else of it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::policies;
 use super::volumes::orphans;
 use crate::volumes::{Fault, FaultKind};
 
-/// How long the API server may take to answer a question of an operator.
+/// How long the API server may take to answer an operator's question.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A view of the node's agent.
@@ -35,7 +35,7 @@ enum State {
     Working(Arc<Context>),
 }
 
-/// How the agent stands with the API server at this moment.
+/// The current state of the agent's connection to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Connection {
     /// There is no agent.
@@ -48,7 +48,7 @@ pub enum Connection {
     Unreachable(String),
     /// A policy that confines the agent is not in force.
     Unconfined(String),
-    /// It has not heard of all objects yet.
+    /// It has not received all objects yet.
     Listing,
     /// It works, as this account.
     Working(String),
@@ -59,7 +59,7 @@ pub enum Connection {
 pub struct Owner {
     /// The PersistentVolume that names it.
     pub persistent_volume: String,
-    /// Namespace and name of the claim that this is for.
+    /// Namespace and name of the claim that the PersistentVolume is for.
     pub claim: Option<(String, String)>,
 }
 
@@ -69,7 +69,7 @@ impl View {
         Self(watch::Sender::new(State::Absent))
     }
 
-    /// The view of a process beside the one that may have an agent.
+    /// The view of a process other than the one that may have an agent.
     pub fn elsewhere() -> Self {
         Self(watch::Sender::new(State::Elsewhere))
     }
@@ -79,12 +79,12 @@ impl View {
         Self(watch::Sender::new(State::Starting("it has not reached the API server yet".to_owned())))
     }
 
-    /// The agent does not work yet, because of `why`.
+    /// Records that the agent does not work yet, because of `why`.
     pub(super) fn is_starting(&self, why: String) {
         self.0.send_replace(State::Starting(why));
     }
 
-    /// The agent works.
+    /// Records that the agent works.
     pub(super) fn works(&self, context: Arc<Context>) {
         self.0.send_replace(State::Working(context));
     }

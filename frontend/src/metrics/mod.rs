@@ -104,7 +104,7 @@ impl Metrics {
     }
 }
 
-/// This moment as metrics express it, in seconds since 1970.
+/// The current time as metrics express it, in seconds since 1970.
 pub fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(*kind == "counter", name.ends_with("_total"), "{name}");
             assert!(*kind != "histogram" || name.ends_with("_seconds"), "{name}");
             assert!(help.ends_with('.') && help.len() > 20, "{name}");
-            // None per volume, claim or object: their number has no bound.
+            // None per volume, claim or object: their number is unbounded.
             let bounded = [
                 "version", "part", "method", "code", "request", "outcome", "stage", "cause", "kind", "verb",
                 "resource", "pool", "condition",

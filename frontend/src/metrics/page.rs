@@ -2,7 +2,7 @@
 
 use super::ROWS;
 
-/// What stands before the table.
+/// The text before the table.
 const BEGINNING: &str = "\
 # Metrics
 

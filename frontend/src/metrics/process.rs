@@ -1,4 +1,5 @@
-//! What the kernel says about this process. Its files are opened before the sandbox, which allows none in /proc.
+//! What the kernel says about this process. Its files are opened before entering the sandbox, which allows none in
+//! /proc.
 
 use std::fs::File;
 use std::io;
@@ -21,10 +22,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens them, and notes when the process started.
+    /// Opens them, and records when the process started.
     ///
     /// # Errors
-    /// When /proc is not there.
+    /// When /proc is not available.
     pub fn open() -> io::Result<Self> {
         METRICS.build_info.with([env!("CARGO_PKG_VERSION")]).set(1.0);
         METRICS.process_start.with([]).set(now());
@@ -33,7 +34,7 @@ impl Process {
         Ok(Self { memory, descriptors })
     }
 
-    /// Measures.
+    /// Measures the process.
     pub fn refresh(&self) {
         let used = clock_gettime(ClockId::ProcessCPUTime);
         METRICS.process_cpu.set([], used.tv_sec as f64 + used.tv_nsec as f64 / 1e9);

@@ -1,6 +1,6 @@
 //! Reads Prometheus' text format as this program writes it: `kubectl bulkhead` learns from it what an agent knows.
 
-/// A value, with the labels that tell it from others of the metric.
+/// A value, with the labels that distinguish it from others of the metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'t> {
     /// The metric's name.
@@ -27,7 +27,7 @@ impl<'t> Sample<'t> {
     }
 }
 
-/// The samples of an exposition. A line that is none is left out.
+/// The samples of an exposition. Lines that are not samples are left out.
 pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(Sample::of)
 }

@@ -10,10 +10,10 @@ use prometheus_client::registry::{Metric, Registry};
 /// A number of things that have happened. It is a float because one of the metrics counts seconds.
 pub type Counter = prometheus_client::metrics::counter::Counter<f64, AtomicU64>;
 
-/// A value of this moment.
+/// A current value.
 pub type Gauge = prometheus_client::metrics::gauge::Gauge<f64, AtomicU64>;
 
-/// The upper bounds of the histograms' buckets, in seconds: from a request to the helper to a claim that waits for a node.
+/// The upper bounds of the histograms' buckets, in seconds: from a request to the helper to a claim waiting for a node.
 const BUCKETS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
@@ -71,7 +71,7 @@ impl Kind for Histogram {
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// A metric with `N` labels: one value for each combination of theirs.
+/// A metric with `N` labels: one value for each combination of label values.
 #[derive(Clone, Debug)]
 pub struct Labelled<M, const N: usize> {
     names: [&'static str; N],
@@ -85,7 +85,7 @@ impl<M: Kind, const N: usize> Labelled<M, N> {
         Family<Labels<N>, M, fn() -> M>: Metric,
     {
         let family = Family::new_with_constructor(M::make as fn() -> M);
-        // The library adds what it is called as a counter, and the full stop.
+        // The library itself adds the suffix of a counter, and the full stop.
         let name = row.name.strip_suffix("_total").unwrap_or(row.name);
         registry.register(name, row.help.trim_end_matches('.'), family.clone());
         let labelled = Self { names, family };
@@ -95,8 +95,8 @@ impl<M: Kind, const N: usize> Labelled<M, N> {
         labelled
     }
 
-    /// The one whose labels have these values. Values come from a small set: never a name that somebody chooses, other
-    /// than that of a pool.
+    /// The metric whose labels have these values. Values come from a small set: never a name that a user chooses,
+    /// except that of a pool.
     pub fn with(&self, values: [&str; N]) -> M {
         let mut labels = self.names.map(|name| (name, String::new()));
         for ((_, value), given) in labels.iter_mut().zip(values) {
@@ -121,7 +121,7 @@ impl<const N: usize> Labelled<Gauge, N> {
 }
 
 impl<const N: usize> Labelled<Counter, N> {
-    /// Sets what is counted elsewhere.
+    /// Sets a value that is counted elsewhere.
     pub fn set(&self, values: [&str; N], value: f64) {
         self.with(values).inner().store(value.to_bits(), Ordering::Relaxed);
     }
@@ -138,7 +138,7 @@ impl Drop for Raised {
     }
 }
 
-/// Makes the type of all metrics from their table: `field: Kind "name" [labels] "help";`.
+/// Generates the type of all metrics from their table: `field: Kind "name" [labels] "help";`.
 macro_rules! table {
     ($($field:ident: $kind:ident $name:literal [$($label:ident),*] $help:literal;)*) => {
         /// All metrics.

@@ -1,5 +1,5 @@
-//! Prometheus' text format, which more programs read than OpenMetrics, the one that the library writes. They differ in
-//! how a counter is described, and in the last line.
+//! Prometheus' text format, which more programs can read than OpenMetrics, the format that the library writes. The two
+//! differ in how a counter is described, and in the last line.
 
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::registry::Registry;
@@ -10,7 +10,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// All metrics of `registry`.
 pub(super) fn encode(registry: &Registry) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode_registry(&mut text, registry);
     translated(&text)
 }

@@ -1,10 +1,10 @@
-//! The system calls that this process never makes fail with EPERM.
+//! Makes system calls that this process never needs fail with EPERM.
 //!
-//! It is a list of what is forbidden, not of what is allowed: the async runtime, TLS and the C library's resolver choose
-//! calls of their own, which differ between their releases and between processors, and a frontend that a new release of
-//! theirs stops would stop the node's volumes with it. What is on the list is what turns a flaw in this process into more:
-//! other programs and processes, namespaces, mounts, executable memory, and the parts of the kernel that are attacked from
-//! without privilege.
+//! This is a list of what is forbidden, not of what is allowed: the async runtime, TLS and the C library's resolver
+//! make calls of their own choice, which differ between releases and between processors, and a frontend broken by a new
+//! release of one of them would take the node's volumes down with it. The list has what would turn a flaw in this
+//! process into more: other programs and processes, namespaces, mounts, executable memory, and the parts of the kernel
+//! that unprivileged code attacks.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 
-/// Installs the filter for the calling thread and all that it starts, for ever. A process that makes no socket of its own
-/// to listen on has no need to listen: those that it is given do already.
+/// Installs the filter, permanently, for the calling thread and all that it starts. A process that creates no listening
+/// socket of its own has no need of listen(2): the sockets that it is given are listening already.
 pub(super) fn restrict(listens: bool) -> Result<(), seccompiler::Error> {
     seccompiler::apply_filter(&compile(listens)?)
 }
@@ -25,7 +25,7 @@ fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
     let is = |argument, operation, value| SeccompCondition::new(argument, Dword, operation, value);
     let exactly = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
     let executable = u64::from(libc::PROT_EXEC.cast_unsigned());
-    // A thread, but no process; a namespace of its own is for processes.
+    // Threads, but no processes; only a process can have a namespace of its own.
     rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is(0, exactly(libc::CLONE_THREAD), 0)?])?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![SeccompRule::new(vec![is(2, exactly(libc::PROT_EXEC), executable)?])?]);
@@ -35,11 +35,11 @@ fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
         conditions.collect::<Result<Vec<_>, _>>()
     };
     let families = other_than(0, &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6])?;
-    // Landlock's rules on ports are for TCP alone, and not for what looks like it (MPTCP).
+    // Landlock's port rules apply to TCP only, not to protocols that resemble it (MPTCP).
     let mut protocols = other_than(2, &[0, libc::IPPROTO_TCP, libc::IPPROTO_UDP])?;
     protocols.extend(other_than(0, &[libc::AF_UNIX])?);
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(families)?, SeccompRule::new(protocols)?]);
-    // To connect by sending, or later than connect(2), is to connect past them too.
+    // Connecting by sending, or later than connect(2), would bypass those rules too.
     let fast_open = u64::from(libc::MSG_FASTOPEN.cast_unsigned());
     for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
         rules.insert(call, vec![SeccompRule::new(vec![is(flags, exactly(libc::MSG_FASTOPEN), fast_open)?])?]);
@@ -48,11 +48,11 @@ fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
     let later = is(2, Eq, libc::TCP_FASTOPEN_CONNECT.cast_unsigned().into())?;
     rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(vec![of_tcp, later])?]);
     if !listens {
-        // A socket that is bound to no port takes any.
+        // Listening on a socket that is bound to no port takes any port.
         rules.insert(libc::SYS_listen, vec![]);
     }
     if cfg!(target_arch = "x86_64") {
-        // The same calls by the numbers of x32, and those that have numbers of their own there.
+        // The same calls by their x32 numbers, and those that have numbers of their own there.
         let twins: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
         rules.extend(twins);
         rules.extend(X32_ONLY.map(|call| (call | X32, vec![])));
@@ -61,14 +61,14 @@ fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// The bit that marks a call of x32, and the numbers of those with another layout of arguments (x86 only).
+/// The bit that marks an x32 call, and the numbers of those whose arguments have another layout (x86 only).
 const X32: i64 = 0x4000_0000;
 const X32_ONLY: std::ops::RangeInclusive<i64> = 512..=547;
 
 const NEVER: &[&[c_long]] = &[
     // Other programs.
     &[libc::SYS_execve, libc::SYS_execveat],
-    // Processes; clone3 keeps its flags in memory, where no filter sees them, and libraries do without it.
+    // Processes; clone3 keeps its flags in memory, where no filter sees them, and libraries can do without it.
     &[libc::SYS_clone3],
     #[cfg(target_arch = "x86_64")]
     &[libc::SYS_fork, libc::SYS_vfork],
@@ -104,7 +104,7 @@ const NEVER: &[&[c_long]] = &[
         libc::SYS_swapon,
         libc::SYS_swapoff,
     ],
-    // Parts of the kernel that have been attacked from without privilege.
+    // Parts of the kernel that unprivileged code has attacked.
     &[
         libc::SYS_bpf,
         libc::SYS_perf_event_open,
@@ -125,7 +125,7 @@ const NEVER: &[&[c_long]] = &[
     ],
     #[cfg(target_arch = "x86_64")]
     &[libc::SYS_modify_ldt],
-    // Files without names, which could hold a program; files by handle; nodes.
+    // Files without names, which could hold a program; files by handle; special files.
     &[
         libc::SYS_memfd_create,
         libc::SYS_memfd_secret,
@@ -135,7 +135,7 @@ const NEVER: &[&[c_long]] = &[
     ],
     #[cfg(target_arch = "x86_64")]
     &[libc::SYS_mknod],
-    // What needs privilege, should the process have any.
+    // Calls that need privilege, in case the process has any.
     &[
         libc::SYS_init_module,
         libc::SYS_finit_module,
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Only the thread that installs the filter is held by it.
+    /// Only the thread that installs the filter is subject to it.
     #[test]
     fn programs_and_other_families_of_sockets_are_refused_and_threads_are_not() {
         let confined = std::thread::spawn(|| {

@@ -7,10 +7,10 @@ use landlock::{
 
 use super::Needs;
 
-/// The newest version whose rights are given up (Linux 6.12).
+/// The newest Landlock version whose rights are given up (Linux 6.12).
 const NEWEST: ABI = ABI::V6;
 
-/// Leaves the calling thread what it needs, and sets no_new_privs.
+/// Restricts the calling thread to what it needs, and sets no_new_privs.
 pub(super) fn restrict(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
     let mut rules = Ruleset::default().handle_access(AccessFs::from_all(NEWEST))?.scope(Scope::from_all(NEWEST))?;
     rules = rules.handle_access(match needs.ports {
@@ -30,7 +30,7 @@ pub(super) fn restrict(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
     Ok(rules.restrict_self()?.ruleset)
 }
 
-/// Allows something below a directory. One that is not there needs no rule.
+/// Grants `rights` below a directory. A directory that does not exist needs no rule.
 fn allow(
     rules: RulesetCreated,
     directory: &std::path::Path,

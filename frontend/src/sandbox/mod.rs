@@ -1,5 +1,6 @@
-//! What this process gives up before it serves: it keeps the files and the ports that it needs, and of the system calls
-//! those that a client and a server of sockets needs. Whoever takes it over has no more than that, in a container or not.
+//! What this process gives up before it serves: it keeps only the files and ports that it needs, and the system calls
+//! that a client and server of sockets needs. An attacker who takes it over has no more than that, in a container or
+//! not.
 
 mod calls;
 mod files;
@@ -18,41 +19,41 @@ pub enum Sandbox {
     Off,
 }
 
-/// What is left of the files and of the network. Connecting to the helper's socket needs no entry here.
+/// The access to files and the network that is kept. Connecting to the helper's socket needs no entry here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Directories that files are read from.
     pub read: Vec<PathBuf>,
-    /// Directories in which a socket is made and removed.
+    /// Directories in which a socket is created and removed.
     pub sockets: Vec<PathBuf>,
-    /// The ports to which TCP connections are made; any, if it is not known which.
+    /// The ports to which TCP connections are made; `None` allows any, where they are not known.
     pub ports: Option<Vec<u16>>,
 }
 
 /// Why this process cannot confine itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// The filter of system calls.
+    /// The system call filter cannot be installed.
     #[error("cannot install the filter of system calls: {0}; --sandbox=off runs without")]
     Calls(#[from] seccompiler::Error),
-    /// Landlock.
+    /// Landlock cannot be applied.
     #[error("cannot confine this process by Landlock: {0}; --sandbox=off runs without")]
     Files(#[from] RulesetError),
 }
 
-/// What became of it, to be logged when there is a log.
+/// The outcome, to be logged once there is a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Confined {
-    /// As far as Landlock can, and by the filter of system calls.
+    /// By Landlock, as far as the kernel supports it, and by the system call filter.
     By(RulesetStatus),
     /// Not at all.
     Not,
 }
 
-/// Confines the calling thread and all that it starts, for ever. Call it while there is no other thread.
+/// Confines the calling thread and all that it starts, permanently. Call this while there is no other thread.
 ///
 /// # Errors
-/// See [`SandboxError`]. A kernel without Landlock is no error.
+/// See [`SandboxError`]. A kernel without Landlock is not an error.
 pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Confined, SandboxError> {
     if sandbox == Sandbox::Off {
         return Ok(Confined::Not);
@@ -63,7 +64,7 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Confined, SandboxError> 
 }
 
 impl Confined {
-    /// Logs it.
+    /// Logs the outcome.
     pub fn report(self) {
         match self {
             Self::Not => warn!("this process is not confined: --sandbox=off"),

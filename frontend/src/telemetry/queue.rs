@@ -1,5 +1,5 @@
-//! Lines on their way to standard error. Others decide whether that is read, and no call may wait for them: a thread
-//! writes the lines, and those that find the queue full are dropped and counted.
+//! Lines on their way to standard error. Whether that is read is up to others, and no call may wait for them: a thread
+//! writes the lines, and lines that find the queue full are dropped and counted.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,13 +12,13 @@ use crate::metrics::METRICS;
 /// The maximum number of lines that wait.
 const LONGEST: usize = 1024;
 
-/// How long the thread rests after it has written: waking it for each line would cost a call more than the line does.
+/// How long the thread rests after writing: waking it for each line would cost a call more than the line itself does.
 const REST: Duration = Duration::from_millis(5);
 
-/// How much memory the thread keeps for the lines that come next.
+/// How much memory the thread keeps for later lines.
 const MEMORY: usize = 64 << 10;
 
-/// How long the process waits at its end for the last lines to be written.
+/// How long the process waits, as it ends, for the last lines to be written.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The log's writer, which never blocks.
@@ -52,7 +52,7 @@ impl Queue {
         std::thread::Builder::new().name("log".to_owned()).spawn(move || queue.write_out(&mut io::stderr())).map(drop)
     }
 
-    /// Waits until the lines so far are written, but not for long.
+    /// Waits until all lines so far have been written, but not for long.
     pub fn flush(&self) {
         let unwritten = |waiting: &mut Waiting| waiting.writing || waiting.lines > 0;
         let _ = self.0.written.wait_timeout_while(self.waiting(), PATIENCE, unwritten);
@@ -93,7 +93,7 @@ impl Queue {
     }
 }
 
-/// The log writes each line at once.
+/// The logger passes each line in a single write.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut waiting = self.waiting();

@@ -49,7 +49,7 @@ impl Volumes {
         }
     }
 
-    /// The space and the condition of `pool`, which is reported when it has changed.
+    /// The space and the condition of `pool`. A condition that has changed is reported.
     ///
     /// # Errors
     /// When the helper cannot say.

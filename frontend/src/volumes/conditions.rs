@@ -1,4 +1,4 @@
-//! What is wrong with pools and volumes: in the log, as metrics, and for whoever subscribes; each once when it appears and
+//! What is wrong with pools and volumes: in the log, as metrics, and for subscribers; each once when it appears and
 //! once when it is gone.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::metrics::METRICS;
 /// How long a volume counts as abnormal after it was last measured. A kubelet measures those in use every minute.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// What is wrong at a moment.
+/// What is wrong at a given moment.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     /// The conditions of each pool that has any, by their texts without figures.
@@ -33,12 +33,12 @@ pub struct Abnormal {
     pub pool: PoolName,
     /// What is wrong.
     pub message: String,
-    /// Whether that concerns its whole pool. If not, it was measured then.
+    /// When it was measured; `None` if what is wrong concerns its whole pool.
     measured: Option<Instant>,
 }
 
 impl Abnormal {
-    /// Whether it is because its whole pool `pool` has failed.
+    /// Whether the reason is that its whole pool, `pool`, has failed.
     pub fn is_of_failed(&self, pool: &PoolName) -> bool {
         self.pool == *pool && self.measured.is_none()
     }
@@ -51,7 +51,7 @@ impl Health {
     }
 }
 
-/// The conditions that were reported last. Clones are the same ones.
+/// The conditions that were reported last. Clones share the same state.
 #[derive(Clone)]
 pub struct Conditions(Arc<watch::Sender<Health>>);
 
@@ -62,17 +62,17 @@ impl Default for Conditions {
 }
 
 impl Conditions {
-    /// What is wrong now, and what will be.
+    /// What is wrong now, and every change to it.
     pub fn subscribe(&self) -> watch::Receiver<Health> {
         self.0.subscribe()
     }
 
-    /// Notes what the helper reports of a pool.
+    /// Records what the helper reports about a pool.
     pub fn note(&self, pool: &PoolName, reported: &[Reported]) {
         self.note_pool(pool, reported.iter().map(PoolCondition::reported));
     }
 
-    /// Notes that the helper cannot say anything of a pool, for this reason.
+    /// Records that the helper cannot say anything about a pool, for this reason.
     pub fn note_failed(&self, pool: &PoolName, condition: PoolCondition) {
         self.note_pool(pool, std::iter::once(condition));
     }
@@ -102,7 +102,7 @@ impl Conditions {
         });
     }
 
-    /// Notes that `volume` was measured, and what that showed.
+    /// Records that `volume` was measured, and what that showed.
     pub fn note_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
         match self.0.borrow().volumes.get(volume) {
             // Its pool decides.
@@ -120,7 +120,7 @@ impl Conditions {
         });
     }
 
-    /// Notes that `pool` has failed, with all its volumes.
+    /// Records that `pool` has failed, with all its volumes.
     pub fn fail_volumes(&self, pool: &PoolName, message: &str, volumes_of_pool: Vec<VolumeId>) {
         self.change_volumes(|volumes| {
             for volume in volumes_of_pool {
@@ -130,7 +130,8 @@ impl Conditions {
         });
     }
 
-    /// Forgets what is out of date: volumes of pools that have recovered, and those that nobody has measured for long.
+    /// Forgets what is out of date: volumes of pools that have recovered, and those that have not been measured for a
+    /// long time.
     pub fn forget_recovered(&self) {
         let health = self.0.borrow().clone();
         self.change_volumes(|volumes| {
@@ -152,7 +153,7 @@ impl Conditions {
         self.0.send_if_modified(|health| {
             let before = health.volumes.clone();
             change(&mut health.volumes);
-            // What concerns a whole pool is in the log already, and its volumes may be thousands.
+            // What concerns a whole pool is already in the log, and the pool may have thousands of volumes.
             let own = |(_, abnormal): &(&VolumeId, &Abnormal)| abnormal.measured.is_some();
             let appeared = health.volumes.iter().filter(own).filter(|(volume, _)| !before.contains_key(*volume));
             for (volume, Abnormal { message, .. }) in appeared {

@@ -1,7 +1,7 @@
-//! A look at all pools from time to time: what nobody asks about must not stay unknown for long.
+//! A look at all pools from time to time, so that problems are noticed soon even if nobody asks.
 //!
-//! The helper's audit log has a line for each request, so volumes are not looked at one by one: a kubelet measures those in
-//! use every minute, and what it is told is remembered here.
+//! The helper's audit log has a line for each request, so volumes are not looked at one by one: a kubelet measures
+//! those in use every minute, and the answers are remembered here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use super::pool_condition::PoolCondition;
 use super::{Fault, Volumes};
 use crate::metrics::METRICS;
 
-/// The longest pause between two looks. What is noticed meanwhile is looked into at once.
+/// The longest pause between two looks. Changes noticed in between are looked into at once.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// The shortest pause.
@@ -26,25 +26,25 @@ const SHORTEST: Duration = Duration::from_millis(200);
 /// How long one pool may keep the others waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long what was measured is remembered.
+/// How long measurements are remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// What was last measured of each volume in use. Clones are the same.
+/// The last measurement of each volume in use. Clones share the same state.
 #[derive(Clone, Default)]
 pub struct Measurements(Arc<Mutex<HashMap<VolumeId, (Instant, Usage)>>>);
 
 impl Measurements {
-    /// Remembers what was measured.
+    /// Remembers a measurement.
     pub fn note(&self, volume: &VolumeId, usage: &Usage) {
         self.with(|known| known.insert(volume.clone(), (Instant::now(), usage.clone())));
     }
 
-    /// What was last measured of `volume`.
+    /// The last measurement of `volume`.
     pub fn last(&self, volume: &VolumeId) -> Option<Usage> {
         self.with(|known| known.get(volume).map(|(_, usage)| usage.clone()))
     }
 
-    /// The volume is no longer in use.
+    /// Forgets a volume that is no longer in use.
     pub fn forget(&self, volume: &VolumeId) {
         self.with(|known| known.remove(volume));
     }
@@ -67,7 +67,7 @@ impl Measurements {
 }
 
 impl Volumes {
-    /// What is wrong now, and what will be.
+    /// What is wrong now, and every change to it.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.conditions.subscribe()
     }
@@ -84,7 +84,7 @@ impl Volumes {
             }
             health.mark_unchanged();
             sleep(SHORTEST).await;
-            // Whether something has changed or it is time, another look.
+            // Look again, whether something has changed or the period is over.
             let _ = timeout(PERIOD, health.changed()).await;
         }
     }
@@ -110,7 +110,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// If `pool` has failed, its volumes have failed as well. No others are made in it meanwhile.
+    /// If `pool` has failed, its volumes have failed as well. No others are made in it in the meantime.
     async fn fail_volumes_of(&self, pool: &PoolName) -> Result<(), Fault> {
         let health = self.health().borrow().clone();
         let Some(failure) = health.failure_of(pool) else { return Ok(()) };

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::{Fault, FaultKind};
 
 /// How long an operation waits for another one on the same volume. Two pods that start together publish their volume
-/// one after the other; a kubelet that is refused comes back only after half a second, and later each time.
+/// one after the other; a kubelet that is refused retries only after half a second, and later each time.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The volumes on which an operation is in progress.
@@ -32,7 +32,7 @@ pub struct Guard {
 }
 
 impl InFlight {
-    /// The right to change `volume`; refused if another operation keeps it for long.
+    /// The right to change `volume`; refused if another operation holds it for too long.
     pub(super) async fn enter(&self, volume: &VolumeId) -> Result<Guard, Fault> {
         timeout(PATIENCE, self.turn(volume)).await.map_err(|_| {
             let message = format!("another operation on volume {volume} is in progress; try again");

@@ -1,4 +1,4 @@
-//! The state of pools and volumes, for those who operate the node.
+//! The state of pools and volumes, for the operators of the node.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl PoolState {
 }
 
 impl Volumes {
-    /// What the volumes of each pool use, as far as something counts it. Each volume is measured.
+    /// What the volumes of each pool use, as far as it is counted. Every volume is measured.
     ///
     /// # Errors
     /// When the helper cannot be reached.
@@ -87,7 +87,7 @@ impl Volumes {
         let mut inspected = Vec::with_capacity(page.volumes.len());
         for listed in page.volumes {
             let measured = self.measure(&listed.volume, None).await;
-            // It may have been deleted meanwhile.
+            // It may have been deleted in the meantime.
             if !measured.as_ref().is_err_and(|fault| fault.is(ErrorKind::NotFound)) {
                 inspected.push(Inspected { listed, measured });
             }

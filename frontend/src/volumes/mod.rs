@@ -1,7 +1,7 @@
 //! The use cases on volumes, one per file, whichever interface calls them.
 //!
 //! A use case takes validated values, sends requests to the helper, undoes earlier steps when a later one fails, and
-//! reports the outcome. Each may be repeated. None may be abandoned half-way: callers run them to their end.
+//! reports the outcome. Each may be repeated. None may be abandoned halfway: callers run them to completion.
 
 mod access;
 mod capacity;
@@ -74,8 +74,8 @@ impl Volumes {
         Ok(self.helper.probe().await?)
     }
 
-    /// The target at `path`. A path outside all publish directories makes the request invalid only if the volume exists:
-    /// the id is judged before the path.
+    /// The target at `path`. A path outside all publish directories makes the request invalid only if the volume
+    /// exists, since the id is judged before the path.
     async fn target(&self, volume: &VolumeId, path: &str) -> Result<TargetPath, Fault> {
         let welcome = self.helper.welcome().await?;
         match target::resolve(path, welcome.publish_directories.as_slice()) {

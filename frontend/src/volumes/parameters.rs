@@ -68,10 +68,10 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// The same for volumes with this filesystem; empty for any.
+    /// The same parameters, for volumes with this filesystem; empty for any.
     ///
     /// # Errors
-    /// When no pool can have it, or they name another one already.
+    /// When no pool can have it, or the parameters already name another one.
     pub fn with_filesystem(mut self, name: &str) -> Result<Self, Fault> {
         check_filesystem(name)?;
         if !self.allows_filesystem(name) {
@@ -104,11 +104,11 @@ impl Parameters {
     /// The pool they name: by default the only one, or the one called `default`.
     ///
     /// # Errors
-    /// When there is no such pool, when none is named and the choice is ambiguous, and when it has another filesystem than
-    /// they name.
+    /// When there is no such pool, when none is named and the choice is ambiguous, and when it has a filesystem other
+    /// than the one they name.
     pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
         let pool = self.named_pool(pools)?;
-        // One that is not served has none; whatever is asked of it says why.
+        // A pool that is not served has none; any request to it says why.
         if self.allows_filesystem(pool.filesystem.as_str()) {
             return Ok(&pool.name);
         }

@@ -20,9 +20,9 @@ pub enum ConditionKind {
     Errors,
     /// Something is charged to projects that no volume has.
     QuotaEvasion,
-    /// Deleted volumes whose space cannot be released.
+    /// It has deleted volumes whose space cannot be released.
     NotReleased,
-    /// As many volumes as there may be.
+    /// It has as many volumes as it may.
     VolumeLimit,
     /// Sizes are not enforced; it is configured that way.
     NotEnforced,
@@ -35,9 +35,9 @@ pub enum ConditionKind {
 pub enum Severity {
     /// The volumes of the pool do not work.
     Failure,
-    /// Somebody has to look at it.
+    /// It needs attention.
     Warning,
-    /// It is meant to be so.
+    /// It is intended.
     Notice,
 }
 
@@ -48,7 +48,7 @@ pub struct PoolCondition {
     pub kind: ConditionKind,
     /// What the helper says, for people.
     pub text: String,
-    /// The same without figures: a condition is the same one while they change.
+    /// The same without figures: a condition remains the same one while they change.
     pub key: String,
 }
 
@@ -88,7 +88,7 @@ impl ConditionKind {
         }
     }
 
-    /// The same for people, where the helper's own words are not at hand.
+    /// The same for people, where the helper's own words are not available.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::ShutDown => "its filesystem has shut down after an error",
@@ -139,8 +139,8 @@ impl PoolCondition {
         Self { kind, text: for_people(text), key: without_figures(text) }
     }
 
-    /// What it means for a pool that the helper answers a question about it with `fault`; nothing, if that is not about
-    /// the pool.
+    /// What it means for a pool that the helper answers a question about it with `fault`; `None` if the fault is not
+    /// about the pool.
     pub fn of_fault(fault: &Fault) -> Option<Self> {
         let kind = match fault.kind {
             FaultKind::Typed(ErrorKind::PoolBroken) => ConditionKind::NotServed,

@@ -67,7 +67,7 @@ impl Volumes {
         name_hash: NameHash,
     ) -> Result<Option<Bytes>, Fault> {
         let Usage { pool: in_pool, spec, .. } = match self.helper.usage(volume, None).await.map_err(Fault::from) {
-            // Deleted meanwhile: the next call creates a new one.
+            // Deleted in the meantime: the next call creates a new one.
             Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
             usage => usage?,
         };

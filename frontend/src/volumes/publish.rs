@@ -6,7 +6,7 @@ use super::access::{Access, Mode, Sharing};
 use super::{Fault, Volumes};
 
 impl Volumes {
-    /// Publishes `volume` at `path`. Repeated with the same arguments, it does nothing.
+    /// Publishes `volume` at `path`. A repeated call with the same arguments does nothing.
     ///
     /// # Errors
     /// `AlreadyExists` when it is published there with other settings, `InUse` when another target excludes this one.
@@ -50,7 +50,7 @@ impl Volumes {
     /// Unpublishes `volume` from `path`. Succeeds if it is not published there, even if the volume is unknown.
     ///
     /// # Errors
-    /// `Busy` when it is still open, `Invalid` when the volume is known and the path is below no publish directory.
+    /// `Busy` when it is still open, `Invalid` when the volume is known and the path is not below a publish directory.
     pub async fn unpublish(&self, volume: VolumeId, path: &str) -> Result<(), Fault> {
         let _guard = self.in_flight.enter(&volume).await?;
         let target = match self.target(&volume, path).await {

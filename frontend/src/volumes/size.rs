@@ -31,7 +31,7 @@ impl SizeRange {
     /// `required` bytes or more, up to `limit`; zero means unset, and one of the two must be set.
     ///
     /// # Errors
-    /// When one is negative, none is set, or they exclude each other.
+    /// When one is negative, neither is set, or they exclude each other.
     pub fn new(required: i64, limit: i64) -> Result<Self, Fault> {
         let unsigned = |field, bytes: i64| match u64::try_from(bytes) {
             Ok(0) => Ok(None),
@@ -59,7 +59,7 @@ impl SizeRange {
             Fault::out_of_range(format!("{} is larger than any volume can be", Quantity::from(wanted)))
         })?;
         match self.limit {
-            // The two may differ by less than a unit.
+            // In bytes, since the two may differ by less than a unit.
             Some(limit) if size.get() > limit => Err(Fault::out_of_range(format!(
                 "no volume size is between {wanted} and {limit} bytes: sizes are multiples of {} and at least {}",
                 Quantity::from(SIZE_STEP),

@@ -30,7 +30,7 @@ impl Volumes {
     /// Measures `volume`, which must be published at `path` if one is given.
     ///
     /// # Errors
-    /// `NotFound` when there is no such volume, or it is not there.
+    /// `NotFound` when there is no such volume, or it is not published there.
     pub async fn measure(&self, volume: &VolumeId, path: Option<&str>) -> Result<Measured, Fault> {
         let target = match path {
             Some(path) => Some(self.published_at(path).await?),
@@ -55,7 +55,7 @@ impl Volumes {
         Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition })
     }
 
-    /// What to say of a volume in use whose pool does not let it be measured: a kubelet would make nothing of an error.
+    /// What to say about a volume in use whose pool does not let it be measured: a kubelet would ignore an error.
     fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<(Usage, Condition), Fault> {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
@@ -74,7 +74,7 @@ impl Measured {
         Mode::of(&self.usage.spec.kind)
     }
 
-    /// The limit on its inodes; none for a device.
+    /// The limit on its inodes; `None` for a device.
     pub fn inodes(&self) -> Option<u64> {
         match self.usage.spec.kind {
             VolumeKind::Directory { inodes, .. } => Some(inodes.get()),

@@ -60,7 +60,7 @@ pub struct FakeHelper {
 }
 
 impl FakeHelper {
-    /// A fake that runs, and does with each request what `script` says.
+    /// A running fake, which does with each request what `script` says.
     pub fn start(script: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         let mut fake = Self::stopped(script);
         fake.run();
@@ -101,7 +101,7 @@ impl FakeHelper {
         let (script, greeting, seen) = (Arc::clone(&self.script), Arc::clone(&self.greeting), Arc::clone(&self.seen));
         let (count, most) = (Arc::clone(&self.connections), Arc::clone(&self.most_connections));
         self.tasks.spawn(async move {
-            // Ends with this task, and closes its connections.
+            // Dropped with this task, which closes the connections.
             let mut connections = JoinSet::new();
             loop {
                 let socket = listener.accept().await.unwrap();
@@ -116,7 +116,7 @@ impl FakeHelper {
         });
     }
 
-    /// Ends it as SIGKILL would: the socket's name stays behind.
+    /// Kills it as SIGKILL would: the socket's name stays behind.
     pub async fn kill(&mut self) {
         self.tasks.shutdown().await;
     }
@@ -232,7 +232,7 @@ pub fn no_volumes() -> Act {
     Act::Answer(Ok(Reply::Volumes(UpTo::default())))
 }
 
-/// The status of a pool with much room.
+/// The status of a pool with plenty of room.
 pub fn roomy() -> Act {
     Act::Answer(Ok(Reply::Pool(PoolStatus {
         quota: QuotaMode::Enforced,

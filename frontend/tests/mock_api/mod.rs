@@ -23,7 +23,7 @@ pub enum Fault {
     Busy(u32),
     /// Stays silent for as long as the connection lasts.
     Hang,
-    /// Sends the answer of this moment when the test lets it.
+    /// Prepares the answer at once, and sends it when the test lets it.
     Late(Arc<Notify>),
 }
 
@@ -49,7 +49,7 @@ struct Shared {
     /// Whether lists omit all claims.
     unlisted: AtomicBool,
     classes: Vec<Value>,
-    /// PersistentVolumes, which are listed and never reported.
+    /// PersistentVolumes, which are listed but never reported.
     volumes: Mutex<Vec<Value>>,
     /// Whether the kubelet has registered the driver.
     registered: AtomicBool,
@@ -212,7 +212,7 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body:
     }
 }
 
-/// The object of that name, or that there is none.
+/// The object of that name, or the answer that there is none.
 fn found(objects: &[Value], name: &str) -> Response {
     match objects.iter().find(|object| object["metadata"]["name"] == name) {
         Some(object) => answer(200, object),

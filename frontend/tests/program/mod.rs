@@ -51,7 +51,7 @@ impl Frontend {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
     }
 
-    /// Waits for its exit.
+    /// Waits for it to exit.
     pub async fn ended(&mut self) -> ExitStatus {
         let begun = Instant::now();
         loop {

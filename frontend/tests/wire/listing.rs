@@ -35,7 +35,7 @@ pub fn listing(file: &FileDescriptorProto, services: &[&str]) -> String {
                     lines.insert(format!("value {name}.{} {}", value.name(), value.number()));
                 }
             }
-            // Of another file.
+            // It is defined in another file.
             None => {}
         }
     }

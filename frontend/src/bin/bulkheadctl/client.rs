@@ -28,7 +28,7 @@ use crate::locate::Server;
 /// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How much is on its way between the two ends of a connection within this process.
+/// The buffer size, in each direction, of a connection within this process.
 const BUFFER: usize = 64 << 10;
 
 /// Clients of all services, sharing one connection.
@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    /// The frontend's services in this process, in front of the helper. They know nothing of an agent.
+    /// Runs the frontend's services in this process, in front of the helper. They know nothing about an agent.
     async fn of_helper(socket: &Path) -> Result<Self, Failure> {
         let helper = Helper::new(socket);
         let welcome = helper.welcome().await?;
@@ -104,7 +104,7 @@ impl Client {
 
     async fn of_frontend(endpoint: &Endpoint) -> Result<Self, Failure> {
         let path = endpoint.path().to_owned();
-        // Connect before the transport does, because the transport would hide why it fails.
+        // Connect before the transport does, because the transport would hide the reason for a failure.
         let first = connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
         let connector = {
             let (path, mut first) = (path.clone(), Some(first));

@@ -69,7 +69,7 @@ fn row(volume: &Volume) -> [String; 7] {
     ]
 }
 
-/// A number of bytes, which nothing may count.
+/// A number of bytes, or `-` if nothing counts them.
 fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
 }

@@ -1,4 +1,4 @@
-//! Finds the frontend's socket where a deployment puts it.
+//! Finds the frontend's socket in the places where deployments put it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use bulkhead_frontend::endpoint::Endpoint;
 /// The helper's configuration, on the host and in the helper's container.
 const CONFIGURATION: &str = "/etc/bulkhead/privhelper.conf";
 
-/// Where the socket is by default: for a kubelet, and as in the instructions for use without one.
+/// Default paths of the socket: with a kubelet, and, as documented, without one.
 const USUAL: [&str; 2] = ["/var/lib/kubelet/plugins/bulkhead.csi.local/csi.sock", "/run/bulkhead/csi.sock"];
 
-/// What answers.
+/// Which process answers.
 pub enum Server {
     /// The frontend, on this socket.
     Frontend(Endpoint),
-    /// The helper on this socket, by way of the frontend's code in this process.
+    /// The helper on this socket, through the frontend's code in this process.
     Helper(PathBuf),
 }
 
 impl Server {
-    /// The one that the command line names, or this node's frontend.
+    /// The server named on the command line, or else this node's frontend.
     pub fn find(endpoint: Option<Endpoint>, helper: Option<PathBuf>) -> Self {
         match (endpoint, helper) {
             (Some(endpoint), _) => Self::Frontend(endpoint),
@@ -32,7 +32,7 @@ impl Server {
 
 /// The socket of this node's frontend.
 fn endpoint() -> Endpoint {
-    // Users who may not read it may not connect either, but learn that only from the socket.
+    // Users who may not read it may not connect either; the attempt to connect reports that.
     let configured = fs::read_to_string(CONFIGURATION).ok().and_then(|text| configured(&text));
     configured.unwrap_or_else(|| {
         let there = USUAL.iter().map(Path::new).find(|path| path.exists());
@@ -40,7 +40,7 @@ fn endpoint() -> Endpoint {
     })
 }
 
-/// The CSI socket of a helper with these flags, one a line.
+/// The CSI socket of a helper with these flags, one per line.
 fn configured(text: &str) -> Option<Endpoint> {
     let flag = |name: &str| {
         let lines = text.lines().map(str::trim).filter_map(|line| line.split_once([' ', '\t', '=']));

@@ -120,12 +120,12 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
 }
 
 async fn delete(mut client: Client, id: String, yes: bool) -> Result<Report, Failure> {
-    // To CSI, a volume that does not exist is a deleted one; to a person, it may be a typing error.
+    // To CSI, a volume that does not exist counts as deleted; to a person, the id may be a typo.
     let request = ControllerGetVolumeRequest { volume_id: id.clone() };
     let existing = match client.controller.controller_get_volume(request).await {
         Ok(answer) => answer.into_inner().volume,
         Err(status) if status.code() == Code::NotFound => None,
-        // The deletion itself says what is wrong.
+        // The deletion itself reports what is wrong.
         Err(_) => Some(Volume::default()),
     };
     let existed = existing.is_some();

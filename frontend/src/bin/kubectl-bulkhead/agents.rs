@@ -1,4 +1,4 @@
-//! What agents know beyond the objects of the API server: their metrics and their probe, read through the API server's
+//! What agents know beyond the objects in the API server: their metrics and their probe, read through the API server's
 //! proxy to their pods.
 
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ const PORT: &str = "metrics";
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many agents are asked at the same time.
+/// How many agents are queried at the same time.
 pub const SIDE_BY_SIDE: usize = 16;
 
-/// The longest answer that is read: an honest one has a tenth of this.
+/// The longest answer that is read. A genuine one is a tenth of this size.
 const LONGEST: usize = 1 << 20;
 
 /// An agent's pod.
@@ -42,14 +42,14 @@ pub struct AgentPod {
     port: Option<i32>,
 }
 
-/// What an agent says of itself.
+/// What an agent reports about itself.
 #[derive(Default)]
 pub struct Agent {
     pub release: String,
     pub pools: BTreeMap<String, Pool>,
 }
 
-/// A pool as its agent knows it. A figure is missing while the pool is not served.
+/// A pool as its agent reports it. Figures are missing while the pool is not served.
 #[derive(Default)]
 pub struct Pool {
     pub size: Option<u64>,
@@ -63,7 +63,7 @@ pub struct Pool {
     pub conditions: Vec<ConditionKind>,
 }
 
-/// The agents' pods, by their nodes. Those of other namespaces are not theirs, whatever they are labelled.
+/// The agents' pods, each with its node. Pods in other namespaces are not agents, whatever their labels.
 pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let list = pods.list(&ListParams::default().labels(PODS)).await.map_err(failed("listing the agents' pods"))?;
@@ -79,7 +79,7 @@ pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure>
     Ok(list.items.into_iter().filter_map(of_node).collect())
 }
 
-/// Asks the agents on these nodes, or says why one cannot be asked.
+/// Queries the agents on these nodes; where one cannot be queried, the result says why.
 pub async fn read_all<'n>(
     cluster: &Cluster,
     pods: impl Iterator<Item = (&'n String, &'n AgentPod)>,
@@ -90,7 +90,7 @@ pub async fn read_all<'n>(
     stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
 }
 
-/// Why an agent has no answer.
+/// Why an agent's answer is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum Unread {
     #[error("its pod {0} has no port called {PORT}: is --metrics-address set?")]
@@ -118,7 +118,7 @@ impl AgentPod {
     pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
         let (status, report) = self.get(client, "readyz").await?;
         let parts: Vec<_> = report.lines().filter_map(|line| line.strip_prefix("[-]")).map(str::to_owned).collect();
-        // An agent that is not ready answers as a proxy does that does not reach it.
+        // An agent that is not ready answers with the same status as a proxy that cannot reach it.
         if status == StatusCode::OK || !parts.is_empty() { Ok(parts) } else { Err(Unread::Status(status)) }
     }
 
@@ -145,7 +145,7 @@ impl AgentPod {
     }
 }
 
-/// Without anything that a terminal would obey: an agent may have been taken over.
+/// Replaces control characters, which a terminal would obey: an agent may have been compromised.
 fn printable(text: &str) -> String {
     let shown = |character: char| {
         if character.is_control() && character != '\n' { char::REPLACEMENT_CHARACTER } else { character }

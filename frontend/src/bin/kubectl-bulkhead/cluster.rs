@@ -35,15 +35,15 @@ pub enum Failure {
     Output(#[from] io::Error),
 }
 
-/// Adds to an error of the API server what it was asked for.
+/// Adds the requested operation to an error from the API server.
 pub fn failed(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
     move |error| Failure::Api { operation: operation.into(), error: Box::new(error) }
 }
 
-/// The service account of the agents, and the object that gives it its rights.
+/// The name of the agents' service account, and of the object that grants it its rights.
 pub const ACCOUNT: &str = "bulkhead-agent";
 
-/// The namespace of the agents where nothing says another.
+/// The namespace of the agents unless the cluster names another.
 const NAMESPACE: &str = "bulkhead-system";
 
 /// The API server, and the driver in question.
@@ -58,7 +58,7 @@ pub struct Cluster {
 pub struct Volume {
     pub name: String,
     pub uid: String,
-    /// Empty if it states none.
+    /// Empty if the object names none.
     pub node: String,
     /// Namespace, name and uid.
     pub claim: Option<(String, String, String)>,
@@ -77,14 +77,14 @@ impl Cluster {
             Some(path) => Config::from_custom_kubeconfig(Kubeconfig::read_from(path)?, &choice).await?,
             None => Config::from_kubeconfig(&choice).await?,
         };
-        // An agent that is not ready says why with status 503, which is no reason to ask again.
+        // An agent that is not ready says why with status 503, which is no reason to retry.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(Failure::Client)?;
         let namespace = namespace(&client).await?;
         Ok(Self { client, driver: options.driver.clone(), namespace })
     }
 
-    /// The label on what belongs to a node, and the key of its topology.
+    /// The key of the label on objects that belong to a node, and of the node's topology segment.
     pub fn node_key(&self) -> String {
         format!("{}/node", self.driver)
     }
@@ -131,13 +131,13 @@ impl Cluster {
             class: spec.storage_class_name.clone().unwrap_or_default(),
             bytes: capacity.unwrap_or_default(),
             mode: spec.volume_mode.clone().unwrap_or_default(),
-            // Deletion is not a phase, but what a person wants to know.
+            // `Terminating` is not a phase, but it is what a person wants to know.
             phase: if object.metadata.deletion_timestamp.is_some() { "Terminating".to_owned() } else { phase },
             policy: spec.persistent_volume_reclaim_policy.clone().unwrap_or_default(),
         })
     }
 
-    /// The room that the driver's agents publish, with the node of each.
+    /// The capacity that the driver's agents publish, with the node of each object.
     pub async fn capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
         let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
@@ -153,7 +153,7 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The driver's claims that wait for a node that is not among `nodes`, with that node.
+    /// The driver's claims that wait for a node that is not among `nodes`, each with that node.
     pub async fn stranded_claims(
         &self,
         nodes: &BTreeSet<String>,
@@ -172,12 +172,12 @@ impl Cluster {
     }
 }
 
-/// The namespace of the account that has the agents' rights: only an administrator can say so, whereas anybody may label a
-/// DaemonSet or a pod.
+/// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many others
+/// may label a DaemonSet or a pod.
 async fn namespace(client: &Client) -> Result<String, Failure> {
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let binding = match bindings.get_opt(ACCOUNT).await {
-        // A user of few rights has the usual installation.
+        // For a user who may not read it, assume the default installation.
         Err(kube::Error::Api(status)) if status.code == 403 => None,
         found => found.map_err(failed("looking for the agents' ClusterRoleBinding"))?,
     };
@@ -192,7 +192,7 @@ impl Volume {
         self.claim.as_ref().map(|(namespace, name, _)| format!("{namespace}/{name}")).unwrap_or_default()
     }
 
-    /// The volume for machines.
+    /// The volume as JSON.
     pub fn json(&self) -> Value {
         json!({
             "name": self.name, "node": self.node, "claim": self.claim.as_ref().map(|_| self.claim_name()),

@@ -115,7 +115,7 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
     }
 }
 
-/// What an agent that is not ready says of that.
+/// Why an agent is not ready, in its own words.
 async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
     let Some(pod) = pod else { return String::new() };
     match pod.missing_parts(&cluster.client).await {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::volumes;
 
-/// What nodes that no longer exist leave behind.
+/// What nodes that no longer exist have left behind.
 pub struct Lost {
     /// Volumes that were on them.
     pub volumes: Vec<Volume>,
@@ -18,7 +18,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// What is left of nodes that no longer exist.
+    /// Finds what nodes that no longer exist have left behind.
     pub async fn find(cluster: &Cluster) -> Result<Self, Failure> {
         let nodes = cluster.nodes().await?;
         let mut volumes = cluster.volumes().await?;
@@ -26,7 +26,7 @@ impl Lost {
         Ok(Self { volumes, claims: cluster.stranded_claims(&nodes).await? })
     }
 
-    /// The same, for one of them.
+    /// Only what belongs to `node`.
     pub fn of(mut self, node: &str) -> Self {
         self.volumes.retain(|volume| volume.node == node);
         self.claims.retain(|(waits_for, _)| waits_for == node);
@@ -38,7 +38,7 @@ impl Lost {
         self.volumes.is_empty() && self.claims.is_empty()
     }
 
-    /// As a table, with a word on what becomes of each.
+    /// As a table, with the state of each entry.
     pub fn table(&self) -> Table {
         let volume = |volume: &Volume| {
             let size = Quantity::from(volume.bytes).to_string();
@@ -52,7 +52,7 @@ impl Lost {
         Table::headed(["state", "node", "claim", "size", "volume"], rows)
     }
 
-    /// For machines.
+    /// As JSON.
     pub fn json(&self) -> Value {
         let waiting: Vec<_> =
             self.claims.iter().map(|(node, claim)| json!({ "node": node, "claim": full_name(claim) })).collect();

@@ -1,4 +1,4 @@
-//! `nodes`: what is where, and how much room is left.
+//! `nodes`: what each node holds, and how much room is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,22 +13,22 @@ use crate::agents::{self, AgentPod};
 use crate::cluster::{Cluster, Failure, failed};
 use crate::pools::bytes;
 
-/// A node that has to do with the driver.
+/// A node that concerns the driver.
 #[derive(Default)]
 pub struct Member {
     /// Whether its Node object exists.
     pub exists: bool,
     /// Whether the kubelet has registered the driver.
     pub registered: bool,
-    /// The agent's pod. A service of the host has none.
+    /// The agent's pod. An agent that runs as a service of the host has none.
     pub pod: Option<AgentPod>,
     pub volumes: usize,
     pub promised: u64,
-    /// The most that a class may still have; missing if no agent says.
+    /// The largest capacity published for any class; missing if no agent publishes one.
     pub available: Option<u64>,
 }
 
-/// All nodes that have to do with the driver.
+/// All nodes that concern the driver.
 pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Failure> {
     let mut members = BTreeMap::<String, Member>::new();
     let csi_nodes: Api<CSINode> = Api::all(cluster.client.clone());
@@ -39,7 +39,7 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
     }
     for (node, pod) in agents::pods(cluster).await? {
         let known = &mut members.entry(node).or_default().pod;
-        // Beside one that is ready there may be another that has been replaced.
+        // A pod that has been replaced may still be listed beside one that is ready.
         if known.as_ref().is_none_or(|known| !known.is_ready) {
             *known = Some(pod);
         }
@@ -82,7 +82,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     Ok(Report::new(json, table))
 }
 
-/// One word on a node.
+/// The state of a node in one word.
 pub fn state(member: &Member) -> &'static str {
     match member {
         Member { exists: false, .. } => "lost",

@@ -1,4 +1,4 @@
-//! `pools`: the pools of all nodes as their agents know them; `capacity`: the room that the scheduler goes by.
+//! `pools`: the pools of all nodes as their agents know them; `capacity`: the room that the scheduler relies on.
 
 use bulkhead_frontend::quantity::{Quantity, parse};
 use bulkhead_frontend::report::{Report, Table};
@@ -54,7 +54,7 @@ fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
     ]
 }
 
-/// A node whose agent cannot be asked still publishes its room.
+/// The row of a node whose agent cannot be queried. What it has published is still known.
 fn unknown(node: &str, available: Option<u64>, why: String) -> [String; 11] {
     let mut row = [const { String::new() }; 11].map(|_| "-".to_owned());
     row[0] = node.to_owned();
@@ -94,7 +94,7 @@ pub async fn capacity(cluster: &Cluster) -> Result<Report, Failure> {
     Ok(Report::new(json.collect(), Table::headed(headings, capacities.iter().map(row))))
 }
 
-/// The bytes of a quantity; none if there is none.
+/// The number of bytes in a quantity; zero if there is none.
 pub fn bytes(stored: Option<&Stored>) -> u64 {
     stored.and_then(|stored| parse(&stored.0)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `release-node`: gives up what a node held that is gone for good.
+//! `release-node`: gives up what was held by a node that is gone for good.
 
 use std::io::Write;
 
@@ -20,7 +20,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
         let text = format!("nothing refers to node {node}");
         return Ok(Report::new(json!({ "node": node, "released": lost.json() }), Table::line(text)));
     }
-    // Beside the question, where standard output may be a file.
+    // On standard error, with the question: standard output may be a file.
     write!(std::io::stderr(), "{}", lost.table())?;
     let question = format!(
         "The data of {} volumes on node {node} is lost: they are deleted with their claims. {} waiting claims go back to the scheduler.",
@@ -28,7 +28,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
         lost.claims.len()
     );
     confirm(&question, yes)?;
-    // It may have come back while the question was on the screen.
+    // The node may have come back while the question was on the screen.
     check_gone(cluster, node).await?;
     for (_, claim) in &lost.claims {
         give_back(cluster, claim).await?;
@@ -49,7 +49,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), Table::line(text)))
 }
 
-/// An agent that comes back while its volumes are given up would be a second owner.
+/// An agent that came back while its volumes were being given up would be a second owner.
 async fn check_gone(cluster: &Cluster, node: &str) -> Result<(), Failure> {
     if cluster.nodes().await?.contains(node) { Err(Failure::Exists(node.to_owned())) } else { Ok(()) }
 }
@@ -57,15 +57,15 @@ async fn check_gone(cluster: &Cluster, node: &str) -> Result<(), Failure> {
 async fn give_back(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
     let claims: Api<PersistentVolumeClaim> =
         Api::namespaced(cluster.client.clone(), &claim.namespace().unwrap_or_default());
-    // With its version: the scheduler may have chosen another node meanwhile.
+    // With the resource version: the scheduler may have chosen another node in the meantime.
     let patch =
         json!({ "metadata": { "resourceVersion": claim.resource_version(), "annotations": { SELECTED_NODE: null } } });
     let done = claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
     unless_gone(done).map_err(failed(format!("giving back claim {}", full_name(claim))))
 }
 
-/// Deletes a volume's claim, the pods that wait for that, and the PersistentVolume. Returns the pods that nothing would
-/// make anew, which are left alone.
+/// Deletes a volume's claim, the pods that wait for the claim, and the PersistentVolume. Returns the pods that no
+/// controller would recreate; these are left alone.
 async fn release(cluster: &Cluster, volume: &Volume) -> Result<Vec<String>, Failure> {
     let mut by_hand = Vec::new();
     if let Some((namespace, name, uid)) = &volume.claim {
@@ -77,7 +77,7 @@ async fn release(cluster: &Cluster, volume: &Volume) -> Result<Vec<String>, Fail
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
     let operation = || format!("deleting PersistentVolume {}", volume.name);
     unless_gone(objects.delete(&volume.name, &only(&volume.uid)).await).map_err(failed(operation()))?;
-    // Its agent can no longer do so.
+    // The agent that would remove the finalizer is gone.
     let patch = json!({ "metadata": { "uid": volume.uid, "finalizers": null } });
     let done = objects.patch(&volume.name, &PatchParams::default(), &Patch::Merge(patch)).await;
     unless_gone(done).map_err(failed(operation()))?;
@@ -95,7 +95,7 @@ async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) ->
             .iter()
             .flatten()
             .any(|volume| volume.persistent_volume_claim.as_ref().is_some_and(|source| source.claim_name == claim));
-        // One that has a node is removed with that.
+        // A pod that has a node is removed with the node.
         if !uses || spec.node_name.is_some() {
             continue;
         }
@@ -111,12 +111,12 @@ async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) ->
     Ok(by_hand)
 }
 
-/// Deletes this very object, and no other of the same name.
+/// Restricts a deletion to this very object, and no other of the same name.
 fn only(uid: &str) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None })
 }
 
-/// Success where the object no longer exists.
+/// Treats an object that no longer exists as a success.
 fn unless_gone<T>(outcome: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match outcome {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

@@ -1,4 +1,4 @@
-//! `volumes`: once, or as they change.
+//! `volumes`: lists volumes once, or as they change.
 
 use std::pin::pin;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::options::Output;
 
-/// How many columns are shown where more are not asked for.
+/// How many columns are shown unless more are requested.
 const NARROW: usize = 5;
 
 pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
@@ -25,7 +25,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     Ok(Report::new(json, table))
 }
 
-/// Prints all volumes, and then each that changes, until it is interrupted.
+/// Prints all volumes, and then each that changes, until interrupted.
 pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Failure> {
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
     let events = watcher(objects, watcher::Config::default()).default_backoff().applied_objects();
@@ -59,7 +59,7 @@ fn row(volume: &Volume) -> [String; 8] {
     ]
 }
 
-/// The volumes for machines.
+/// The volumes as JSON.
 pub fn json(volumes: &[&Volume]) -> Value {
     volumes.iter().map(|volume| volume.json()).collect()
 }

@@ -33,13 +33,13 @@ pub enum AccessError {
     /// The kubeconfig is missing or invalid.
     #[error("kubeconfig {0} cannot be used: {1}")]
     Kubeconfig(PathBuf, kube::config::KubeconfigError),
-    /// The configuration does not make a client.
+    /// No client can be built from the configuration.
     #[error("creating a client for the API server failed: {0}")]
     Client(#[from] kube::Error),
 }
 
 impl Access {
-    /// The file whose token is used, if it is one that the operator replaces. A kubelet replaces that of a pod.
+    /// The file whose token is used, if the operator has to replace it. The kubelet replaces that of a pod.
     pub(in crate::kubernetes) async fn token_file(&self) -> Option<PathBuf> {
         let Self::Kubeconfig(path) = self else { return None };
         let kubeconfig = Kubeconfig::read_from(path).ok()?;
@@ -47,8 +47,8 @@ impl Access {
         config.auth_info.token_file.map(PathBuf::from)
     }
 
-    /// Creates a client, and returns it with its default namespace. Nothing is sent yet. `readiness` learns of the watches
-    /// that the client begins.
+    /// Creates a client, and returns it with its default namespace. Nothing is sent yet. The watches that the client
+    /// begins are reported to `readiness`.
     ///
     /// # Errors
     /// See [`AccessError`].

@@ -1,4 +1,4 @@
-//! When something that failed is tried again: later each time, and never everywhere at once.
+//! When to retry something that failed: later each time, and never on all nodes at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
@@ -16,13 +16,13 @@ const LONGEST_IN_OUTAGE: Duration = Duration::from_secs(12);
 /// The first delay after a conflict.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
-/// The longest that a watch stays interrupted of its own accord.
+/// The longest delay, before jitter, until an interrupted watch is started again.
 const LONGEST_INTERRUPTION: Duration = Duration::from_millis(7500);
 
-/// After this long without an interruption the next one counts as the first.
+/// After this long without an interruption, the next one counts as the first.
 const CALM: Duration = Duration::from_secs(120);
 
-/// How long to wait after `failure`, the latest of so many in a row.
+/// How long to wait after `failure`, the latest of `failures` in a row.
 pub fn retry_delay(failures: u32, failure: &Failure) -> Duration {
     let delay = if failure.is_final() {
         LONGEST
@@ -35,9 +35,9 @@ pub fn retry_delay(failures: u32, failure: &Failure) -> Duration {
     delay.max(failure.retry_after().unwrap_or_default()) + jitter(delay / 4)
 }
 
-/// When something continuous, such as a watch, is started again after an interruption.
+/// When to restart something continuous, such as a watch, after an interruption.
 ///
-/// A watcher takes every attempt that it starts for a success; here only time without an interruption is one.
+/// A watcher counts every attempt that it starts as a success; here only time without an interruption is one.
 #[derive(Debug, Default)]
 pub struct Interruptions {
     in_a_row: u32,
@@ -64,7 +64,7 @@ impl Backoff for Interruptions {
 
 /// A random duration of at most `most`. Good enough to keep agents from acting all at once.
 pub fn jitter(most: Duration) -> Duration {
-    // Each `RandomState` has keys of its own.
+    // Each `RandomState` has its own keys.
     let share = RandomState::new().hash_one(0) >> 32;
     most.mul_f64(share as f64 / f64::from(u32::MAX))
 }

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 use super::request::request;
 use crate::metrics::METRICS;
 
-/// How many events may wait to be written. One more is lost: no work ever waits for an event.
+/// How many events may wait to be written. Any more are lost: no work ever waits for an event.
 const QUEUE: usize = 1024;
 
 /// How many events are written at a time: one that hangs does not hold up the others.
@@ -47,7 +47,7 @@ pub enum Reason {
     VolumeFailedDelete,
     /// A pool needs attention.
     PoolConditionAbnormal,
-    /// A pool has a condition that is meant to be.
+    /// A pool has a condition that is intended.
     PoolConditionNotice,
     /// A condition of a pool is over.
     PoolConditionNormal,
@@ -103,12 +103,12 @@ struct PendingEvent {
 #[derive(Clone)]
 pub struct Events {
     pending: mpsc::Sender<PendingEvent>,
-    /// How many events were lost since that was last logged.
+    /// How many events were lost since a loss was last logged.
     lost: Arc<AtomicU64>,
 }
 
 impl Events {
-    /// Events in the name of `driver` on `node`; a task of the current runtime writes them.
+    /// Events reported by `driver` on `node`; a task of the current runtime writes them.
     pub fn new(client: Client, driver: &DriverName, node: &str) -> Self {
         let (pending, receiver) = mpsc::channel(QUEUE);
         let lost = Arc::new(AtomicU64::new(0));
@@ -122,7 +122,7 @@ impl Events {
         self.publish_about(object.object_ref(&()), reason, note);
     }
 
-    /// The same about an object of which only this is known.
+    /// The same, about an object of which only the reference is known.
     pub fn publish_about(&self, about: ObjectReference, reason: Reason, note: impl Into<String>) {
         let mut note = note.into();
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
@@ -153,7 +153,8 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
         }
         let key = (about.uid.clone().unwrap_or_default(), reason);
         if notes.get(&key).is_some_and(|before| *before != note) {
-            // A recorder counts repetitions and keeps the first note: an event with another note is not a repetition.
+            // A recorder counts repetitions and keeps the first note: an event with a different note is not a
+            // repetition.
             recorder = Recorder::new(client.clone(), reporter.clone());
         }
         writing.push(write_one(recorder.clone(), reason, note.clone(), about));
@@ -162,7 +163,7 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
         }
         notes.insert(key, note);
     }
-    // The agent is stopping: what was begun is finished.
+    // The agent is stopping: finish what was begun.
     while writing.next().await.is_some() {}
 }
 

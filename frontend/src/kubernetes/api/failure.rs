@@ -10,7 +10,7 @@ use crate::volumes::{Fault, FaultKind};
 /// The reason that stopped a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The object asks for something that can never be had as it stands.
+    /// The object, as it stands, asks for something that can never be provided.
     #[error("{0}")]
     Refused(String),
     /// The volume could not be made, changed or deleted.
@@ -29,7 +29,7 @@ pub enum Failure {
     NoAnswer {
         /// The operation that failed.
         operation: &'static str,
-        /// How long it was waited for.
+        /// How long the agent waited for it.
         waited: Duration,
     },
 }
@@ -53,7 +53,7 @@ impl Failure {
         matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace) || fault.is(ErrorKind::PoolBroken))
     }
 
-    /// Whether it concerns the volume, so that the object's owner should know, rather than the API server.
+    /// Whether it concerns the volume rather than the API server, so that the object's owner should know.
     pub fn is_for_owner(&self) -> bool {
         matches!(self, Self::Refused(_) | Self::Volume(_))
     }
@@ -68,12 +68,13 @@ impl Failure {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
-    /// Whether an object of that name exists already.
+    /// Whether an object of that name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
     }
 
-    /// Whether the API server or the helper is away. That passes for all work at once, and then none of it must wait long.
+    /// Whether the API server or the helper is away. That ends for all work at once, and none of it must then wait
+    /// long.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::NoAnswer { .. } => true,
@@ -83,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// What failed, as metrics call it.
+    /// What failed, as named in metrics.
     pub fn cause(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
@@ -112,7 +113,7 @@ impl Failure {
     }
 }
 
-// Not as the error's source: this error's message is that one's already.
+// Not as the error's source: this error's message is already that of the fault.
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
         Self::Volume(fault)

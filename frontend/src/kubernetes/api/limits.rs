@@ -1,5 +1,5 @@
-//! The longest that the API server may be silent, whatever it is asked for. Otherwise a watch would be deaf for ever,
-//! without a word, once a list or its own start hangs.
+//! How long the API server may stay silent, whatever the request. Without this limit, a watch whose list or start hangs
+//! would never report anything again, nor log an error.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tower::BoxError;
 use super::request::DEADLINE;
 use super::watch::OPEN;
 
-/// How long an answer that has begun may pause. A watch without changes does, until the API server ends it.
+/// How long an answer that has begun may pause. A watch without changes pauses until the API server ends it.
 const PAUSE: Duration = Duration::from_secs(OPEN as u64 + 30);
 
 type Answer = Result<Response<Box<DynBody>>, BoxError>;
@@ -24,12 +24,12 @@ type Answer = Result<Response<Box<DynBody>>, BoxError>;
 #[error("the API server did not answer within {} seconds", .0.as_secs())]
 struct Silent(Duration);
 
-/// The answer to a request, if it begins and goes on in time.
+/// The answer to a request, if it begins and continues in time.
 pub async fn in_time(answer: BoxFuture<'static, Answer>) -> Answer {
     within(DEADLINE, PAUSE, answer).await
 }
 
-/// The answer, if it begins within `deadline`, and ends with an error at the first pause that is longer than `pause`.
+/// The answer, if it begins within `deadline`. It ends with an error at the first pause that is longer than `pause`.
 async fn within(deadline: Duration, pause: Duration, answer: BoxFuture<'static, Answer>) -> Answer {
     let response = timeout(deadline, answer).await.map_err(|_| Silent(deadline))??;
     Ok(response.map(|body| without_long_pauses(body, pause)))

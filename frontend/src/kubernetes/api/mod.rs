@@ -1,4 +1,4 @@
-//! Talking to the API server, whatever it is about. Nothing here knows claims, volumes or capacity.
+//! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
 //! [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],

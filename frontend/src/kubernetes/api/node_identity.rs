@@ -19,7 +19,7 @@ const TOKEN_NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 pub struct NodeIdentity {
     /// Its name.
     pub name: String,
-    /// The user that the agent is to the API server.
+    /// The user that the API server knows the agent as.
     pub account: String,
     /// Its uid, if the token states it.
     pub uid: Option<String>,
@@ -32,7 +32,7 @@ impl NodeIdentity {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(self.name.clone()),
-            // As kubelets write it where the uid is unknown.
+            // Kubelets write it this way when the uid is unknown.
             uid: Some(self.uid.clone().unwrap_or_else(|| self.name.clone())),
             ..ObjectReference::default()
         }

@@ -1,6 +1,6 @@
-//! What requests to the API server tell by the way: how long they took, and whether the watches are alive.
+//! What requests to the API server reveal in passing: how long they took, and whether the watches are alive.
 //!
-//! A watcher reports that a watch failed, but not that it has begun again. That is seen here, in the answers.
+//! A watcher reports that a watch failed, but not that it has resumed. The answers, which are seen here, show that.
 
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use tower::{BoxError, Layer, Service};
 use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
-/// The objects that requests are about, by the names in their paths: labels of metrics have no others.
+/// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
 const RESOURCES: [&str; 9] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
     "selfsubjectreviews", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
@@ -38,7 +38,7 @@ fn established(readiness: &Readiness, resource: &str) {
     }
 }
 
-/// Makes a client's requests observed.
+/// Observes a client's requests.
 #[derive(Clone)]
 pub struct ObserveLayer(Readiness);
 
@@ -96,7 +96,7 @@ where
     }
 }
 
-/// Notes when something arrives.
+/// Records when something arrives.
 fn with_contact(body: Box<DynBody>, resource: &'static str) -> Box<DynBody> {
     let frames = BodyStream::new(body).inspect(move |frame| {
         if frame.is_ok() {

@@ -49,7 +49,7 @@ fn parameters(labels: Option<&str>) -> ListParams {
     ListParams { label_selector: labels.map(str::to_owned), limit: Some(PAGE), ..ListParams::default() }
 }
 
-/// All items of the pages that `fetch` gets, each page when those before it have been taken.
+/// All items of the pages that `fetch` gets. Each page is fetched once the items before it have been taken.
 fn paged<T, F>(
     operation: &'static str,
     first: ListParams,
@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
 
-    /// The names in a list whose pages are these, and the continue tokens of the requests for them.
+    /// The names in a list with these pages, and the continue tokens of the requests for them.
     async fn names(pages: Vec<Value>) -> (Vec<String>, Vec<Option<String>>) {
         let (pages, tokens) = (Mutex::new(pages.into_iter()), Mutex::new(Vec::new()));
         let fetch = |parameters: ListParams| {

@@ -1,4 +1,4 @@
-//! What the agent needs of this machine to reach its API server: files and ports. It is known before it connects.
+//! What the agent needs from this machine to reach its API server: files and ports. This is known before it connects.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,15 @@ use crate::sandbox::Needs;
 
 /// Where a pod finds its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// What resolving a name reads, and where the certificate authorities of the system are.
+/// What name resolution reads, and where the system's certificate authorities are.
 const NAMES_AND_AUTHORITIES: [&str; 5] =
     ["/etc", "/run/systemd/resolve", "/usr/lib/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"];
-/// A name server that has a long answer is asked again by TCP.
+/// A name server whose answer is long is queried again over TCP.
 const DOMAIN: u16 = 53;
 
 impl Access {
-    /// Adds what it needs. Files may be replaced later, but no others may be named, and the port stays.
+    /// Adds what this access needs. Files may be replaced later, but no others may be named, and the port must not
+    /// change.
     pub fn reach(&self, needs: &mut Needs) {
         match self {
             Self::InCluster => {
@@ -32,7 +33,7 @@ impl Access {
                 needs.read.extend(directories(path));
                 match Kubeconfig::read_from(path) {
                     Ok(kubeconfig) => reach_servers(&kubeconfig, needs),
-                    // It may be there later. Which port it will name is unknown.
+                    // It may be created later. Which port it will name is unknown.
                     Err(_) => reach_server("", None, false, needs),
                 }
             }
@@ -76,7 +77,7 @@ fn reach_server(host: &str, port: Option<u16>, has_authority: bool, needs: &mut 
     }
 }
 
-/// The directory of a file, in which it may be replaced, and that of the file that it is a link to.
+/// The directory of a file, in which it may be replaced, and that of the file that it links to.
 fn directories(file: &Path) -> Vec<PathBuf> {
     let linked = file.canonicalize().ok();
     let parent = |path: &Path| path.parent().map(Path::to_path_buf);

@@ -1,5 +1,6 @@
-//! Whether the kubelet has registered the driver, as its record in the API server says. The kubelet itself tells only a
-//! frontend whose registration socket is new to it, and the helper keeps that socket while frontends come and go.
+//! Whether the kubelet has registered the driver, according to its record in the API server. The kubelet itself
+//! notifies only a frontend whose registration socket is new to it, and the helper keeps that socket while frontends
+//! come and go.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::readiness::{Part, Readiness};
 /// How often to look.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Looks until `driver` is registered on `node`, whoever says so first.
+/// Looks until `driver` is registered on `node`, whether the API server or the kubelet says so first.
 pub async fn look(client: Client, driver: DriverName, node: String, readiness: Readiness) {
     while readiness.is_waiting(Part::Registration) {
         match is_registered(&client, &driver, &node).await {

@@ -1,4 +1,4 @@
-//! One request to the API server, with an end.
+//! One request to the API server, with a deadline.
 
 use std::future::Future;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 
-/// How long the API server may take to answer a request: to all of it, or to the start of a watch.
+/// How long the API server may take to answer a request: in full, or with the start of a watch.
 pub const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Waits for the API server's answer to `call`, but not forever. `operation` names it in the failure.
 ///
 /// # Errors
-/// `Api` when it is a refusal, `NoAnswer` when there is none.
+/// `Api` when the request fails, `NoAnswer` when there is no answer in time.
 pub async fn request<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T, kube::Error>>,
@@ -26,7 +26,7 @@ pub async fn request<T>(
     }
 }
 
-/// The outcome of a change that an object need not survive: if it is gone already, nothing is left to change.
+/// The outcome of a change to an object that may be gone: if it is, nothing is left to change.
 ///
 /// # Errors
 /// When the change failed for any other reason.

@@ -1,4 +1,4 @@
-//! The `Retry-After` header of an overloaded API server (RFC 9110, 10.2.3), which the client does not look at.
+//! The `Retry-After` header of an overloaded API server (RFC 9110, 10.2.3), which the client ignores.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};

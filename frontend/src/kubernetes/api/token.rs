@@ -1,4 +1,4 @@
-//! When a token from a file expires. Nobody renews it but the operator, and once it has expired the agent does nothing.
+//! When a token from a file expires. Only the operator renews it, and once it has expired the agent can do nothing.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use tracing::{info, warn};
 use super::access::Access;
 use crate::metrics::METRICS;
 
-/// How long before its end a token is warned of.
+/// How long before a token expires the first warning is given.
 const NOTICE: SignedDuration = SignedDuration::from_hours(7 * 24);
 
-/// How often the token is looked at: it may be replaced.
+/// How often the token is read: it may have been replaced.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// How often a token that expires soon is warned of.
+/// How often the warning about a token that expires soon is repeated.
 const REPEATED: Duration = Duration::from_secs(12 * 3600);
 
-/// Logs when the token expires: each new one once, and one that expires soon again and again; then `warn_of` is told, too.
+/// Logs when the token expires: once for each new token, and repeatedly for one that expires soon, with a call of
+/// `warn_of` each time.
 pub async fn watch_expiry(access: &Access, warn_of: impl Fn(String)) {
     let Some(file) = access.token_file().await else { return };
     let mut watch = Expiry::default();
@@ -42,14 +43,14 @@ pub async fn watch_expiry(access: &Access, warn_of: impl Fn(String)) {
     }
 }
 
-/// What was said of a token.
+/// What has been said about a token.
 #[derive(Default)]
 struct Expiry {
     known: Option<Timestamp>,
     warned: Option<Instant>,
 }
 
-/// What is to be said of it now.
+/// What is to be said about it now.
 #[derive(Debug, PartialEq, Eq)]
 enum News {
     None,
@@ -72,7 +73,7 @@ impl Expiry {
     }
 }
 
-/// When a JSON web token expires (RFC 7519, 4.1.4).
+/// When a JSON Web Token expires (RFC 7519, 4.1.4).
 fn expiry(token: &str) -> Option<Timestamp> {
     let claims: Value = serde_json::from_slice(&decode(token.split('.').nth(1)?)?).ok()?;
     Timestamp::from_second(claims["exp"].as_i64()?).ok()

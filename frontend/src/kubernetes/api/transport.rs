@@ -1,5 +1,6 @@
-//! Connections to the API server, with Nagle's algorithm off: otherwise a request whose body is sent apart from its head
-//! may wait for the acknowledgement of the head, which the other side delays. The client's own builder leaves it on.
+//! Connections to the API server, with Nagle's algorithm off: otherwise a request whose body is sent separately from
+//! its head may wait for the acknowledgement of the head, which the other side delays. The client's own builder leaves
+//! it on.
 
 use http::{Request, Response};
 use http_body_util::BodyExt;

@@ -24,11 +24,11 @@ pub fn config() -> Config {
     Config::default().timeout(OPEN)
 }
 
-/// Applies `events` to `writer`'s store, and returns the objects that have changed or gone. Failures are logged, and
-/// the watcher itself tries again.
+/// Applies `events` to `writer`'s store, and returns the objects that have changed or are gone. Failures are logged;
+/// the watcher itself retries.
 ///
 /// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
-/// complete, so what it adds and what it lacks is reported only then: earlier, a reader would find the old store.
+/// complete, so what it adds and what it lacks is reported only then: before that, a reader would find the old store.
 pub fn follow<K>(
     readiness: Readiness,
     mut writer: Writer<K>,

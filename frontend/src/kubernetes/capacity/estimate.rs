@@ -22,7 +22,7 @@ pub type Measured = HashMap<PoolName, Capacity>;
 /// The estimates, by class.
 #[derive(Debug, Default)]
 pub struct Estimates {
-    /// Sizes for which no volume could be made although bytes were free: the filesystem may lack inodes or project ids.
+    /// Sizes for which no volume could be made although space was free: the filesystem may lack inodes or project ids.
     impossible: Mutex<HashMap<String, (u64, Instant)>>,
 }
 
@@ -30,7 +30,7 @@ impl Estimates {
     /// The capacity for volumes of `class`. A pool that fails has none.
     ///
     /// # Errors
-    /// When the class cannot be served at all, or the helper is unavailable, so that it is unknown.
+    /// When the class cannot be served at all, or the helper is unavailable, so that the capacity is unknown.
     pub async fn of(
         &self,
         context: &Context,

@@ -102,7 +102,7 @@ fn describe(context: &Context, owner: Option<&str>, class: &str, capacity: Capac
     let mut labels = context.place.segments();
     labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
-    // The object must outlive the agent, which may restart without hiding its node, but not the node.
+    // The object must outlive the agent, whose restart must not hide the node, but it must not outlive the node.
     let owner = owner.map(|uid| OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
@@ -125,8 +125,8 @@ fn describe(context: &Context, owner: Option<&str>, class: &str, capacity: Capac
     }
 }
 
-/// The same name each time, so that one request creates an object or changes it. It ends with the node's: no other
-/// node's agent may take it.
+/// The same name each time, so that a single request creates the object or changes it. It ends with the node's name: no
+/// other node's agent may use it.
 fn object_name(context: &Context, class: &str) -> String {
     let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
     let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();

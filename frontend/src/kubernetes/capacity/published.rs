@@ -1,4 +1,4 @@
-//! What the API's objects say of the node's capacity, and when they have to say something else.
+//! What the API's objects say about the node's capacity, and when they have to be updated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,11 +7,10 @@ use tokio::time::Instant;
 
 use crate::volumes::Capacity;
 
-/// Changes that follow one another are published together, this often. The first is published at once: a pod may be
-/// waiting.
+/// Successive changes are published together, this often. The first is published at once: a pod may be waiting.
 pub const COALESCED: Duration = Duration::from_secs(1);
 
-/// A change below this share of a filesystem comes and goes without any change of volumes.
+/// A change smaller than this fraction of a filesystem (1/256) comes and goes without any change to volumes.
 const DRIFT_SHARE: u64 = 256;
 
 /// Why capacity is published now.
@@ -23,7 +22,7 @@ pub enum Urgency {
     Changed,
     /// A change was postponed until now.
     Due,
-    /// It is time to look again.
+    /// It is time for the periodic look.
     Periodic,
 }
 
@@ -34,7 +33,7 @@ pub enum Verdict {
     Keep,
     /// Write it now.
     Write,
-    /// Write it a little later, with what else changes until then.
+    /// Write it a little later, with whatever else changes until then.
     Postpone,
 }
 
@@ -45,13 +44,13 @@ pub struct Published {
     capacities: BTreeMap<String, Capacity>,
     /// The uid of the node that the objects belong to.
     owner: Option<String>,
-    /// Whether objects of an earlier agent, for classes that are gone, were looked for.
+    /// Whether an earlier agent's objects, for classes that are gone, have been deleted.
     stale_deleted: bool,
     written: Option<Instant>,
 }
 
 impl Published {
-    /// Nothing yet, for the node with that uid, if it is known.
+    /// Nothing yet, for the node with that uid, if known.
     pub fn new(owner: Option<String>) -> Self {
         Self { owner, ..Self::default() }
     }
@@ -62,7 +61,7 @@ impl Published {
         self.stale_deleted = false;
     }
 
-    /// The node's uid is `owner` now. Returns whether it was another one before; then everything is written again.
+    /// Sets the node's uid to `owner`. Returns whether it has changed, in which case everything is written again.
     pub fn set_owner(&mut self, owner: Option<String>) -> bool {
         let has_changed = self.owner != owner;
         if has_changed {
@@ -94,18 +93,18 @@ impl Published {
         }
     }
 
-    /// The API server has this capacity for a class.
+    /// Records that the API server has this capacity for a class.
     pub fn note_written(&mut self, class: &str, capacity: Capacity) {
         self.capacities.insert(class.to_owned(), capacity);
         self.written = Some(Instant::now());
     }
 
-    /// Whether the objects of an earlier agent are still to be looked for.
+    /// Whether an earlier agent's objects have yet to be looked for.
     pub fn has_stale(&self) -> bool {
         !self.stale_deleted
     }
 
-    /// The objects of an earlier agent are gone.
+    /// Records that an earlier agent's objects are gone.
     pub fn note_stale_deleted(&mut self) {
         self.stale_deleted = true;
     }
@@ -115,7 +114,7 @@ impl Published {
         self.capacities.keys().filter(|class| !classes.contains(*class)).cloned().collect()
     }
 
-    /// The object for a class is gone.
+    /// Records that the object for a class is gone.
     pub fn note_deleted(&mut self, class: &str) {
         self.capacities.remove(class);
     }

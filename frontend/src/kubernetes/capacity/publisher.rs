@@ -21,16 +21,16 @@ pub struct CapacityPublisher {
     context: Arc<Context>,
     estimates: Estimates,
     published: Mutex<Published>,
-    /// Each class is measured and written by one task at a time, so that the last write is the latest measurement.
+    /// Each class is measured and written by one task at a time, so that the last write has the latest measurement.
     turns: Turns,
 }
 
-/// How publishing went. A class whose capacity is unknown holds up no other.
+/// How publishing went. A class whose capacity is unknown does not hold up the others.
 #[derive(Default)]
 pub struct Outcome {
     /// Whether a change is still to be published.
     pub is_postponed: bool,
-    /// What was not written, with its class if it is about one.
+    /// What was not written, with its class if it concerns one.
     pub failures: Vec<(Option<String>, Failure)>,
 }
 
@@ -54,8 +54,8 @@ impl CapacityPublisher {
         self.estimates.of(&self.context, class, &mut Measured::new()).await
     }
 
-    /// Publishes that a volume of `size` bytes of `class` could not be made, and returns when the API server has it.
-    /// The other classes of the pool follow: a claim is not to wait for them.
+    /// Publishes that a volume of `size` bytes of `class` could not be made, and returns once the API server has it.
+    /// The pool's other classes follow later, so that the claim does not wait for them.
     ///
     /// # Errors
     /// When it could not be published.
@@ -108,7 +108,7 @@ impl CapacityPublisher {
         outcome
     }
 
-    /// Publishes the capacity of one class, if that is to be done now.
+    /// Publishes the capacity of one class, if that is due.
     async fn publish_class(
         &self,
         class: &StorageClass,

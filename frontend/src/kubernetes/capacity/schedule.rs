@@ -9,7 +9,7 @@ use super::published::{COALESCED, Urgency};
 use super::publisher::CapacityPublisher;
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
 
-/// How often capacity is measured without a reason.
+/// How often capacity is measured without a particular reason.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// How often all objects are written whether or not they have changed here: another client may have changed them.
@@ -51,14 +51,14 @@ pub async fn run(publisher: &CapacityPublisher) {
             warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
             let pause = interruptions.next().unwrap_or(PERIOD);
             next = Instant::now() + failure.retry_after().unwrap_or_default().max(pause);
-            // The token may be of a node that is gone.
+            // The token may belong to a node that is gone.
             review = Instant::now();
         }
         if let Some(soon) = after_change.as_slice().first() {
             next = next.min(Instant::now() + *soon);
         }
         tokio::select! {
-            // What changes until a postponed pass is measured in that.
+            // Whatever changes before a postponed pass is measured in that pass.
             () = publisher.change(), if !outcome.is_postponed => {
                 after_change = AFTER_CHANGE.iter();
                 urgency = Urgency::Changed;

@@ -1,9 +1,10 @@
-//! The order in which nodes bid for a claim. Each node works it out by itself, and all of them come to nearly the same.
+//! The order in which nodes bid for a claim. Each node works it out on its own, and all arrive at nearly the same
+//! order.
 //!
-//! Every agent publishes its node's capacity for the scheduler, so every agent can see how many others there are and how
-//! much room they have. A hash of claim and node, weighted with the room, ranks them (weighted rendezvous hashing): a node
-//! with more room comes first more often, and different claims have different orders. A node that has nobody before it
-//! does not wait at all.
+//! Every agent publishes its node's capacity for the scheduler, so every agent can see how many others there are and
+//! how much room they have. A hash of claim and node, weighted by the room, ranks them (weighted rendezvous hashing): a
+//! node with more room comes first more often, and different claims have different orders. A node that comes first does
+//! not wait at all.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,15 +19,15 @@ use crate::kubernetes::capacity::object::{self, NodeCapacity};
 use crate::kubernetes::context::Context;
 use crate::volumes::Capacity;
 
-/// How long it is believed what other nodes have published.
+/// How long to trust what other nodes have published.
 const BELIEVED: Duration = Duration::from_secs(60);
-/// In a large cluster lists are long, and many ask for them: this much longer for each node.
+/// At least this long for each node: in a large cluster, lists are long, and many agents ask for them.
 const BELIEVED_PER_NODE: Duration = Duration::from_secs(1);
 
 /// What the nodes have published, class by class.
 pub type Nodes = BTreeMap<String, Vec<NodeCapacity>>;
 
-/// Knows the other nodes.
+/// What is known about the other nodes.
 #[derive(Default)]
 pub struct BidOrder {
     known: Mutex<Option<(Instant, Nodes)>>,
@@ -53,7 +54,7 @@ impl BidOrder {
                 let nodes = object::list_all(context).await?;
                 let longest = nodes.values().map(Vec::len).max().unwrap_or_default();
                 let believed = BELIEVED.max(BELIEVED_PER_NODE * u32::try_from(longest).unwrap_or(u32::MAX));
-                // Not all at the same time again.
+                // With jitter, so that the agents do not all list at the same time again.
                 &mut outdated.insert((now + believed + jitter(believed), nodes)).1
             }
         };
@@ -74,8 +75,8 @@ fn rank(claim: &str, size: u64, own: (&str, u64), others: &[NodeCapacity]) -> us
     others.iter().filter(before).count()
 }
 
-/// When it is a node's turn among others: the lowest number is first. Twice the room counts four times, so that nodes
-/// become equally full and do not merely fill up at the same pace.
+/// When it is a node's turn: the lowest number is first. Twice the room counts four times as much, so that nodes become
+/// equally full rather than merely filling up at the same pace.
 fn turn(claim: &str, node: &str, room: u64) -> f64 {
     let digest = Sha256::digest(format!("{claim}\n{node}"));
     let number = digest.iter().take(8).fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
@@ -96,7 +97,7 @@ mod tests {
         rooms.iter().enumerate().map(node).collect()
     }
 
-    /// How many of a thousand claims each node is the first for.
+    /// For how many of a thousand claims each node comes first.
     fn firsts(rooms: &[u64], size: u64) -> Vec<usize> {
         let nodes = nodes(rooms);
         let is_first = |node: &NodeCapacity, claim: usize| {

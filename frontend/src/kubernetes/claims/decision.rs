@@ -40,7 +40,7 @@ fn claim_source(claim: &PersistentVolumeClaim) -> Option<&TypedObjectReference> 
     claim.spec.as_ref()?.data_source_ref.as_ref()
 }
 
-/// Whether a data source is of a kind that populators serve: any but the two that provisioners do.
+/// Whether a data source is of a kind that populators serve: any but the two that provisioners serve.
 fn is_for_populator(source: &TypedObjectReference) -> bool {
     let group = source.api_group.as_deref().unwrap_or_default();
     let is_claim = source.kind == "PersistentVolumeClaim" && group.is_empty();

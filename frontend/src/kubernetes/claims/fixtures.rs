@@ -17,7 +17,7 @@ fn merged(base: Value, changes: Value) -> Value {
     }
 }
 
-/// A claim that this node, `here`, has to serve, but for `changes`.
+/// A claim that this node, `here`, has to serve, with `changes` applied.
 pub fn claim(changes: Value) -> PersistentVolumeClaim {
     let base = json!({
         "metadata": { "uid": "1", "annotations": { "volume.kubernetes.io/selected-node": "here" } },
@@ -26,7 +26,7 @@ pub fn claim(changes: Value) -> PersistentVolumeClaim {
     serde_json::from_value(merged(base, changes)).unwrap()
 }
 
-/// A class of ours, but for `changes`.
+/// A class of ours, with `changes` applied.
 pub fn class(changes: Value) -> StorageClass {
     let base = json!({
         "metadata": { "name": "local" },

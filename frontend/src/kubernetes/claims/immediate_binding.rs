@@ -1,9 +1,9 @@
-//! Choosing the node for a claim that any node may take (`volumeBindingMode: Immediate`), without a word between the
-//! nodes.
+//! Choosing the node for a claim that any node may take (`volumeBindingMode: Immediate`), without any communication
+//! between the nodes.
 //!
 //! Every node that has room bids for the claim, by writing its name into it, and the API server accepts the first bid
-//! only. They do so in an order that each works out by itself ([`BidOrder`]), one after the other, as long as nobody has
-//! taken the claim.
+//! only. They bid one after another, in an order that each works out on its own ([`BidOrder`]), until one has taken the
+//! claim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,20 +27,22 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::claim;
 use crate::quantity::Quantity;
 
-/// How long a node waits for each one before it: somewhat longer than it takes until a bid is known everywhere. Doubled
-/// with each bid that is lost by a hair, which shows that it takes longer, or that not all know the same of each other.
+/// How long a node waits for each one before it: somewhat longer than it takes for a bid to be known everywhere.
+/// Doubled with each bid that is narrowly lost, which shows that it takes longer, or that not all know the same about
+/// each other.
 const TURN: Duration = Duration::from_millis(25);
 
-/// How often it is doubled at most.
+/// How many times it is doubled at most.
 const DOUBLED: u32 = 3;
 
-/// As if there were at most so many nodes before this one. Those beyond share the time that as many again would have.
+/// How many nodes before this one are counted at most. Nodes further back spread over the time that as many again would
+/// take.
 const MOST_TURNS: usize = 20;
 
 /// How long until a node without enough room checks again.
 const NO_ROOM_PAUSE: Duration = Duration::from_secs(20);
 
-/// When a claim that no node has taken is reported to its owner.
+/// How old a claim that no node has taken is when it is reported to its owner.
 const UNTAKEN: Duration = Duration::from_secs(60);
 
 /// Bids for claims that any node may take.
@@ -57,8 +59,8 @@ impl ImmediateBinding {
         Self { context, capacity, order: BidOrder::default(), losses: Losses::default() }
     }
 
-    /// Tells the claim's owner, once, that this node has no room for it. Nobody knows that no node has, but by then one
-    /// that has would have taken it.
+    /// Tells the claim's owner, once, that this node has no room for it. No node knows whether any other has room, but
+    /// by then one with room would have taken it.
     fn report_no_room(&self, claim: &PersistentVolumeClaim, largest: u64) {
         let made = claim.metadata.creation_timestamp.as_ref();
         let age = made.and_then(|made| Duration::try_from(Timestamp::now().duration_since(made.0)).ok());
@@ -98,7 +100,7 @@ impl ImmediateBinding {
         let bid_at = match memory.with(uid, |entry| entry.bid_at) {
             Some(bid_at) => bid_at,
             None => {
-                // Where nobody can serve it, nobody has room for it either, and any of them may come first.
+                // If no node can serve it, none has room for it either, and any of them may come first.
                 let size = if capacity.is_some() { requested } else { 0 };
                 let rank = self.order.rank(&self.context, uid, &class.name_any(), size, capacity).await?;
                 let bid_at = Instant::now() + delay(rank, self.losses.factor());
@@ -126,7 +128,7 @@ fn delay(rank: usize, factor: u32) -> Duration {
     if rank < MOST_TURNS { turns(rank) } else { turns(MOST_TURNS) + jitter(turns(MOST_TURNS)) }
 }
 
-/// Bids that were lost to another one by a hair, less those that were won; at most [`DOUBLED`].
+/// Bids that were narrowly lost to another node, less those that were won; at most [`DOUBLED`].
 #[derive(Debug, Default)]
 struct Losses(AtomicU32);
 
@@ -136,10 +138,10 @@ impl Losses {
         1 << self.0.load(Ordering::Relaxed)
     }
 
-    /// A bid was lost or won.
+    /// Records that a bid was lost or won.
     fn note(&self, lost: bool) {
         let step = |now: u32| Some(if lost { (now + 1).min(DOUBLED) } else { now.saturating_sub(1) });
-        // The closure always gives a value.
+        // The closure always returns a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
     }
 }

@@ -1,4 +1,4 @@
-//! From claims to volumes: watching claims, making volumes for them, and expanding these.
+//! From claims to volumes: watching claims, making volumes for them, and expanding those volumes.
 //!
 //! From top to bottom, each importing only from those below it:
 //!

@@ -1,4 +1,4 @@
-//! Whether claims carry the label that an admission policy of ours copies the selected node into.
+//! Whether claims carry the label into which one of our admission policies copies the selected node.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::kubernetes::objects::names::CLAIM_POLICY;
 /// How soon to look at the policy again.
 const REVIEWED: Duration = Duration::from_secs(300);
 
-/// How old the policy's binding must be: every API server has it in force by then, so that no claim lacks the label.
+/// How old the policy's binding must be: by then every API server has it in force, so that no claim lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// How claims are watched.
@@ -32,7 +32,7 @@ pub enum WatchMode {
 /// # Errors
 /// When the API server does not answer.
 pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
-    // The kind is younger than the oldest supported version of the API, so the client has no type for it.
+    // The kind is newer than the oldest supported version of the API, so the client has no type for it.
     let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
     let kind = ApiResource {
         kind: "MutatingAdmissionPolicyBinding".to_owned(),
@@ -42,7 +42,7 @@ pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Du
     let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
     let binding = request("looking for the claims' admission policy", bindings.get_metadata_opt(CLAIM_POLICY)).await?;
     Ok(match binding {
-        // The policy leaves out names that are too long for a label.
+        // The policy skips names that are too long for a label.
         Some(binding) if scope.place.value() == scope.node => {
             mode_at_age(binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)))
         }

@@ -26,7 +26,7 @@ use crate::metrics::METRICS;
 use crate::quantity::Quantity;
 use crate::volumes::{Provisioned, identify};
 
-/// How soon to look again at a claim whose volume, from an earlier attempt, is just being judged as an orphan.
+/// How soon to look again at a claim whose volume, from an earlier attempt, is currently being judged as an orphan.
 const JUDGED_PAUSE: Duration = Duration::from_secs(1);
 
 /// Makes volumes for claims.
@@ -107,7 +107,7 @@ impl Provisioner {
         let provisioned = context.volumes.provision(wanted).await?;
         METRICS.provisioning.with(["made"]).observe(wanted_since.elapsed().as_secs_f64());
         let outcome = self.record(claim, class, provisioned).await;
-        // A pod waits for the PersistentVolume, and nobody for the capacity.
+        // A pod is waiting for the PersistentVolume, but nobody for the capacity.
         context.capacity_changed.notify_one();
         outcome.map(|()| Action::await_change())
     }
@@ -145,8 +145,8 @@ impl Provisioner {
         Ok(())
     }
 
-    /// Where `claim` stands now. What the watch shows unchanged is taken from there. For anything else the API server
-    /// is asked, since a watch may lack what exists.
+    /// Where `claim` stands now. If the watch shows it unchanged, that is believed. Otherwise the API server is asked,
+    /// since a watch may lack what exists.
     async fn standing(&self, claim: &PersistentVolumeClaim) -> Result<Standing, Failure> {
         let is_same = |now: &PersistentVolumeClaim| now.metadata.uid == claim.metadata.uid;
         let is_here = |now: &PersistentVolumeClaim| claim::selected_node(now) == Some(&self.context.node.name);
@@ -167,7 +167,7 @@ impl Provisioner {
         let objects = self.context.persistent_volumes();
         match request("creating a PersistentVolume", objects.create(&PostParams::default(), object)).await {
             Ok(_) => Ok(()),
-            // An earlier answer was lost, or the watch is late.
+            // The answer to an earlier request was lost, or the watch is late.
             Err(failure) if failure.is_already_exists() => self.verify(object).await,
             Err(failure) => {
                 self.context.orphan_suspected.notify_one();
@@ -176,7 +176,7 @@ impl Provisioner {
         }
     }
 
-    /// Makes sure that the PersistentVolume that exists already is for this very volume.
+    /// Makes sure that the existing PersistentVolume is for this very volume.
     async fn verify(&self, object: &PersistentVolume) -> Result<(), Failure> {
         let (objects, name) = (self.context.persistent_volumes(), object.name_any());
         let existing = request("reading a PersistentVolume", objects.get(&name)).await?;

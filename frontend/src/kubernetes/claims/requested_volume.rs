@@ -1,4 +1,4 @@
-//! The volume that a claim requests. Nothing here talks to anyone.
+//! The volume that a claim requests. Nothing here does any I/O.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -27,7 +27,7 @@ pub fn requested_volume(claim: &PersistentVolumeClaim, class: &StorageClass) -> 
     Ok(NewVolume { name: claim::volume_name(claim), mode, range, parameters })
 }
 
-/// Refuses what would have an effect on the volume elsewhere and has none here.
+/// Refuses what would affect the volume with other drivers but has no effect here.
 fn check_features(spec: &PersistentVolumeClaimSpec) -> Result<(), Failure> {
     if spec.selector.is_some() {
         return Err(refused(

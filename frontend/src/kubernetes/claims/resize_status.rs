@@ -1,4 +1,4 @@
-//! What a claim's status says of its expansion: the fields that the control plane, the kubelet and quotas read
+//! What a claim's status says about its expansion: the fields that the control plane, the kubelet and quotas read
 //! (Kubernetes 1.34, RecoverVolumeExpansionFailure).
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -35,8 +35,8 @@ pub fn allocated_bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage::bytes(claim.status.as_ref()?.allocated_resources.as_ref())
 }
 
-/// Whether the claim says already that an expansion to `target` was tried and has failed; `has_failed` if this agent
-/// remembers that it has, for good.
+/// Whether the claim already says that an expansion to `target` was tried and failed. `has_failed` is whether this
+/// agent remembers that it failed for good.
 pub fn is_target_of_failure(claim: &PersistentVolumeClaim, target: u64, has_failed: bool) -> bool {
     allocated_bytes(claim) == Some(target) && (has_failed || progress(claim) == Progress::Infeasible)
 }
@@ -58,7 +58,8 @@ pub fn started(target: u64) -> Value {
     })
 }
 
-/// The patch for a volume that has `size` bytes, with nothing left to do. `allocatedResources` stays: quotas count it.
+/// The patch for a volume that has `size` bytes, with nothing left to do. `allocatedResources` remains: quotas count
+/// it.
 pub fn finished(size: u64) -> Value {
     json!({
         "metadata": { "annotations": { NO_NODE_EXPANSION: "true" } },

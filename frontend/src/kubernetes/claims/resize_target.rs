@@ -13,8 +13,8 @@ pub fn is_expansion_requested(claim: &PersistentVolumeClaim) -> bool {
     is_bound && !claim::is_being_deleted(claim) && has.is_some() && claim::requested_bytes(claim) > has
 }
 
-/// The size to try. An expansion that was started is finished first, even if less is requested by now: it may have
-/// been done already. One that `has_failed` for good is not.
+/// The size to try. An expansion that was started is finished first, even if less is requested by now: it may already
+/// have been done. One that `has_failed` for good is not.
 pub fn target(claim: &PersistentVolumeClaim, object: &PersistentVolume, has_failed: bool) -> u64 {
     let requested = claim::requested_bytes(claim).unwrap_or_default();
     let started = match progress(claim) {

@@ -28,7 +28,7 @@ use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
 /// How long an expansion that failed for good is left alone. Another size is tried at once.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// How soon to look again for a PersistentVolume that is not known.
+/// How soon to look again for a PersistentVolume that is not known yet.
 const UNKNOWN_VOLUME_PAUSE: Duration = Duration::from_secs(30);
 
 /// Expands volumes.
@@ -42,7 +42,7 @@ impl Resizer {
         Self { context }
     }
 
-    /// Expands the volume of `claim`, which is bound, if it requests that.
+    /// Expands the volume of `claim`, which is bound, if the claim requests it.
     ///
     /// # Errors
     /// When it cannot be done now; the claim says why.
@@ -50,7 +50,7 @@ impl Resizer {
         if !is_expansion_requested(claim) {
             return Ok(Action::await_change());
         }
-        // The watch of its PersistentVolume may be late.
+        // The watch may not have reported its PersistentVolume yet.
         let Some((object, volume)) = self.bound_volume(claim) else {
             return Ok(Action::requeue(UNKNOWN_VOLUME_PAUSE));
         };
@@ -100,7 +100,7 @@ impl Resizer {
     }
 
     /// Writes that an expansion to `target` has started. This comes before everything else: a kubelet that found the
-    /// volume expanded without it would take the expansion for its own task.
+    /// volume expanded without it would regard the expansion as its own task.
     async fn begin(&self, claim: &PersistentVolumeClaim, target: u64) -> Result<Arc<PersistentVolumeClaim>, Failure> {
         self.write_status(claim, resize_status::started(target)).await
     }
@@ -148,7 +148,7 @@ impl Resizer {
     }
 }
 
-/// How long the same expansion is not to be tried again.
+/// How long until the same expansion may be tried again.
 fn remaining_pause(failed: FailedExpansion) -> Option<Duration> {
     PAUSE.checked_sub(failed.at.elapsed()).filter(|left| !left.is_zero())
 }
@@ -162,7 +162,8 @@ fn is_transient(fault: &Fault) -> bool {
     }
 }
 
-/// Whether the claim's owner had better request less. A full pool counts as well: only then may they.
+/// Whether the claim's owner should request less. A full pool counts as well, since the owner may request less only if
+/// it does.
 fn is_infeasible(fault: &Fault) -> bool {
     match fault.kind {
         FaultKind::OutOfRange => true,

@@ -29,7 +29,7 @@ impl Scope {
         self.is_of_driver(claim) && claim::selected_node(claim).is_none_or(|node| node == self.node)
     }
 
-    /// What remains of an event about all claims when those that do not concern the agent are left out.
+    /// What remains of an event about all claims once those that do not concern the agent are left out.
     pub fn filter(
         &self,
         event: Event<PartialObjectMeta<PersistentVolumeClaim>>,

@@ -1,4 +1,4 @@
-//! Looking for claims without the policy's label: those from before the policy, or that it has missed. The watch by
+//! Looking for claims without the policy's label: those that predate the policy, or that it has missed. The watch by
 //! label does not report them.
 
 use std::future::pending;
@@ -20,10 +20,11 @@ use crate::kubernetes::api::pages::list_metadata;
 use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::objects::claim;
 
-/// How often to look. All claims of other drivers lack the label too, so the more of them there are, the less often.
+/// How often to look. All claims of other drivers lack the label too, and the more of them there are, the less often it
+/// looks.
 const PERIOD: Duration = Duration::from_secs(1800);
 
-/// For each this many claims without the label, another [`PERIOD`] is added.
+/// Another [`PERIOD`] is added for every this many claims without the label.
 const MANY: u32 = 5000;
 
 /// How soon to look again after a failure.
@@ -32,9 +33,9 @@ const AFTER_FAILURE: Duration = Duration::from_secs(7);
 /// When to look.
 #[derive(Default)]
 pub struct Schedule {
-    /// The next time; none as long as the watch has not started.
+    /// The next time; `None` until the watch has started.
     due: Option<Instant>,
-    /// Whether the last time nothing was found that the watch does not report.
+    /// Whether the last look found nothing that the watch does not report.
     was_empty: bool,
 }
 
@@ -47,7 +48,7 @@ impl Schedule {
         }
     }
 
-    /// Plans the next time after this one.
+    /// Plans the next look after this one.
     pub fn plan(&mut self, found: &Found) {
         self.due = Some(Instant::now() + found.pause + jitter(found.pause));
         self.was_empty = found.free.is_empty();
@@ -71,7 +72,7 @@ pub struct Found {
 }
 
 /// Finds the claims in `scope` without the label. Those of this node get it, and the watch reports them from then on.
-/// Those that no node has yet are returned: when a node takes one, that write brings the policy into effect.
+/// Those that no node has yet are returned: when a node takes one, that write triggers the policy.
 pub async fn find(client: &Client, scope: &Scope) -> Found {
     let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
     let labels = format!("!{}", scope.place.key());
@@ -111,7 +112,7 @@ async fn label(client: &Client, scope: &Scope, claim: &PersistentVolumeClaim) ->
     let (name, parameters) = (claim.name_any(), PatchParams::default());
     match request("labelling a claim", claims.patch_metadata(&name, &parameters, &patch)).await {
         Ok(_) => Ok(()),
-        // Whatever has changed it since has brought the policy into effect.
+        // Whatever has changed it since has triggered the policy.
         Err(failure) if failure.is_conflict() || failure.is_not_found() => Ok(()),
         Err(failure) => Err(failure),
     }

@@ -1,7 +1,8 @@
 //! Watching the claims that concern this node, and no others.
 //!
 //! An admission policy copies the selected node into a label, so that the API server sends an agent only its own
-//! claims. Without that policy the agent watches the metadata of all claims, and drops those of others as they arrive.
+//! claims. Without that policy the agent watches the metadata of all claims, and drops those that do not concern it as
+//! they arrive.
 
 use std::future::{pending, ready};
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::kubernetes::api::pages::PAGE;
 use crate::kubernetes::api::watch::config;
 use crate::kubernetes::objects::names::CLAIM_POLICY;
 
-/// How soon to review the mode again when the API server has not said what it is.
+/// How soon to review the mode again when the API server has not answered.
 const AFTER_FAILURE: Duration = Duration::from_secs(7);
 
 type ClaimEvent = Result<Event<PersistentVolumeClaim>, watcher::Error>;
@@ -38,7 +39,7 @@ pub fn watch(client: Client, scope: Scope) -> impl Stream<Item = ClaimEvent> + S
     receiver
 }
 
-/// Watches in whichever mode is possible, and changes it when the policy comes or goes.
+/// Watches in whichever mode is possible, and switches when the policy is added or removed.
 async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
     let mut before = None;
     while !sender.is_closed() {
@@ -49,7 +50,7 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
         before = Some(mode);
         let mut events = events(&client, &scope, mode);
         let mut unlabelled = unlabelled::Schedule::default();
-        // It may read many pages of foreign claims: events do not wait for it.
+        // The search may read many pages of other drivers' claims: events do not wait for it.
         let mut finding: Option<BoxFuture<'_, Found>> = None;
         loop {
             tokio::select! {
@@ -86,7 +87,7 @@ async fn feed(client: Client, scope: Scope, mut sender: Sender<ClaimEvent>) {
     }
 }
 
-/// The result of `finding`, if anything is being looked for.
+/// The result of `finding`; waits for ever if nothing is being looked for.
 async fn finished(finding: &mut Option<BoxFuture<'_, Found>>) -> Found {
     match finding {
         Some(finding) => finding.await,

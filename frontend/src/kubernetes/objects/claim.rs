@@ -12,7 +12,7 @@ pub fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotations.get(PROVISIONER).or_else(|| annotations.get(PROVISIONER_BETA)).map(String::as_str)
 }
 
-/// The node that is selected for it.
+/// The node that has been selected for it.
 pub fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.annotations().get(SELECTED_NODE).map(String::as_str).filter(|node| !node.is_empty())
 }

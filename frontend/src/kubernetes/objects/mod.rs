@@ -1,4 +1,4 @@
-//! The API's objects as values: what they say, and what ours look like. Nothing here talks to anyone.
+//! The API's objects as values: what they say, and what ours look like. Nothing here does any I/O.
 
 pub mod claim;
 pub mod names;

@@ -30,8 +30,8 @@ pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-de
 /// Among a PersistentVolume's attributes: the provisioner that made it.
 pub const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
-/// On a PersistentVolume: keeps the object until its volume is deleted. The name is that of the common provisioner, so
-/// that every tool knows its meaning.
+/// On a PersistentVolume: keeps the object until its volume is deleted. The name is that of the usual provisioner, so
+/// that every tool knows what it means.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// On a CSIStorageCapacity: the driver.

@@ -1,4 +1,4 @@
-//! Where a PersistentVolume may be used, as far as its node affinity says.
+//! Where a PersistentVolume may be used, according to its node affinity.
 
 use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, VolumeNodeAffinity,
@@ -35,7 +35,7 @@ fn required_terms(object: &PersistentVolume) -> &[NodeSelectorTerm] {
     required.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default()
 }
 
-/// The values that `term` allows for the place's key, by each expression about it.
+/// The values that `term` allows for the place's key, for each expression on that key.
 fn allowed_values<'a>(term: &'a NodeSelectorTerm, place: &'a Place) -> impl Iterator<Item = &'a [String]> {
     let expressions = term.match_expressions.iter().flatten();
     let about_place = expressions.filter(|expression| expression.key == place.key() && expression.operator == "In");

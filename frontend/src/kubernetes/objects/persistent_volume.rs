@@ -90,7 +90,7 @@ pub fn claim_uid(object: &PersistentVolume) -> Option<&str> {
     object.spec.as_ref()?.claim_ref.as_ref()?.uid.as_deref()
 }
 
-/// The claim that it is reserved for or bound to; none if no claim's uid is stated.
+/// The claim that it is reserved for or bound to; `None` if no claim's uid is stated.
 pub fn claim_reference(object: &PersistentVolume) -> Option<ObjectRef<PersistentVolumeClaim>> {
     let reference = object.spec.as_ref()?.claim_ref.as_ref()?;
     let uid = reference.uid.clone().filter(|uid| !uid.is_empty())?;
@@ -99,7 +99,7 @@ pub fn claim_reference(object: &PersistentVolume) -> Option<ObjectRef<Persistent
     Some(claim)
 }
 
-/// The driver, volume and claim that it brings together. Two objects that agree in these are interchangeable.
+/// The driver, volume and claim that it ties together. Two objects that agree in these are interchangeable.
 pub fn binding(object: &PersistentVolume) -> Option<(&str, &str, Option<&str>)> {
     let spec = object.spec.as_ref()?;
     let csi = spec.csi.as_ref()?;
@@ -111,7 +111,7 @@ pub fn capacity_bytes(object: &PersistentVolume) -> Option<u64> {
     storage::bytes(object.spec.as_ref()?.capacity.as_ref())
 }
 
-/// The phase of its life.
+/// Its phase.
 pub fn phase(object: &PersistentVolume) -> &str {
     object.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }

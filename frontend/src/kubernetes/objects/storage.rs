@@ -11,7 +11,7 @@ pub fn bytes(resources: Option<&BTreeMap<String, Quantity>>) -> Option<u64> {
     parse(&resources?.get("storage")?.0)
 }
 
-/// `bytes` as the API server takes them.
+/// `bytes` as the API server expects them.
 pub fn quantity(bytes: u64) -> Quantity {
     Quantity(exact(bytes))
 }

@@ -1,4 +1,4 @@
-//! The end of volumes: deletes those that were released, and those to which no object refers any more.
+//! The end of volumes: deletes those that were released, and those that no object refers to any more.
 
 pub mod orphans;
 pub mod reclaimer;

@@ -31,12 +31,12 @@ const PERIOD: Duration = Duration::from_secs(600);
 /// How long after a failure the comparison is tried again.
 const AFTER_FAILURE: Duration = Duration::from_secs(10);
 
-/// How long work in progress may take before a comparison that was asked for.
+/// How long to let work in progress finish before a requested comparison.
 const SETTLING: Duration = Duration::from_secs(5);
 
 /// Looks for orphaned volumes for as long as it is polled.
 pub async fn run(context: &Context) {
-    // Volumes that are kept, and were reported to the operator. Looking for their owners again would be of no use.
+    // Volumes that are kept, and were reported to the operator. Looking for their owners again would be pointless.
     let mut kept = HashSet::new();
     loop {
         sleep(SETTLING).await;
@@ -75,8 +75,8 @@ async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), 
     Ok(())
 }
 
-/// A volume that may be an orphan. As long as this exists, the agent makes no PersistentVolume for it, so that what
-/// was listed after it began stays true of everything that this agent writes.
+/// A volume that may be an orphan. While this exists, the agent makes no PersistentVolume for the volume, so that
+/// whatever is listed from then on stays true as far as this agent's writes are concerned.
 struct Suspect {
     volume: VolumeId,
     /// Its claim, if that exists but waits for another node.
@@ -86,14 +86,15 @@ struct Suspect {
 
 /// The volumes that no object in the API refers to, except those in `kept`.
 ///
-/// First the volumes are listed, then claims, then PersistentVolumes: whatever is made meanwhile is made in this order.
+/// First the volumes are listed, then claims, then PersistentVolumes: whatever is made in the meantime is made in this
+/// order.
 async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Suspect>, Failure> {
     let mut volumes = unwatched(context).await?;
     volumes.retain(|volume| !kept.contains(volume));
     if volumes.is_empty() {
         return Ok(Vec::new());
     }
-    // Volumes that are just being made are known a little later, without any request to the API server.
+    // Volumes that are being made right now become known a little later, without any request to the API server.
     sleep(SETTLING).await;
     let still_unwatched = unwatched(context).await?;
     volumes.retain(|volume| still_unwatched.contains(volume));
@@ -111,13 +112,13 @@ async fn orphans(context: &Context, kept: &HashSet<VolumeId>) -> Result<Vec<Susp
     Ok(suspects)
 }
 
-/// Whether the API server has a use for `volume` at this moment: the lists may be minutes old, and others write as well.
+/// Whether an object in the API needs `volume` at this moment: the lists may be minutes old, and others write as well.
 async fn is_wanted_now(
     context: &Context,
     volume: &VolumeId,
     claim: Option<&ObjectRef<PersistentVolumeClaim>>,
 ) -> Result<bool, Failure> {
-    // One that was gone when claims were listed never comes back: another one would have another uid.
+    // A claim that was gone when claims were listed never comes back: a new one would have another uid.
     if let Some(claim) = claim {
         let claims: Api<PersistentVolumeClaim> =
             Api::namespaced(context.client.clone(), claim.namespace.as_deref().unwrap_or_default());
@@ -142,10 +143,10 @@ async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
     Ok(volumes.filter(|volume| claim_uid(volume).is_some() && !watched.contains(volume.as_str())).collect())
 }
 
-/// The volumes that no PersistentVolume names, and none is about to. Unlike the search above, this one judges nothing:
-/// it is for people.
+/// The volumes that no PersistentVolume names or is about to name. Unlike the search above, this one judges nothing: it
+/// is for people.
 pub async fn unnamed(context: &Context) -> Result<Vec<VolumeId>, Failure> {
-    // In this order: whatever is made meanwhile gets its volume first.
+    // In this order: whatever is made in the meantime gets its volume first.
     let volumes = context.volumes.list_all().await?;
     let claimed: HashSet<String> =
         context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)).collect();

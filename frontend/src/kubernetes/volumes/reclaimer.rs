@@ -46,7 +46,7 @@ impl Reclaimer {
         Self { context }
     }
 
-    /// The object as it is now. A volume that was to be deleted a while ago may be one to keep by now, and the watch
+    /// The object as it is now. A volume that was due for deletion a while ago may by now be one to keep, and the watch
     /// may not have reported that yet.
     async fn current(&self, object: Arc<PersistentVolume>) -> Result<Option<Arc<PersistentVolume>>, Failure> {
         if !self.context.memory.has_failed(persistent_volume::uid(&object)) {
@@ -81,7 +81,7 @@ impl Reclaimer {
             }
             (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,
             (false, _) if has_finalizer => self.remove_finalizer(object).await,
-            // It was never in use, or nobody knows whether it was. The volume stays; if it was never published, it is
+            // It was never in use, or it is unknown whether it was. The volume stays; if it was never published, it is
             // deleted as an orphan.
             (true, "Available" | "Pending" | "Failed") if has_finalizer && is_being_deleted => {
                 self.let_go(object).await
@@ -134,7 +134,7 @@ impl Reclaimer {
         self.patch(object, json!({ "metadata": { "finalizers": [FINALIZER] } })).await
     }
 
-    /// Removes our finalizer. Others may be added and removed meanwhile.
+    /// Removes our finalizer. Others may be added and removed in the meantime.
     async fn remove_finalizer(&self, object: &PersistentVolume) -> Result<(), Failure> {
         self.patch(object, json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })).await
     }
