@@ -70,7 +70,7 @@ pub enum MonitoringError {
         error: io::Error,
     },
     /// The files of this process in /proc cannot be opened.
-    #[error("cannot open this process's files in /proc: {0}; without --metrics-address it does without them")]
+    #[error("cannot open this process's files in /proc: {0}; without --metrics-address they are not needed")]
     Process(io::Error),
 }
 

@@ -193,7 +193,7 @@ async fn the_doctor_says_what_fails_and_what_to_do() {
     let told = text(&well.stdout);
     assert!(well.status.success(), "{told}");
     assert!(told.contains("ok    pool default  3 GiB of 4 GiB available, 0 volumes\n"), "{told}");
-    assert!(told.contains("the frontend is of release"), "the helper's release is not the frontend's: {told}");
+    assert!(told.contains("the frontend is release"), "the helper's release is not the frontend's: {told}");
     fake.kill().await;
     let ill = run(socket, &["doctor", "--json"]).await;
     assert_eq!(ill.status.code(), Some(1));

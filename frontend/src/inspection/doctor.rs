@@ -33,13 +33,13 @@ fn helper(welcome: &Welcome) -> Check {
     if release == own {
         Check::ok("helper", message)
     } else {
-        Check::note("helper", format!("{message}; the frontend is of release {own}: upgrade the older of the two"))
+        Check::note("helper", format!("{message}; the frontend is release {own}: upgrade the older of the two"))
     }
 }
 
 fn kubelet(readiness: &Readiness) -> Check {
     match readiness.state(Part::Registration) {
-        None => Check::note("kubelet", "not registered with: this frontend serves CSI alone"),
+        None => Check::note("kubelet", "no registration: this frontend only serves CSI"),
         Some(Ok(())) => Check::ok("kubelet", "has registered the driver"),
         Some(Err(why)) => Check::failed(
             "kubelet",
@@ -76,7 +76,7 @@ fn api_server(connection: &Connection) -> Vec<Check> {
     match connection {
         Connection::None => vec![Check::note(
             server,
-            "not used: this frontend is no storage agent; start it with --kubeconfig or --in-cluster to make it one"
+            "not used: this frontend is not a storage agent; start it with --kubeconfig or --in-cluster to make it one"
                 .to_owned(),
         )],
         Connection::Unknown => {

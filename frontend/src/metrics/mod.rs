@@ -32,7 +32,7 @@ table! {
     helper_requests_in_progress: Gauge "bulkhead_helper_requests_in_progress" []
         "Requests to the privileged helper that have no answer yet, those that wait for a free connection included.";
     helper_connected: Counter "bulkhead_helper_connections_total" []
-        "How often the privileged helper was connected to: more than once means that it was away.";
+        "Connections to the privileged helper's runs: more than one means that it was away.";
 
     pool_size: Gauge "bulkhead_pool_size_bytes" [pool]
         "Size of the pool's filesystem.";
@@ -71,7 +71,7 @@ table! {
     watch_up: Gauge "bulkhead_watch_up" [resource]
         "Whether the watch of these objects is established.";
     watch_contact: Gauge "bulkhead_watch_last_contact_timestamp_seconds" [resource]
-        "When the API server was last heard of on this watch. It ends a watch after two minutes, so that more than three are too many.";
+        "When something was last received on this watch. The API server ends a watch after two minutes, so more than three mean trouble.";
     watch_interruptions: Counter "bulkhead_watch_interruptions_total" [resource]
         "How often the watch of these objects failed.";
     events_waiting: Gauge "bulkhead_events_waiting" []
@@ -84,9 +84,9 @@ table! {
         "When the token for the API server expires, if it comes from a file that the operator replaces.";
 
     process_cpu: Counter "process_cpu_seconds_total" []
-        "Time of the processor that the frontend has used.";
+        "CPU time used by the frontend.";
     process_memory: Gauge "process_resident_memory_bytes" []
-        "Memory of the frontend that is resident.";
+        "Resident memory of the frontend.";
     process_virtual_memory: Gauge "process_virtual_memory_bytes" []
         "Size of the frontend's address space.";
     process_descriptors: Gauge "process_open_fds" []

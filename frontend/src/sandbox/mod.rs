@@ -34,10 +34,10 @@ pub struct Needs {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// The system call filter cannot be installed.
-    #[error("cannot install the filter of system calls: {0}; --sandbox=off runs without")]
+    #[error("cannot install the system call filter: {0}; to run without it, use --sandbox=off")]
     Calls(#[from] seccompiler::Error),
     /// Landlock cannot be applied.
-    #[error("cannot confine this process by Landlock: {0}; --sandbox=off runs without")]
+    #[error("cannot confine this process with Landlock: {0}; to run without it, use --sandbox=off")]
     Files(#[from] RulesetError),
 }
 

@@ -95,7 +95,7 @@ impl ConditionKind {
             Self::ReadOnly => "its filesystem has become read-only",
             Self::NotAnswering => "its filesystem does not answer",
             Self::NotServed => "the helper does not serve it",
-            Self::Errors => "it answers with errors",
+            Self::Errors => "it returns errors",
             Self::QuotaEvasion => "something is charged to projects that no volume has",
             Self::NotReleased => "deleted volumes keep space that cannot be released",
             Self::VolumeLimit => "it has as many volumes as it may",

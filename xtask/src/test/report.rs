@@ -87,7 +87,7 @@ impl Report {
             let name = step.map_or("-", Step::name);
             println!("{:>7.1} s  {name:<10}  {title}: {text}", time.as_secs_f64());
         }
-        println!("{:>7.1} s  in all", self.start.elapsed().as_secs_f64());
+        println!("{:>7.1} s  total", self.start.elapsed().as_secs_f64());
         println!("{total}");
         if total.failed == 0 && total.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

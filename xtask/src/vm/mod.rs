@@ -102,7 +102,7 @@ impl Machine {
             if let Ok(session) = parts.start(Accelerator::Kvm) {
                 return Ok(Machine { session, accelerator: Accelerator::Kvm, parts });
             }
-            say("KVM brings no guest up on this host; from now on the processor is emulated");
+            say("KVM cannot boot a guest on this host; from now on the processor is emulated");
             Accelerator::remember_that_kvm_fails(&cache)?;
         }
         let session = parts.start(Accelerator::Tcg)?;

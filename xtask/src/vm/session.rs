@@ -106,7 +106,8 @@ impl Session {
             match self.channel.receive(left.min(TICK)) {
                 Event::Frame(frame) => return Ok(Some(frame)),
                 Event::Closed => {
-                    let what = if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are no frame" };
+                    let what =
+                        if self.qemu.ended() { "QEMU ended" } else { "its agent sent bytes that are not a frame" };
                     return Err(self.failure(doing, what));
                 }
                 // QEMU's end of the socket may still be open in another QEMU that was started at the same moment.

@@ -30,14 +30,14 @@ fn frontend(server: &Server, release: &str) -> Check {
     let (name, own) = ("frontend", env!("CARGO_PKG_VERSION"));
     match server {
         Server::Helper(socket) => {
-            Check::note(name, format!("not asked, but the helper at {}; release {release}", socket.display()))
+            Check::note(name, format!("not queried; the helper at {} was, release {release}", socket.display()))
         }
         Server::Frontend(endpoint) => {
             let message = format!("answers at {}; release {release}", endpoint.path().display());
             if release == own {
                 Check::ok(name, message)
             } else {
-                Check::note(name, format!("{message}; bulkheadctl is of release {own}: upgrade the older of the two"))
+                Check::note(name, format!("{message}; bulkheadctl is release {own}: upgrade the older of the two"))
             }
         }
     }

@@ -95,7 +95,7 @@ pub async fn read_all<'n>(
 pub enum Unread {
     #[error("its pod {0} has no port called {PORT}: is --metrics-address set?")]
     NoPort(String),
-    #[error("the right to get pods/proxy in namespace {0} is needed for more")]
+    #[error("showing more requires the right to get pods/proxy in namespace {0}")]
     Forbidden(String),
     #[error("it did not answer within {} s", PATIENCE.as_secs())]
     Late,

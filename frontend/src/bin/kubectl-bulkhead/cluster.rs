@@ -23,7 +23,7 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("the kubeconfig cannot be used: {0}; does `kubectl version` work?")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    #[error("the kubeconfig makes no client: {0}")]
+    #[error("cannot create a client from the kubeconfig: {0}")]
     Client(kube::Error),
     #[error("{operation} failed: {error}")]
     Api { operation: String, error: Box<kube::Error> },

@@ -54,7 +54,7 @@ async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
     Ok(match found {
         None => Check::failed(name, "is missing: apply deploy/kubernetes/base"),
         Some(driver) if driver.spec.attach_required != Some(false) || driver.spec.storage_capacity != Some(true) => {
-            let message = "has other settings than this release's: apply deploy/kubernetes/base";
+            let message = "its settings differ from this release's: apply deploy/kubernetes/base";
             Check::failed(name, message)
         }
         Some(_) => Check::ok(name, "is as it should be"),
@@ -79,7 +79,7 @@ async fn daemon_set(cluster: &Cluster) -> Result<Option<DaemonSet>, Failure> {
 }
 
 fn without_daemon_set() -> Check {
-    let message = "there is no DaemonSet: right if the agents are services of the hosts";
+    let message = "there is no DaemonSet, which is correct if the agents run as services on the hosts";
     Check::note("agents", message)
 }
 
@@ -111,7 +111,7 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
             Check::failed(name, "the kubelet has not registered the driver: is the agent running, and ready?")
         }
         "not-ready" => Check::failed(name, not_ready(cluster, member.pod.as_ref()).await),
-        _ => Check::failed(name, "publishes no capacity, so that no pod is scheduled there: look at the agent's log"),
+        _ => Check::failed(name, "publishes no capacity, so no pod is scheduled there: see the agent's log"),
     }
 }
 

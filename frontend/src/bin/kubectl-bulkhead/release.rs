@@ -43,8 +43,10 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
         lost.claims.len()
     );
     if !by_hand.is_empty() {
-        text +=
-            &format!("\nthese pods wait for a claim that is gone, and nothing makes them anew: {}", by_hand.join(", "));
+        text += &format!(
+            "\nthese pods wait for a claim that is gone, and no controller will recreate them: {}",
+            by_hand.join(", ")
+        );
     }
     Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), Table::line(text)))
 }

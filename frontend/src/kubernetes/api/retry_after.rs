@@ -19,7 +19,7 @@ pub fn copy_to_body(response: Response<Box<DynBody>>) -> Response<Box<DynBody>> 
                 "status": "Failure",
                 "code": 429,
                 "reason": "TooManyRequests",
-                "message": format!("overloaded; it asks for a pause of {seconds} s"),
+                "message": format!("overloaded; retry after {seconds} s"),
                 "details": { "retryAfterSeconds": seconds },
             });
             let body = Full::from(status.to_string()).map_err(|never| match never {});

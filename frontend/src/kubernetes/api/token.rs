@@ -30,7 +30,7 @@ pub async fn watch_expiry(access: &Access, warn_of: impl Fn(String)) {
             METRICS.token_expiry.with([]).set(end.as_second() as f64);
             match watch.look(end, Timestamp::now(), Instant::now()) {
                 News::None => {}
-                News::Known => info!(%end, "the token for the API server has an end: replace its file before"),
+                News::Known => info!(%end, "the token for the API server expires: replace its file before then"),
                 News::Soon => {
                     warn!(%end, "the token for the API server expires soon: replace its file, or the agent will stop working");
                     warn_of(format!(

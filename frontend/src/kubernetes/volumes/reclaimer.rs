@@ -104,7 +104,7 @@ impl Reclaimer {
             return Ok(());
         }
         let refusal = format!(
-            "the volume is released, but its claim {namespace}/{} exists: it is deleted when the claim is gone",
+            "the volume is released, but its claim {namespace}/{} still exists: it will be deleted once the claim is gone",
             claim.name
         );
         warn!(object = %object.name_any(), "{refusal}");
