@@ -87,6 +87,8 @@ impl<S: Scene> Case<S> {
         });
         let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota) || self.needs(Need::Filesystem);
         let in_this_machine = in_every_machine || self.needs(Need::Kernel) && setting.pool_fs == KERNELS_MACHINE;
+        // An emulated machine is slow.
+        let takes_hours = self.needs(Need::Long);
         match setting.place {
             _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),
             _ if phase.is_some() => None,
@@ -94,10 +96,7 @@ impl<S: Scene> Case<S> {
             _ if self.needs(Need::Recent) && setting.older_kubernetes => Some(Elsewhere::NeedsRecent),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
-            // Emulated, what takes long on the host takes hours.
-            Place::Vm if !in_this_machine && !(setting.everything && !self.needs(Need::Long)) => {
-                Some(Elsewhere::RunsOnHost)
-            }
+            Place::Vm if !in_this_machine && (!setting.everything || takes_hours) => Some(Elsewhere::RunsOnHost),
             _ => None,
         }
     }

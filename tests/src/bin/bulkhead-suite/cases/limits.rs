@@ -40,7 +40,7 @@ cases! {
     a_project_in_use_is_not_taken: Bare + Quota,
     two_pools_on_one_filesystem_share_its_room: Bare + Quota,
     an_operator_who_lowers_a_limit_is_corrected_at_the_next_start: Quota,
-    a_disk_that_fills_up_during_an_allocation_leaves_nothing: Long + OwnPool,
+    a_disk_that_fills_up_during_an_allocation_leaves_nothing: Long + OwnPool + Filesystem,
 }
 
 const SIZE: i64 = 16 * MIB;
