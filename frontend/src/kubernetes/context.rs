@@ -54,8 +54,8 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Waits until everything watched has been listed once: before that, an unknown object must not be mistaken for a
-    /// missing one. Returns whether it has; if not, the agent is stopping.
+    /// Waits until PersistentVolumes and classes have been listed once: before that, an unknown one must not be mistaken
+    /// for a missing one. Returns whether they have; if not, the agent is stopping.
     pub async fn are_complete(&self) -> bool {
         self.persistent_volumes.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
     }

@@ -196,7 +196,7 @@ fn a_pool_and_a_publish_directory_inside_one_another_are_refused(stand: &mut Sta
         stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", directory.display())];
         let output = stand.helper_command()?.output()?;
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(output.status.code() == Some(1) && text.contains("inside one another"), "{}: {text}", output.status);
+        ensure!(output.status.code() == Some(1) && text.contains("overlap"), "{}: {text}", output.status);
     }
     fs::remove_dir(pool.join("inner"))?;
     Ok(())
