@@ -3,6 +3,7 @@
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -19,13 +20,15 @@ use crate::progress::{say, set_topic};
 use crate::vm::Machine;
 use crate::workspace::TestProgram;
 
-/// The steps of each lane, in order, arranged so that both lanes end at about the same time. What fails most often, and
-/// soonest, comes first. The steps on this host share a lane: their leak checks look at all loop devices of the host.
-/// The agents' control plane comes after the node's. A step that uses the machine of another directly follows it.
+/// The steps of each lane, in their order, so that both end at about the same time. What fails most often and soonest
+/// comes first. A step that uses another's machine follows it directly.
 const LANES: [&[Step]; 2] = [
-    &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Kubernetes, Step::OlderKubernetes],
-    &[Step::Node, Step::Systemd, Step::Ext4, Step::PowerCut, Step::StorageE2e, Step::Release],
+    &[Step::Unit, Step::Host, Step::Xfs, Step::Sanity, Step::Reboot, Step::Ext4, Step::PowerCut],
+    &[Step::Node, Step::Systemd, Step::StorageE2e, Step::Release, Step::Kubernetes, Step::OlderKubernetes],
 ];
+
+/// Held by a step on this host: the leak checks of these steps look at all of its loop devices.
+static THIS_HOST: Mutex<()> = Mutex::new(());
 
 /// The steps of a run and what they need.
 pub struct Schedule<'a> {
@@ -67,6 +70,7 @@ impl Schedule<'_> {
         let mut left: Option<(Step, Machine)> = None;
         for step in lane {
             set_topic(step.name());
+            let _alone = step.needs_root().then(|| THIS_HOST.lock().unwrap_or_else(PoisonError::into_inner));
             say("begins");
             progress.begins(step);
             let start = Instant::now();
