@@ -1,4 +1,4 @@
-//! Step 5 of the helper's life: everything it knows is rebuilt from the pools, and from the host's mounts and loop
+//! Step 6 of the helper's life: everything it knows is rebuilt from the pools, and from the host's mounts and loop
 //! devices. Nothing below a publish directory is walked: a foreign mount there may hang.
 
 mod devices;

@@ -1,4 +1,4 @@
-//! Step 6 of the helper's life: a second process for each pool, which empties deleted volumes.
+//! Step 5 of the helper's life: a second process for each pool, which empties deleted volumes.
 
 use std::os::fd::{AsFd, OwnedFd};
 
