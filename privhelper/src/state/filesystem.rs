@@ -58,7 +58,7 @@ pub struct Reservation {
 /// How long the sum over all volumes stays valid. It does not change with what volumes write, free or are given.
 const CAPACITY_LASTS: Duration = Duration::from_secs(1);
 /// How long a scan of all projects stays valid.
-const STRAYS_LAST: Duration = Duration::from_secs(5);
+const STRAYS_LAST: Duration = Duration::from_secs(60);
 
 impl Filesystem {
     /// A filesystem without volumes, given one of its directories.

@@ -321,6 +321,8 @@ fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
         fs::write(target.join("file"), vec![1; 4 << 20])?;
         File::open(target.join("file"))?.sync_all()?;
         retag(&target.join("file"), 4711)?;
+        // It scans the projects once a minute, and soon after it has started.
+        stand.restart_helper()?;
         let helper = stand.helper()?;
         wait::until(stand.patience(Duration::from_secs(10)), || {
             let reply = helper.ask(&Request::PoolStatus { pool: "default".parse()? })?;
