@@ -46,7 +46,7 @@ pub enum Need {
     OwnPool,
     /// An API server of Kubernetes 1.36 or later: one that labels claims and volumes, and knows all fields.
     Recent,
-    /// A long time.
+    /// Much time: it is part of long runs only, and then runs in a machine only if it is marked for that.
     Long,
     /// No other test running at the same time, for this reason. It matters only where tests run in parallel.
     Alone(&'static str),
@@ -87,7 +87,7 @@ impl<S: Scene> Case<S> {
         });
         let in_every_machine = !S::RUNS_ON_HOST || self.needs(Need::Quota) || self.needs(Need::Filesystem);
         let in_this_machine = in_every_machine || self.needs(Need::Kernel) && setting.pool_fs == KERNELS_MACHINE;
-        // An emulated machine is slow.
+        // What takes minutes on the host takes hours in an emulated machine.
         let takes_hours = self.needs(Need::Long);
         match setting.place {
             _ if phase != setting.phase => Some(Elsewhere::NeedsReboot),

@@ -32,7 +32,7 @@ table! {
     helper_requests_in_progress: Gauge "bulkhead_helper_requests_in_progress" []
         "Requests to the privileged helper that have no answer yet, those that wait for a free connection included.";
     helper_connected: Counter "bulkhead_helper_connections_total" []
-        "Connections to the privileged helper's runs: more than one means that it was away.";
+        "How often the link to the privileged helper came up; more than once means that it was away.";
 
     pool_size: Gauge "bulkhead_pool_size_bytes" [pool]
         "Size of the pool's filesystem.";

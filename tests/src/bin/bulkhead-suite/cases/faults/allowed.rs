@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_protocol::{MountFlags, Request, Socket};
-use bulkhead_tests::helper::{create, delete, directory_spec, target, volume};
+use bulkhead_tests::helper::{bind, create, delete, directory_spec, target, unbind, volume};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::Tracer;
@@ -18,6 +18,9 @@ use super::session::{Session, undo};
 
 /// The list. A unit test of the helper compares it with the filter: each row of the filter must be in it.
 const NEEDED: &str = include_str!("../../../../../../privhelper/src/start/filter/needed.txt");
+
+/// Their list takes several pages.
+const TARGETS: usize = 150;
 
 /// A call as strace shows it, with the numbers of its arguments.
 struct Made {
@@ -63,7 +66,21 @@ fn do_everything(stand: &mut Stand) -> Result<()> {
     for _ in 0..2 {
         helper.ask(&Request::Listen { socket: Socket::Csi })?;
     }
+    many_targets(stand)?;
     deep_and_immutable(stand)
+}
+
+/// A volume whose list of targets outgrows the memory that the helper already has, and gives it back.
+fn many_targets(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(16 << 20)))?;
+    for number in 0..TARGETS {
+        helper.ask(&bind("vol-a", &format!("many-{number}")))?;
+    }
+    for number in 0..TARGETS {
+        helper.ask(&unbind("vol-a", &format!("many-{number}")))?;
+    }
+    helper.ask(&delete("vol-a")).map(drop)
 }
 
 /// What the emptier meets less often: a tree deeper than it descends, and files that cannot be removed as they are.
