@@ -249,3 +249,6 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
 fn allow_changes(file: impl AsFd) -> SysResult<()> {
     file::clear_flags(file, file::UNREMOVABLE)
 }
+
+#[cfg(test)]
+mod tests;

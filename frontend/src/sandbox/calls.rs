@@ -1,4 +1,4 @@
-//! Makes system calls that this process never needs fail with EPERM.
+//! Makes system calls that this process never needs fail with EPERM, or as if the kernel did not have them.
 //!
 //! This is a list of what is forbidden, not of what is allowed: the async runtime, TLS and the C library's resolver
 //! make calls of their own choice, which differ between releases and between processors, and a frontend broken by a new
@@ -13,15 +13,24 @@ use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 
-/// Installs the filter, permanently, for the calling thread and all that it starts. A process that creates no listening
-/// socket of its own has no need of listen(2): the sockets that it is given are listening already.
+/// The calls that a filter refuses, each if any of its rules applies, or always if it has none.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Installs the filters, permanently, for the calling thread and all that it starts. A process that creates no
+/// listening socket of its own has no need of listen(2): the sockets that it is given are listening already.
 pub(super) fn restrict(listens: bool) -> Result<(), seccompiler::Error> {
-    seccompiler::apply_filter(&compile(listens)?)
+    seccompiler::apply_filter(&compile(missing(), libc::ENOSYS)?)?;
+    seccompiler::apply_filter(&compile(forbidden(listens)?, libc::EPERM)?)
 }
 
-fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        NEVER.iter().copied().flatten().map(|call| (*call, vec![])).collect();
+/// clone3 keeps its flags in memory, where no filter sees them. The C library starts threads with clone instead if the
+/// kernel does not have clone3, and with no other error.
+fn missing() -> Rules {
+    Rules::from([(libc::SYS_clone3, vec![])])
+}
+
+fn forbidden(listens: bool) -> Result<Rules, BackendError> {
+    let mut rules: Rules = NEVER.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     let is = |argument, operation, value| SeccompCondition::new(argument, Dword, operation, value);
     let exactly = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
     let executable = u64::from(libc::PROT_EXEC.cast_unsigned());
@@ -51,13 +60,17 @@ fn compile(listens: bool) -> Result<BpfProgram, BackendError> {
         // Listening on a socket that is bound to no port takes any port.
         rules.insert(libc::SYS_listen, vec![]);
     }
+    Ok(rules)
+}
+
+fn compile(mut rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
     if cfg!(target_arch = "x86_64") {
         // The same calls by their x32 numbers, and those that have numbers of their own there.
         let twins: Vec<_> = rules.iter().map(|(call, rules)| (call | X32, rules.clone())).collect();
         rules.extend(twins);
         rules.extend(X32_ONLY.map(|call| (call | X32, vec![])));
     }
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+    let refused = SeccompAction::Errno(errno.cast_unsigned());
     SeccompFilter::new(rules, SeccompAction::Allow, refused, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
@@ -68,8 +81,7 @@ const X32_ONLY: std::ops::RangeInclusive<i64> = 512..=547;
 const NEVER: &[&[c_long]] = &[
     // Other programs.
     &[libc::SYS_execve, libc::SYS_execveat],
-    // Processes; clone3 keeps its flags in memory, where no filter sees them, and libraries can do without it.
-    &[libc::SYS_clone3],
+    // Processes, besides those of clone and clone3.
     #[cfg(target_arch = "x86_64")]
     &[libc::SYS_fork, libc::SYS_vfork],
     // Other processes' memory, descriptors and signals.
@@ -173,7 +185,7 @@ mod tests {
     #[test]
     fn the_filter_compiles_and_stays_below_the_kernels_limit() {
         for listens in [true, false] {
-            let program = compile(listens).unwrap();
+            let program = compile(forbidden(listens).unwrap(), libc::EPERM).unwrap();
             assert!(program.len() < 2048, "{} instructions of at most 4096", program.len());
         }
     }
