@@ -322,6 +322,15 @@ mod tests {
     }
 
     #[test]
+    fn no_number_is_used_that_was_found_at_start() {
+        let deletions = Deletions::new(socket::pair().expect("sockets").0);
+        for found in [7, 0, 3] {
+            deletions.note_number(found);
+        }
+        assert_eq!([deletions.new_number(), deletions.new_number()], [8, 9]);
+    }
+
+    #[test]
     fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
         let deletions = Deletions::new(socket::pair().expect("sockets").0);
         let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
