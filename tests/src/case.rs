@@ -39,6 +39,8 @@ pub enum Need {
     Kernel,
     /// Every filesystem, because the outcome may depend on it: it runs in every machine as well as on the host.
     Filesystem,
+    /// XFS, because what it provokes exists only there: it runs on no other filesystem.
+    Xfs,
     /// Programs or kernel modules that the machine does not have: it runs only on the host.
     Host,
     /// A pool that no other test uses, because it fills it up or takes it apart. A test that needs a bare scene always
@@ -65,6 +67,8 @@ pub enum Elsewhere {
     NeedsReboot,
     /// It needs a recent API server.
     NeedsRecent,
+    /// It is about another filesystem.
+    NeedsXfs,
     /// It runs on the host, and in another machine if it depends on the kernel; or the machine lacks a program or a
     /// kernel module.
     RunsOnHost,
@@ -94,6 +98,7 @@ impl<S: Scene> Case<S> {
             _ if phase.is_some() => None,
             _ if self.needs(Need::Long) && !setting.long => Some(Elsewhere::NeedsTime),
             _ if self.needs(Need::Recent) && setting.older_kubernetes => Some(Elsewhere::NeedsRecent),
+            _ if self.needs(Need::Xfs) && setting.pool_fs != PoolFilesystem::Xfs => Some(Elsewhere::NeedsXfs),
             Place::Host if self.needs(Need::Quota) => Some(Elsewhere::NeedsQuota),
             Place::Vm if self.needs(Need::Host) => Some(Elsewhere::RunsOnHost),
             Place::Vm if !in_this_machine && (!setting.everything || takes_hours) => Some(Elsewhere::RunsOnHost),

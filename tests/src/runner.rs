@@ -163,6 +163,7 @@ fn tell_elsewhere(elsewhere: &[Elsewhere]) {
     tell(Elsewhere::NeedsQuota, "are about sizes and exist only with --place vm");
     tell(Elsewhere::RunsOnHost, "run on the host, and at most with --everything here");
     tell(Elsewhere::NeedsTime, "take long and exist only with --long");
+    tell(Elsewhere::NeedsXfs, "are about XFS and exist only with --pool-fs xfs");
     tell(Elsewhere::NeedsRecent, "need a recent API server and exist only without --older-kubernetes");
     tell(Elsewhere::NeedsReboot, "belong to another phase of a test that a reboot interrupts");
 }

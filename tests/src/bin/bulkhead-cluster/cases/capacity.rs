@@ -11,7 +11,7 @@ use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::{Cluster, bytes};
 use bulkhead_tests::expect::same;
 use bulkhead_tests::kubelet::DRIVER;
-use k8s_openapi::api::storage::v1::{CSIStorageCapacity, StorageClass};
+use k8s_openapi::api::storage::v1::{CSINode, CSIStorageCapacity, StorageClass};
 use kube::Api;
 use serde_json::{json, to_value};
 
@@ -189,6 +189,9 @@ fn objects_return_when_the_node_does(cluster: &mut Cluster) -> Result<()> {
     let name = cluster.node();
     cluster.capacity(&cluster.class, &name)?;
     node::delete(&cluster.access, &name)?;
+    // The controller manager deletes what belonged to the node a while after it.
+    let csi_nodes: Api<CSINode> = Api::all(cluster.access.client());
+    cluster.access.wait_until_gone(&csi_nodes, &name, cluster.patience())?;
     let uid = node::make(&cluster.access, &name, &[])?;
     cluster.agents[0].uid.clone_from(&uid);
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(3600))?;

@@ -29,7 +29,7 @@ cases! {
     a_writer_does_not_keep_a_volume_alive,
     a_name_is_free_as_soon_as_delete_is_answered,
     a_full_pool_of_directories_goes: Filesystem + OwnPool,
-    a_deep_tree_in_a_full_pool_goes: OwnPool,
+    a_deep_tree_in_a_full_pool_goes: OwnPool + Xfs,
     a_mount_taken_away_by_hand_keeps_no_volume_alive,
     room_comes_back: Quota,
     an_open_file_keeps_its_project_until_it_is_closed: Quota,

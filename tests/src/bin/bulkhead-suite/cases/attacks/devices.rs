@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -344,18 +344,23 @@ fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
         helper.ask(&create(id, image_spec(SIZE)))?;
         helper.ask(&attach(id, false))?;
     }
-    for id in &ids {
-        helper.ask(&detach(id))?;
-        helper.ask(&delete(id))?;
-    }
+    let devices = loops::backed_by(&stand.pool().device()?)?;
     // A device manager opens each device for a moment, and an open device cannot be removed.
-    let bound: Vec<_> = loops::all()?.iter().filter_map(loops::Loop::number).collect();
-    let idle = numbers()?.into_iter().filter(|number| !bound.contains(number));
-    // Some may be gone already.
-    let looked_at: Vec<_> = idle.filter_map(|number| File::open(format!("/dev/loop{number}")).ok()).collect();
+    let mut looked_at = Vec::new();
+    for id in &ids {
+        let image = fs::metadata(stand.pool().volume(id).join("image"))?.ino();
+        let device =
+            devices.iter().find(|device| device.backing_inode == image).context("a volume without a device")?;
+        helper.ask(&detach(id))?;
+        // It may be gone already.
+        looked_at.extend(File::open(&device.path));
+    }
     ensure!(looked_at.len() > KEPT, "only {} idle devices can be opened", looked_at.len());
     std::thread::sleep(Duration::from_millis(300));
     drop(looked_at);
+    for id in &ids {
+        helper.ask(&delete(id))?;
+    }
     // The kernel takes some time to remove them, and no operation waits for that.
     wait::until(stand.patience(Duration::from_secs(30)), || {
         let left = numbers()?.len().saturating_sub(loops::all()?.len());

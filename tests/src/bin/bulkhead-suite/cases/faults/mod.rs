@@ -18,7 +18,7 @@ use self::points::ERRORS;
 use self::points::Extent::{All, Sample};
 
 cases! {
-    every_call_that_is_listed_is_made: Bare + Kernel,
+    every_call_that_is_listed_is_made: Bare + Kernel + Xfs,
     a_kill_at_any_call_of_an_operation_leaves_nothing: Bare + Kernel,
     a_kill_at_any_call_of_the_start_loses_nothing: Bare,
     an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel,
