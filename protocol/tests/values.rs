@@ -1,6 +1,9 @@
 //! What the types give back, and at which length a packet ends.
 
 use bulkhead_protocol::*;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as DecodeError, U8Deserializer};
 
 #[test]
 fn a_packet_may_have_exactly_the_greatest_length() {
@@ -24,6 +27,9 @@ fn a_bounded_list_gives_back_its_values() {
     assert_eq!(list.into_vec(), [1, 2, 3]);
     assert!(UpTo::<u8, 3>::try_from(vec![1, 2, 3, 4]).is_err());
     assert_eq!(UpTo::<u8, 3>::default().into_vec(), []);
+    let number: U8Deserializer<DecodeError> = 7_u8.into_deserializer();
+    let error = UpTo::<u8, 3>::deserialize(number).expect_err("no list");
+    assert_eq!(error.to_string(), "invalid type: integer `7`, expected at most 3 values");
 }
 
 #[test]
