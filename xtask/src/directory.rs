@@ -1,6 +1,7 @@
 //! Directories that last as long as one run, and locks for the cache that all runs share.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use rustix::fs::{FlockOperation, flock};
 
-const PREFIX: &str = "run-";
+/// It tells them from whatever else is where they are made.
+const PREFIX: &str = "bulkhead-run-";
 
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -31,7 +33,9 @@ impl RunDirectory {
         }
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = runs.join(format!("{PREFIX}{}-{number}", process::id()));
+        // It fails if somebody has put something there.
         fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
         Ok(RunDirectory { path })
     }
 

@@ -2,7 +2,8 @@
 //! they run, or between two steps.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -27,7 +28,7 @@ impl Programs {
 
     /// Copies these programs.
     pub fn copy(workspace: &Workspace, built: &[PathBuf]) -> Result<Self> {
-        let directory = RunDirectory::new(&workspace.runs())?;
+        let directory = RunDirectory::new(&place(&workspace.runs()))?;
         for program in built {
             let name = program.file_name().with_context(|| format!("{} has no name", program.display()))?;
             let copy = directory.path().join(name);
@@ -44,5 +45,43 @@ impl Programs {
     /// The paths of all programs.
     pub fn all(&self) -> Result<Vec<PathBuf>> {
         fs::read_dir(self.directory.path())?.map(|entry| Ok(entry?.path())).collect()
+    }
+}
+
+/// Where programs are copied to: next to the other files of a run or, if other users cannot get there, to the directory
+/// for temporary files. Frontends run as another user, and a checkout may be below a directory that is its owner's alone.
+fn place(runs: &Path) -> PathBuf {
+    if fs::create_dir_all(runs).is_ok() && is_open_to_all(runs) { runs.to_owned() } else { std::env::temp_dir() }
+}
+
+/// Whether all users may enter a directory and all those above it.
+fn is_open_to_all(directory: &Path) -> bool {
+    let Ok(directory) = directory.canonicalize() else { return false };
+    let enters = |above: &Path| fs::metadata(above).is_ok_and(|found| found.permissions().mode() & 0o001 != 0);
+    directory.ancestors().all(enters)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn programs_of_a_checkout_that_others_cannot_enter_are_run_by_others() {
+        let outer = RunDirectory::new(&std::env::temp_dir()).expect("a directory");
+        let runs = outer.path().join("checkout/target/vm");
+        assert_eq!(place(&runs), runs, "it is where it is looked for as long as that can be entered");
+        fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o700)).expect("it is ours");
+        assert_ne!(place(&runs), runs);
+        let programs = Programs { directory: RunDirectory::new(&place(&runs)).expect("a directory") };
+        assert!(is_open_to_all(programs.directory.path()), "{}", programs.directory.path().display());
+        fs::copy("/bin/true", programs.path("true")).expect("a program");
+        // Who is not root cannot run it as another user, but cannot run the tests that do either.
+        if rustix::process::geteuid().is_root() {
+            let status = Command::new(programs.path("true")).uid(901).gid(901).status();
+            assert!(status.expect("it can be reached").success());
+        }
     }
 }
