@@ -56,28 +56,6 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// `message` with each number of bytes written for people: the helper's `958246912 bytes` becomes `913.9 MiB`.
-pub fn for_people(message: &str) -> String {
-    const UNIT: &str = " bytes";
-    let mut written = String::with_capacity(message.len());
-    let mut rest = message;
-    while let Some(at) = rest.find(UNIT) {
-        let (before, after) = (&rest[..at], &rest[at + UNIT.len()..]);
-        let text = before.trim_end_matches(|character: char| character.is_ascii_digit());
-        match before[text.len()..].parse::<i64>() {
-            // Below that, people count in bytes as well.
-            Ok(bytes) if bytes >= 1024 => {
-                written.push_str(text);
-                written.push_str(&Quantity(bytes).to_string());
-            }
-            _ => written.push_str(&rest[..at + UNIT.len()]),
-        }
-        rest = after;
-    }
-    written.push_str(rest);
-    written
-}
-
 /// The number of bytes in a Kubernetes quantity, rounded up to a whole byte. `None` if `text` is not a quantity,
 /// negative, or beyond `i64::MAX`, which is as far as the API server counts.
 ///
@@ -211,23 +189,6 @@ mod tests {
             [(0, "0 B"), (512, "512 B"), (1 << 30, "1 GiB"), (3 << 29, "1.5 GiB"), (914 << 20, "914 MiB")]
         {
             assert_eq!(Quantity(bytes).to_string(), text);
-        }
-    }
-
-    #[test]
-    fn messages_are_for_people() {
-        for (message, written) in [
-            (
-                "pool a has room for 958246912 bytes, but 1073741824 bytes are requested; delete volumes",
-                "pool a has room for 913.9 MiB, but 1 GiB are requested; delete volumes",
-            ),
-            ("0 bytes and 9 files", "0 bytes and 9 files"),
-            ("is longer than 106 bytes", "is longer than 106 bytes"),
-            ("some bytes, 2048 bytes", "some bytes, 2 KiB"),
-            ("99999999999999999999 bytes", "99999999999999999999 bytes"),
-            ("", ""),
-        ] {
-            assert_eq!(for_people(message), written);
         }
     }
 }

@@ -56,7 +56,8 @@ impl Registration for Registrar {
         Ok(Response::new(PluginInfo {
             r#type: PLUGIN_TYPE.to_owned(),
             name: self.driver.to_string(),
-            endpoint: self.endpoint.to_string(),
+            // As it is: shown, special characters in it would be escaped.
+            endpoint: self.endpoint.as_str().to_owned(),
             supported_versions: vec![SUPPORTED_VERSION.to_owned()],
         }))
     }

@@ -8,8 +8,7 @@ use std::process::{Command, Output};
 
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_protocol::{
-    BlockSize, Bytes, Condition, ConditionKind, ErrorKind, Listed, NameHash, PoolStatus, QuotaMode, Reply, Request,
-    UpTo, Usage, VolumeKind, VolumeSpec,
+    BlockSize, Bytes, Condition, ErrorKind, Listed, NameHash, PoolStatus, Reply, Request, Usage, VolumeKind, VolumeSpec,
 };
 use serde_json::Value;
 
@@ -36,16 +35,8 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn pool(_: &Request) -> Act {
-    Act::Answer(Ok(Reply::Pool(PoolStatus {
-        quota: QuotaMode::Enforced,
-        total: 4 << 30,
-        available: 3 << 30,
-        largest_volume: 2 << 30,
-        promised: 0,
-        volumes: 0,
-        emptying: 0,
-        conditions: UpTo::default(),
-    })))
+    let (available, largest_volume) = (3 << 30, 2 << 30);
+    Act::Answer(Ok(Reply::Pool(PoolStatus { available, largest_volume, ..fake::status(4 << 30) })))
 }
 
 #[tokio::test]
@@ -137,8 +128,9 @@ fn of_a_pool_with_one_volume(request: &Request) -> Act {
                 used_bytes: Some(914 << 20),
                 available_bytes: Some(110 << 20),
                 used_inodes: None,
+                available_inodes: None,
                 targets: 2,
-                condition: Some(Condition::new(ConditionKind::Other, "958246912 bytes are lost")),
+                condition: Some(Condition::ImageSize { found: 914 << 20, recorded: 1 << 30 }),
             })))
         }
         Request::PoolStatus { .. } => pool(request),
@@ -152,8 +144,8 @@ async fn volumes_and_pools_are_listed_with_their_condition() {
     let socket = serve(&fake);
     let volumes = text(&run(socket.clone(), &["volume", "list"]).await.stdout);
     let expected = "ID     POOL     KIND   SIZE   USED     TARGETS  CONDITION\n\
-                    pvc-1  default  block  1 GiB  914 MiB  2        913.9 MiB are lost\n";
-    assert_eq!(volumes, expected);
+                    pvc-1  default  block  1 GiB  914 MiB  2        the volume's image is 110 MiB shorter than";
+    assert!(volumes.starts_with(expected), "{volumes}");
     let json = run(socket.clone(), &["volume", "list", "--json"]).await;
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!((&json[0]["bytes"], &json[0]["usedBytes"]), (&(1 << 30).into(), &(914 << 20).into()));
@@ -164,6 +156,29 @@ async fn volumes_and_pools_are_listed_with_their_condition() {
     let expected = "POOL     TOTAL  AVAILABLE  PROMISED  USED     VOLUMES  EMPTYING  CONDITION\n\
                     default  4 GiB  3 GiB      0 B       914 MiB  0        0         healthy\n";
     assert_eq!(pools, expected);
+}
+
+#[tokio::test]
+async fn conditions_of_a_pool_are_told_with_what_to_do() {
+    let fake = FakeHelper::start(|request| match request {
+        Request::PoolStatus { .. } => {
+            let overpromised = Condition::Overpromised { promised: 958_246_912, limit: 512 << 20 };
+            let conditions = vec![Condition::Unconfined, overpromised].try_into().unwrap();
+            Act::Answer(Ok(Reply::Pool(PoolStatus { conditions, ..fake::status(1 << 30) })))
+        }
+        _ => no_volumes(),
+    });
+    let socket = serve(&fake);
+    let json = run(socket.clone(), &["pool", "list", "--json"]).await;
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    let conditions: Vec<_> =
+        json[0]["conditions"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(conditions[0].contains("--seccomp=log") && conditions[1].starts_with("913.9 MiB are promised"), "{json}");
+    let doctor = run(socket, &["doctor"]).await;
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(
+        text(&doctor.stdout).contains("FAILED  pool default  1 GiB of 1 GiB available, 0 volumes; the helper is not")
+    );
 }
 
 #[tokio::test]

@@ -20,8 +20,8 @@ use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{
-    Bytes, Condition, ConditionKind, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, QuotaMode, Reply,
-    Request, UpTo, Usage, VolumeKind, VolumeSpec,
+    Bytes, Condition, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, UpTo, Usage,
+    VolumeKind, VolumeSpec,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -32,12 +32,12 @@ use mock_api::MockApi;
 
 const VOLUME: &str = "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
 const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111/mount";
-const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written";
+const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
 
 /// What the helper currently says.
 #[derive(Default)]
 struct Said {
-    conditions: Vec<&'static str>,
+    conditions: Vec<Condition>,
     usage: Option<ErrorKind>,
 }
 
@@ -46,19 +46,9 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
     let size = Bytes::try_from(1 << 30).unwrap();
     FakeHelper::start(move |request| match request {
         Request::PoolStatus { .. } => {
-            let said = said.lock().unwrap();
-            let conditions: Vec<_> =
-                said.conditions.iter().map(|text| Condition::new(ConditionKind::ShutDown, *text)).collect();
-            Act::Answer(Ok(Reply::Pool(PoolStatus {
-                quota: QuotaMode::Enforced,
-                total: 1 << 40,
-                available: 1 << 39,
-                largest_volume: 1 << 38,
-                promised: 1 << 30,
-                volumes: 1,
-                emptying: 0,
-                conditions: conditions.try_into().unwrap(),
-            })))
+            let conditions = said.lock().unwrap().conditions.clone().try_into().unwrap();
+            let status = PoolStatus { promised: 1 << 30, volumes: 1, conditions, ..fake::status(1 << 40) };
+            Act::Answer(Ok(Reply::Pool(status)))
         }
         Request::List { after, .. } => {
             let volume = VOLUME.parse().unwrap();
@@ -79,6 +69,7 @@ fn helper(said: &Arc<Mutex<Said>>) -> FakeHelper {
                     used_bytes: Some(4096),
                     available_bytes: Some(8192),
                     used_inodes: Some(1),
+                    available_inodes: Some(10),
                     targets: 1,
                     condition: None,
                 })))
@@ -140,7 +131,7 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
     tokio::spawn(async move { watched.watch_health().await });
     until("a look", || METRICS.text().contains("bulkhead_pool_volumes{pool=\"default\"} 1")).await;
 
-    said.lock().unwrap().conditions = vec![SHUT_DOWN];
+    said.lock().unwrap().conditions = vec![Condition::ShutDown];
     // Whoever asks first notices it, or else the next look at the pools does.
     volumes.room(&"default".parse().unwrap()).await.unwrap();
     until("an event on the claim", || !events(&api, "VolumeConditionAbnormal").is_empty()).await;
@@ -160,6 +151,8 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
     volumes.room(&"default".parse().unwrap()).await.unwrap();
     until("the volume's recovery", || events(&api, "VolumeConditionNormal").len() == 1).await;
     until("the pool's recovery", || events(&api, "PoolConditionNormal").len() == 1).await;
+    let over = "pool default: no longer: its filesystem has shut down after an error";
+    assert_eq!(events(&api, "PoolConditionNormal"), [("Node".to_owned(), over.to_owned())]);
     until("the metric", || METRICS.text().contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 0")).await;
     assert!(METRICS.text().contains(&format!("{condition} 0")));
 }
@@ -213,4 +206,20 @@ async fn a_pool_that_does_not_answer_hides_nothing_of_the_others() {
     let broken = "broken".parse().unwrap();
     let noticed = health.wait_for(|health| health.pools.contains_key(&broken));
     assert!(timeout(Duration::from_secs(15), noticed).await.is_ok(), "the look waits for the pool that hangs");
+}
+
+#[tokio::test]
+async fn the_figures_of_a_condition_change_without_news() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let helper = helper(&said);
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let (mut health, pool) = (volumes.health(), "default".parse().unwrap());
+    let promise = |promised, limit| said.lock().unwrap().conditions = vec![Condition::Overpromised { promised, limit }];
+    for (limit, is_news, told) in [(8 << 30, true, "may promise 8 GiB"), (7 << 30, false, "may promise 7 GiB")] {
+        promise(9 << 30, limit);
+        volumes.room(&pool).await.unwrap();
+        assert_eq!(health.has_changed().unwrap(), is_news);
+        let conditions: Vec<_> = health.borrow_and_update().pools[&pool].values().map(ToString::to_string).collect();
+        assert!(conditions[0].contains("9 GiB are promised") && conditions[0].contains(told), "{conditions:?}");
+    }
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::registration::RegistrationStatus;
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
-use bulkhead_protocol::{Reply, Request, Socket};
+use bulkhead_protocol::{Condition, PoolStatus, Reply, Request, Socket};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -41,7 +41,10 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         }
         Request::List { .. } => no_volumes(),
         Request::Create { .. } => size(1 << 30),
-        Request::PoolStatus { .. } => fake::roomy(),
+        Request::PoolStatus { .. } => {
+            let conditions = vec![Condition::Overpromised { promised: 9 << 30, limit: 8 << 30 }].try_into().unwrap();
+            Act::Answer(Ok(Reply::Pool(PoolStatus { inode_size: 512, conditions, ..fake::status(33 << 30) })))
+        }
         _ => done(),
     });
     (fake, csi, registration)
@@ -174,6 +177,29 @@ async fn metrics_are_served_and_nothing_else() {
         silent.push(TcpStream::connect(&address).await.unwrap());
     }
     assert_eq!(get(&address, "/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn pools_are_measured_and_their_conditions_counted() {
+    let (mut fake, ..) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let (address, begun) = (address(&frontend).await, Instant::now());
+    let expected = [
+        "\nbulkhead_pool_available_bytes{pool=\"default\"} 35433480192",
+        // A 33rd is for the inodes of a directory.
+        "\nbulkhead_pool_largest_volume_bytes{pool=\"default\"} 34359738368",
+        "\nbulkhead_pool_overpromised_bytes{pool=\"default\"} 1073741824",
+        "\nbulkhead_pool_condition{pool=\"default\",condition=\"overpromised\"} 1",
+    ];
+    loop {
+        let (_, metrics) = get(&address, "/metrics").await;
+        if expected.iter().all(|line| metrics.contains(line)) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{metrics}");
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "each suite uses a part of it")]
 mod fake;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +13,8 @@ use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::*;
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, Reply, Request, Usage, VolumeKind, VolumeSpec,
+    BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, Usage,
+    VolumeKind, VolumeSpec,
 };
 use tokio::sync::Notify;
 use tonic::{Code, Request as Call};
@@ -45,6 +47,7 @@ fn usage(spec: VolumeSpec) -> Act {
         used_bytes: Some(0),
         available_bytes: Some(spec.size.get()),
         used_inodes: Some(1),
+        available_inodes: Some(1),
         targets: 0,
         condition: None,
     })))
@@ -261,13 +264,93 @@ async fn a_grown_image_is_told_to_its_device_even_on_the_second_try() {
 
 #[tokio::test]
 async fn a_growth_that_the_pool_cannot_hold_is_out_of_range() {
+    let no_room = ErrorKind::NoRoom { room: 958_246_912, wanted: 1 << 30 };
+    for (kind, message) in
+        [(ErrorKind::NoSpace, "scripted"), (no_room, "pool default has room for 913.9 MiB, but 1 GiB are requested")]
+    {
+        let fake = FakeHelper::start(move |request| match request {
+            Request::Usage { volume, .. } if volume.as_str() == "pvc-1" => usage(directory(1 << 30, 65536)),
+            _ => failure(kind),
+        });
+        let plugin = fake.plugin();
+        let status = plugin.controller_expand_volume(expansion(2 << 30)).await.unwrap_err();
+        assert_eq!(status.code(), Code::OutOfRange);
+        assert!(status.message().starts_with(message), "{}", status.message());
+        let status = plugin.create_volume(Call::new(creation("pvc-2"))).await.unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted);
+        assert!(status.message().starts_with(message), "{}", status.message());
+        assert_eq!(expand(&plugin, 1 << 20).await.capacity_bytes, 1 << 30);
+    }
+}
+
+#[tokio::test]
+async fn a_volume_as_large_as_the_capacity_can_be_made_and_a_larger_one_cannot() {
+    const ROOM: u64 = 721 << 20;
     let fake = FakeHelper::start(|request| match request {
-        Request::Usage { .. } => usage(directory(1 << 30, 65536)),
-        _ => failure(ErrorKind::NoSpace),
+        Request::PoolStatus { .. } => {
+            Act::Answer(Ok(Reply::Pool(PoolStatus { inode_size: 512, ..fake::status(ROOM) })))
+        }
+        Request::Create { spec, .. } => {
+            let inodes = match spec.kind {
+                VolumeKind::Directory { inodes, .. } => inodes.get(),
+                VolumeKind::Image { .. } => 0,
+            };
+            let wanted = spec.size.get() + inodes * 512;
+            if wanted <= ROOM { size(spec.size.get()) } else { failure(ErrorKind::NoRoom { room: ROOM, wanted }) }
+        }
+        other => panic!("{other:?}"),
     });
     let plugin = fake.plugin();
-    assert_eq!(plugin.controller_expand_volume(expansion(2 << 30)).await.unwrap_err().code(), Code::OutOfRange);
-    assert_eq!(expand(&plugin, 1 << 20).await.capacity_bytes, 1 << 30);
+    for (block, parameters) in [(false, vec![]), (true, vec![]), (false, vec![("inodes", "5000")])] {
+        let parameters: BTreeMap<_, _> =
+            parameters.into_iter().map(|(key, value): (&str, &str)| (key.to_owned(), value.to_owned())).collect();
+        let volume_capabilities = vec![capability(block)];
+        let asked = GetCapacityRequest {
+            volume_capabilities: volume_capabilities.clone(),
+            parameters: parameters.clone(),
+            ..GetCapacityRequest::default()
+        };
+        let room = plugin.get_capacity(Call::new(asked)).await.unwrap().into_inner();
+        assert_eq!(room.maximum_volume_size, Some(room.available_capacity));
+        let create = |required_bytes| {
+            let capacity_range = Some(CapacityRange { required_bytes, limit_bytes: 0 });
+            let (volume_capabilities, parameters) = (volume_capabilities.clone(), parameters.clone());
+            let request = CreateVolumeRequest { capacity_range, volume_capabilities, parameters, ..creation("pvc-1") };
+            plugin.create_volume(Call::new(request))
+        };
+        create(room.available_capacity).await.unwrap();
+        let larger = create(room.available_capacity + 4096).await.unwrap_err();
+        assert_eq!(larger.code(), Code::ResourceExhausted);
+        assert!(larger.message().contains(" too much; delete volumes"), "{}", larger.message());
+    }
+    // Where nobody says what it is for, it is for directories.
+    let anything = plugin.get_capacity(Call::new(GetCapacityRequest::default())).await.unwrap().into_inner();
+    let of_directories = GetCapacityRequest { volume_capabilities: vec![capability(false)], ..Default::default() };
+    assert_eq!(anything, plugin.get_capacity(Call::new(of_directories)).await.unwrap().into_inner());
+}
+
+#[tokio::test]
+async fn a_volume_has_no_more_inodes_left_than_its_filesystem() {
+    for (used, available, (total, reported)) in [
+        (Some(24), Some(1000), (1024, 1000)),
+        (Some(24), Some(10), (34, 10)),
+        (Some(2000), Some(0), (1024, 0)),
+        (None, None, (1024, 0)),
+    ] {
+        let fake = FakeHelper::start(move |_| {
+            let Act::Answer(Ok(Reply::Usage(counted))) = usage(directory(1 << 30, 1024)) else { unreachable!() };
+            Act::Answer(Ok(Reply::Usage(Usage { used_inodes: used, available_inodes: available, ..counted })))
+        });
+        let request = NodeGetVolumeStatsRequest {
+            volume_id: "pvc-1".to_owned(),
+            volume_path: MOUNT.to_owned(),
+            ..NodeGetVolumeStatsRequest::default()
+        };
+        let stats = fake.plugin().node_get_volume_stats(Call::new(request)).await.unwrap().into_inner();
+        let inodes = stats.usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).unwrap();
+        assert_eq!((inodes.total, inodes.available), (total, reported), "{used:?} {available:?}");
+        assert_eq!(inodes.used, used.map_or(0, |used| used as i64));
+    }
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use rustix::fs::{FileType, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::capabilities::EMPTIER;
+use crate::state::layout;
 use crate::sys::capability::{allow, raise};
 use crate::sys::file;
 use crate::sys::socket::{self, Received};
@@ -27,50 +28,115 @@ use crate::sys::{Errno, Result as SysResult};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// A directory in the pool that is to be removed with everything in it.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Job {
-    /// The directory's name.
-    pub name: Text,
-}
+/// A packet that says: there is something to empty.
+pub const WAKE: u8 = 0;
+/// The same, and it may have kept the name of a volume: look at the modes of those too.
+pub const WAKE_IN_PLACE: u8 = 1;
 
-/// How a job ended.
+/// What has become of a directory that was to be removed with everything in it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// Why it is not done; `None` if it is.
-    pub errno: Option<i32>,
+    /// Its name in the pool.
+    pub name: Text,
+    /// What has become of it.
+    pub outcome: Outcome,
 }
 
-/// Does one job after another, in a jail that holds only the pool. Returns when the server is gone.
+/// See [`Report`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Work on it begins.
+    Begun,
+    /// Nothing is left of it.
+    Emptied,
+    /// It takes long, and others are waiting.
+    Unfinished,
+    /// It could not be emptied because of this error, and is tried again later.
+    Failed(i32),
+}
+
+/// How long to wait before trying again what could not be emptied.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Removes what is deleted in the pool, whenever it is woken, in a jail that holds only the pool. It finds by itself what
+/// that is; it does not begin before it is woken for the first time, when the server knows of all of it. Returns when
+/// the server is gone.
 pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
-    let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
-    let (mut moved, mut unfinished) = (0, Unfinished::new());
-    loop {
-        let length = match socket::receive(server, &mut buffer) {
-            Ok(Received::Packet(length)) => length,
-            Ok(Received::Closed) => return Ok(()),
-            Ok(Received::Truncated) => return Err("the emptier received a packet that is too long".to_owned()),
-            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => continue,
-            Err(errno) => return Err(format!("the emptier cannot receive from the server: {errno}")),
-        };
-        let job = buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Job>(packet).ok());
-        let job = job.ok_or("the emptier received a packet that is not a job")?;
-        let name = job.name.as_str();
-        let mut tops = unfinished.remove(name).unwrap_or_default();
-        let result = work(pool, name, &mut moved, &mut tops);
-        if result == Err(LONG) && unfinished.len() < MOST_UNFINISHED {
-            unfinished.insert(name.to_owned(), tops);
+    let (mut moved, mut unfinished, mut in_place, mut failed) = (0, Unfinished::new(), false, false);
+    while let Some(woken) = wait(server, failed)? {
+        in_place |= woken == Some(WAKE_IN_PLACE);
+        loop {
+            let Ok(names) = find(pool, in_place) else {
+                // The pool's status says what is wrong with its filesystem.
+                failed = true;
+                break;
+            };
+            unfinished.retain(|name, _| names.contains(name));
+            (in_place, failed) = (in_place && !names.is_empty(), false);
+            let mut others = false;
+            for name in names {
+                report(server, &name, Outcome::Begun)?;
+                let mut tops = unfinished.remove(&name).unwrap_or_default();
+                let outcome = match work(pool, &name, &mut moved, &mut tops) {
+                    Ok(()) => Outcome::Emptied,
+                    Err(LONG) => Outcome::Unfinished,
+                    Err(errno) => Outcome::Failed(errno.raw_os_error()),
+                };
+                if outcome == Outcome::Unfinished && unfinished.len() < MOST_UNFINISHED {
+                    unfinished.insert(name.clone(), tops);
+                }
+                failed |= matches!(outcome, Outcome::Failed(_));
+                others |= outcome == Outcome::Unfinished;
+                report(server, &name, outcome)?;
+            }
+            if !others {
+                break;
+            }
         }
-        let report = Report { errno: result.err().map(Errno::raw_os_error) };
-        let packet = bulkhead_protocol::encode(&report).map_err(|error| error.to_string())?;
-        socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot answer: {errno}"))?;
     }
+    Ok(())
+}
+
+/// Waits to be woken: `None` when the server is gone, `Some(None)` when it is time to try again what has failed.
+fn wait(server: &OwnedFd, failed: bool) -> Result<Option<Option<u8>>, String> {
+    let broken = |errno: Errno| format!("the emptier cannot receive from the server: {errno}");
+    socket::set_receive_timeout(server, failed.then_some(RETRY_INTERVAL)).map_err(broken)?;
+    let mut packet = [0; 1];
+    loop {
+        return match socket::receive(server, &mut packet) {
+            Ok(Received::Packet(_)) => Ok(Some(packet.first().copied())),
+            Ok(Received::Closed) => Ok(None),
+            Ok(Received::Truncated) => Err("the emptier received a packet that is too long".to_owned()),
+            Err(Errno::AGAIN) => Ok(Some(None)),
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => continue,
+            Err(errno) => Err(broken(errno)),
+        };
+    }
+}
+
+fn report(server: &OwnedFd, name: &str, outcome: Outcome) -> Result<(), String> {
+    let packet =
+        bulkhead_protocol::encode(&Report { name: Text::new(name), outcome }).map_err(|error| error.to_string())?;
+    socket::send(server, &packet, None).map_err(|errno| format!("the emptier cannot report: {errno}"))
+}
+
+/// The names of what is deleted in the pool: by their form, and if some are deleted in place, by the mode that says so.
+/// Only root can write to the pool itself.
+fn find(pool: &OwnedFd, in_place: bool) -> SysResult<Vec<String>> {
+    let mut names = Vec::new();
+    file::each_entry(pool, |name| {
+        let status = || file::status_at(pool, name).is_ok_and(|status| layout::is_deleted_in_place(&status));
+        if let Ok(name) = name.to_str()
+            && (layout::is_deleted(name) || in_place && status())
+        {
+            names.push(name.to_owned());
+        }
+        Ok(())
+    })?;
+    Ok(names)
 }
 
 fn work(pool: &OwnedFd, name: &str, moved: &mut u64, tops: &mut Tops) -> SysResult<()> {
-    if !name.starts_with('.') || name.contains('/') {
-        return Err(Errno::INVAL);
-    }
     let _allowed = allow(EMPTIER);
     let _raised = EMPTIER.iter().map(|capability| raise(*capability)).collect::<SysResult<Vec<_>>>()?;
     let top = match file::open(pool, name, DIRECTORY) {

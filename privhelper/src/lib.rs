@@ -1,5 +1,6 @@
 //! The privileged half of Bulkhead. `main.rs` has the steps of its life in order, one call each; `SECURITY.md` says
-//! why.
+//! why. What stays resident is in two parts: [`bookkeeping`] is what its name says, and everything else here is the core,
+//! on which the boundary depends.
 #![cfg_attr(
     not(test),
     deny(
@@ -9,10 +10,10 @@
 )]
 
 mod audit;
+mod bookkeeping;
 mod capabilities;
 mod dispatch;
 mod emptier;
-pub mod log;
 mod ops;
 pub mod server;
 pub mod start;
@@ -20,3 +21,5 @@ mod state;
 // The only place where `unsafe` is allowed.
 #[allow(unsafe_code)]
 mod sys;
+
+pub use bookkeeping::{log, watch};

@@ -10,11 +10,11 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bulkhead_privhelper::log;
 use bulkhead_privhelper::server;
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
 use bulkhead_privhelper::start::{directory, host, jail, outside, privileges, proof, recover, split, welcome};
+use bulkhead_privhelper::{log, watch};
 
 fn main() -> ExitCode {
     let result = match config::parse(std::env::args().skip(1)) {
@@ -36,19 +36,22 @@ fn main() -> ExitCode {
 
 fn serve(config: &Config) -> Result<(), String> {
     let (listener, service_manager) = outside::take(config)?;
-    let mut host = host::inspect(config, directory::open_or_make)?;
-    host::mark_and_wait(config, &mut host);
-    let mut jail = jail::enter(&host)?;
-    jail::claim_pools(config, &mut host, &mut jail)?;
+    let mut host = host::inspect(config, directory::open_or_make, true)?;
+    host::mark_and_wait(&mut host);
+    let mut jail = jail::enter(config, &host)?;
+    let pools = jail::claim_pools(&mut jail, &mut host);
     proof::prove(&host, &jail)?;
-    let emptier = split::split(config, &host)?;
-    let state = recover::recover(config, host, jail, emptier)?;
-    let welcome = welcome::welcome(config, &state)?;
-    let service = Arc::new(server::Service { state, welcome, allowed_uid: config.allowed_uid });
-    let listener = listener.listen(config)?;
+    let devices = recover::look_at_devices(&host, &jail)?;
+    let pools = split::split(config, &jail, pools)?;
+    let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;
-    let threads = server::start(&service)?;
+    server::spawn(log::write_out)?;
+    let (state, missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
+    let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
+    server::start(&service)?;
     filter::install(Process::Server, config.on_violation)?;
     service_manager.ready();
-    server::serve(&service, &threads, &listener).map_err(|errno| format!("cannot accept connections: {errno}"))
+    let why = watch(&service.state, &mounts, missing);
+    service.end_in_order(&why);
+    Ok(())
 }

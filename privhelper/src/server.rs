@@ -1,27 +1,27 @@
-//! Connections: a fixed number of threads, each serving one connection, one request at a time.
+//! Connections: a fixed number of threads, each accepting one connection at a time and serving it, one request after
+//! another.
 //!
 //! A client that breaks the protocol gets no answer: its connection is closed. An operation that fails is answered with
 //! a typed error.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Error, ErrorKind, Hello, MAX_PACKET, Request, Response, Welcome, decode, encode, negotiate};
+use bulkhead_protocol::{Error, Hello, MAX_PACKET, Reply, Request, Response, Welcome, decode, encode, negotiate};
 
 use crate::audit::{self, Client};
 use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
-use crate::ops;
-use crate::state::{MOST_ON_A_FILESYSTEM, State};
+use crate::state::{MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, capability, process};
 
 /// How many connections are served at once, one thread each, besides those whose operations may hang on a pool's
-/// filesystem. A frontend opens sixteen besides its own that hang, and somebody may check whether the helper can be
-/// reached.
+/// filesystem. A frontend opens up to 16, not counting those that hang; one more is for a health check.
 const CONNECTIONS: usize = 17;
 /// How many connections may wait to be closed.
 const MOST_CLOSING: usize = 256;
@@ -29,112 +29,140 @@ const MOST_CLOSING: usize = 256;
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may leave a reply unread.
 const SEND_LIMIT: Duration = Duration::from_secs(5);
+/// How often what is charged to no volume is looked for.
+const STRAYS_INTERVAL: Duration = Duration::from_secs(60);
+/// How many descriptors a thread may have open at once, and the process besides.
+const DESCRIPTORS: (u64, u64) = (16, 128);
 
 /// What all connections share.
 #[derive(Debug)]
 pub struct Service {
     /// What the operations work on.
     pub state: State,
-    /// The answer to a hello with the highest version.
-    pub welcome: Welcome,
-    /// The only user that is served.
-    pub allowed_uid: u32,
+    welcome: Welcome,
+    allowed_uid: u32,
+    listener: OwnedFd,
+    counts: Counts,
 }
 
-/// A connection that was accepted, and its number.
-type Connection = (OwnedFd, u64);
-
-/// Threads that wait for connections. They are started before the seccomp filter is installed, which does not allow
-/// starting others.
-#[derive(Debug)]
-pub struct Threads {
-    connections: Sender<Connection>,
-    closing: SyncSender<OwnedFd>,
-    /// A token for each thread that is free.
-    free: Receiver<()>,
+/// What serves connections: the only user that may connect, the answer to a hello with the highest version, what
+/// operations work on, and where the frontend connects.
+pub fn service(allowed_uid: u32, welcome: Welcome, state: State, listener: OwnedFd) -> Service {
+    Service { state, welcome, allowed_uid, listener, counts: Counts::default() }
 }
 
-/// Starts the threads, and returns when each has a working directory of its own: the filter would not allow that later.
-///
-/// # Errors
-/// A sentence when one cannot be started.
-pub fn start(service: &Arc<Service>) -> Result<Threads, String> {
-    let (connections, waiting) = channel::<Connection>();
-    let waiting = Arc::new(Mutex::new(waiting));
-    let (freed, free) = channel();
-    let (report, reports) = channel();
-    let spawn = |work: Box<dyn FnOnce() + Send>| {
-        let report = report.clone();
-        let run = move || {
-            let _ = report.send(process::own_working_directory());
-            work();
-        };
-        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(run);
-        thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
-    };
-    let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
-    spawn(Box::new(log::write_out))?;
-    spawn(Box::new(move || closed.into_iter().for_each(drop)))?;
-    let devices = Arc::clone(service);
-    spawn(Box::new(move || devices.state.loops.remove_surplus()))?;
-    let pools = service.state.pools.len();
-    for pool in 0..pools {
-        let own = Arc::clone(service);
-        spawn(Box::new(move || finish_deletions(&own, pool)))?;
-    }
-    let number = connections_for(pools);
-    for _ in 0..number {
-        let (service, waiting, freed) = (Arc::clone(service), Arc::clone(&waiting), freed.clone());
-        let closing = closing.clone();
-        let _ = freed.send(());
-        spawn(Box::new(move || work(&service, &waiting, &closing, &freed)))?;
-    }
-    for result in reports.iter().take(number.saturating_add(pools).saturating_add(3)) {
-        result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}"))?;
-    }
-    Ok(Threads { connections, closing, free })
+/// How connections stand.
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicU64,
+    serving: AtomicUsize,
+    /// How many requests are being carried out.
+    requests: AtomicUsize,
+    /// Whether no more requests are carried out.
+    ending: AtomicBool,
+    refusals: Mutex<Refusals>,
 }
 
-/// However many pools hang, [`CONNECTIONS`] other connections are served.
+/// How many connections are served at once: however many pools hang, [`CONNECTIONS`] others are.
 const fn connections_for(pools: usize) -> usize {
     MOST_ON_A_FILESYSTEM.saturating_mul(pools).saturating_add(CONNECTIONS)
 }
 
-/// Accepts connections forever.
+/// How many descriptors a helper with that many pools may need.
+fn descriptors_for(pools: usize) -> u64 {
+    let (per_thread, besides) = DESCRIPTORS;
+    (connections_for(pools) as u64).saturating_add(pools as u64).saturating_mul(per_thread).saturating_add(besides)
+}
+
+/// Starts the threads, and returns when each has a working directory of its own. The seccomp filter, which is installed
+/// after this, allows neither that nor other threads.
 ///
 /// # Errors
-/// When the listening socket fails.
-pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result<(), Errno> {
-    let mut accepted = 0_u64;
-    let mut refusals = Refusals::default();
+/// A sentence when one cannot be started.
+pub fn start(service: &Arc<Service>) -> Result<(), String> {
+    let descriptors = descriptors_for(service.state.pools.len());
+    process::allow_descriptors(descriptors)
+        .map_err(|errno| format!("the limit of open files must be at least {descriptors} (LimitNOFILE=): {errno}"))?;
+    let mut threads: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
+    let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
+    threads.push(Box::new(move || closed.into_iter().for_each(drop)));
+    let own = Arc::clone(service);
+    threads.push(Box::new(move || own.state.loops.keep_stock()));
+    for pool in service.state.pools.iter().filter(|pool| pool.state.is_ok()) {
+        let (own, pool) = (Arc::clone(service), Arc::clone(pool));
+        threads.push(Box::new(move || finish_deletions(&own.state, &pool)));
+    }
+    for pool in service.state.pools.iter().filter(|pool| pool.has_quotas() && pool.state.is_ok()) {
+        let (own, pool) = (Arc::clone(service), Arc::clone(pool));
+        threads.push(Box::new(move || look_for_strays(&own.state, &pool)));
+    }
+    // One more than are served at once: the last one that is free turns connections away.
+    for _ in 0..=connections_for(service.state.pools.len()) {
+        let (own, closing) = (Arc::clone(service), closing.clone());
+        threads.push(Box::new(move || work(&own, &closing)));
+    }
+    let (report, reports) = channel();
+    for work in threads {
+        let report = report.clone();
+        spawn(move || {
+            let _ = report.send(process::own_working_directory());
+            drop(report);
+            work();
+        })?;
+    }
+    drop(report);
+    reports
+        .iter()
+        .try_for_each(|result| result.map_err(|errno| format!("cannot unshare a thread's working directory: {errno}")))
+}
+
+/// Starts one thread.
+///
+/// # Errors
+/// A sentence when that fails.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let thread = std::thread::Builder::new().stack_size(256 << 10).spawn(work);
+    thread.map(drop).map_err(|error| format!("cannot start a thread: {error}"))
+}
+
+/// Accepts connections and serves them, forever.
+fn work(service: &Service, closing: &SyncSender<OwnedFd>) {
+    let counts = &service.counts;
+    let most = connections_for(service.state.pools.len());
     loop {
-        let connection = match socket::accept(listener) {
+        let connection = match socket::accept(&service.listener) {
             Ok(connection) => connection,
             Err(Errno::INTR | Errno::CONNABORTED) => continue,
             Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
-            Err(errno) => return Err(errno),
+            Err(errno) => end(&format!("cannot accept connections errno={errno}")),
         };
-        let refusal = match socket::peer(&connection) {
-            Ok(peer) if peer.uid != service.allowed_uid => {
-                Some(format!("of another user uid={} pid={}", peer.uid, peer.pid))
+        let others = counts.serving.fetch_add(1, SeqCst);
+        match refusal(service, &connection, others >= most) {
+            None => {
+                let number = counts.accepted.fetch_add(1, SeqCst).saturating_add(1);
+                if let Err(why) = converse(service, &connection, number) {
+                    log::warning!("a connection is closed connection={number} why={why}");
+                }
             }
-            Ok(_) if threads.free.try_recv().is_err() => Some("beyond the number served at once".to_owned()),
-            Ok(_) => None,
-            Err(errno) => Some(format!("of an unknown user errno={errno}")),
-        };
-        if let Some(why) = refusal {
-            if let Some(number) = refusals.due(Instant::now()) {
-                log::warning!("connections are closed: {number} since the last such line, this one {why}");
-            }
-            close(connection, &threads.closing);
-            continue;
+            Some(why) => counts.refuse(&why),
         }
-        accepted = accepted.saturating_add(1);
-        // The threads live as long as the process.
-        let _ = threads.connections.send((connection, accepted));
+        // This comes first because the client may connect again as soon as it sees the end.
+        counts.serving.fetch_sub(1, SeqCst);
+        close(connection, closing);
+    }
+}
+
+/// Why a connection is not served, if it is not.
+fn refusal(service: &Service, connection: &OwnedFd, full: bool) -> Option<String> {
+    match socket::peer(connection) {
+        Ok(peer) if peer.uid != service.allowed_uid => {
+            Some(format!("of another user uid={} pid={}", peer.uid, peer.pid))
+        }
+        Ok(_) => full.then(|| "beyond the number served at once".to_owned()),
+        Err(errno) => Some(format!("of an unknown user errno={errno}")),
     }
 }
 
@@ -142,31 +170,42 @@ pub fn serve(service: &Service, threads: &Threads, listener: &OwnedFd) -> Result
 #[derive(Debug, Default)]
 struct Refusals {
     number: u64,
-    said: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 impl Refusals {
-    /// Notes one, and returns their number since the last line if a second has passed.
+    /// Counts one, and returns their number since the last line if a second has passed.
     fn due(&mut self, now: Instant) -> Option<u64> {
         self.number = self.number.saturating_add(1);
-        if self.said.is_some_and(|said| now.saturating_duration_since(said) < Duration::from_secs(1)) {
+        if self.reported.is_some_and(|last| now.saturating_duration_since(last) < Duration::from_secs(1)) {
             return None;
         }
-        self.said = Some(now);
+        self.reported = Some(now);
         Some(std::mem::take(&mut self.number))
     }
 }
 
-fn work(service: &Service, waiting: &Mutex<Receiver<Connection>>, closing: &SyncSender<OwnedFd>, freed: &Sender<()>) {
-    loop {
-        let next = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((connection, number)) = next else { return };
-        if let Err(why) = converse(service, &connection, number) {
-            log::warning!("a connection is closed connection={number} why={why}");
+impl Counts {
+    fn refuse(&self, why: &str) {
+        let due = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).due(Instant::now());
+        if let Some(number) = due {
+            log::warning!("connections are closed: {number} since the last such line, this one {why}");
         }
-        // This comes first because the client may connect again as soon as it sees the end.
-        let _ = freed.send(());
-        close(connection, closing);
+    }
+}
+
+impl Service {
+    /// Stops carrying out requests, waits for those in progress, and logs why. One may hang forever, so the wait is
+    /// limited.
+    pub fn end_in_order(&self, why: &str) {
+        self.counts.ending.store(true, SeqCst);
+        for _ in 0..100 {
+            if self.counts.requests.load(SeqCst) == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        log::last_words(&format!("the helper ends, to be started anew: {why}"));
     }
 }
 
@@ -177,19 +216,30 @@ fn close(connection: OwnedFd, closing: &SyncSender<OwnedFd>) {
     let _ = socket::shut_down(&connection);
     if closing.try_send(connection).is_err() {
         // When a process exits, the kernel does not wait for any descriptor.
-        log::last_words(
-            "the helper exits: hundreds of connections cannot be closed, because descriptors were sent over them",
-        );
-        std::process::exit(1);
+        end("hundreds of connections cannot be closed, because descriptors were sent over them");
     }
 }
 
-fn finish_deletions(service: &Service, pool: usize) {
-    let Ok(pool) = service.state.pool_at(pool) else { return };
+/// Ends the process because of a failure.
+fn end(why: &str) -> ! {
+    log::last_words(&format!("the helper exits: {why}"));
+    std::process::exit(1);
+}
+
+fn finish_deletions(state: &State, pool: &Pool) {
+    let Ok(Served { deletions, .. }) = &pool.state else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
-    if let Err(error) = pool.deletions.finish_all(&pool.ballast, |deletion| ops::release(pool, deletion)) {
-        log::last_words(&format!("the helper exits: it cannot go on without the emptier error={error}"));
-        std::process::exit(1);
+    if let Err(error) = deletions.finish(pool, &state.volumes) {
+        end(&format!("it cannot go on without the emptier error={error}"));
+    }
+}
+
+fn look_for_strays(state: &State, pool: &Pool) {
+    let Ok(Served { filesystem, .. }) = &pool.state else { return };
+    let _allowed = capability::allow(capabilities::RELEASE);
+    loop {
+        filesystem.look_for_strays(&state.volumes, pool);
+        std::thread::sleep(STRAYS_INTERVAL);
     }
 }
 
@@ -211,9 +261,9 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     socket::set_receive_timeout(connection, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
         let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
-        let begun = Instant::now();
-        let outcome = check_version(&request, version).and_then(|()| dispatch(&service.state, &request));
-        audit::record(&request, client, &outcome, begun.elapsed().as_micros());
+        service.counts.requests.fetch_add(1, SeqCst);
+        let outcome = carry_out(service, connection, &request, version, client);
+        service.counts.requests.fetch_sub(1, SeqCst);
         let (response, descriptor): (Response, _) =
             outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply), passed));
         send(connection, &response, descriptor)?;
@@ -221,16 +271,37 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     Ok(())
 }
 
+/// Carries out a request, which has its place in the log before it changes anything.
+fn carry_out(
+    service: &Service,
+    connection: &OwnedFd,
+    request: &Request,
+    version: u16,
+    client: Client,
+) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let begun = Instant::now();
+    let (slot, outcome) = match audit::reserve(request) {
+        Err(error) => (None, Err(error)),
+        Ok(slot) if service.counts.ending.load(SeqCst) => {
+            (slot, Err(busy(format!("{}: the helper is about to start anew; try again", request.name()))))
+        }
+        Ok(slot) => {
+            (slot, check_version(request, version).and_then(|()| dispatch(&service.state, connection, request)))
+        }
+    };
+    audit::record(slot, request, client, outcome.as_ref().err(), begun.elapsed().as_micros());
+    outcome
+}
+
 /// Refuses a request that is newer than the version in use, which a client must not send.
 fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
-    let (name, needed) = (request.name(), request.since_version());
+    let (name, needed) = (request.name(), request.row().since_version);
     if needed <= in_use {
         return Ok(());
     }
-    let message = format!(
+    Err(invalid(format!(
         "request {name} needs protocol version {needed}, but this connection uses version {in_use}; connect again with a Hello of version {needed} or later"
-    );
-    Err(Error::new(ErrorKind::Invalid, message))
+    )))
 }
 
 /// The next packet; `None` at the end of the connection.
@@ -260,6 +331,8 @@ fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_protocol::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -14,6 +14,19 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
+/// Writes a text that may come from anybody: control characters, and others that cannot be seen, are escaped, so that
+/// nothing can be made to look like another line of a log.
+pub(crate) fn show(text: &str, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for character in text.chars() {
+        if matches!(character, '"' | '\'') {
+            write!(out, "{character}")?;
+        } else {
+            write!(out, "{}", character.escape_debug())?;
+        }
+    }
+    Ok(())
+}
+
 /// Defines a type for the texts for which `$matches` holds. A clone shares the text.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $type:ident, $matches:expr, $what:literal) => {
@@ -47,7 +60,7 @@ macro_rules! checked_text {
 
         impl std::fmt::Display for $type {
             fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                out.write_str(&self.0)
+                $crate::checked::show(&self.0, out)
             }
         }
     };

@@ -1,42 +1,119 @@
-//! Conditions: what is wrong with a pool or a volume, as a kind for programs and in words for people.
+//! Conditions: what is wrong with a pool or a volume, in facts. The frontend turns them into words.
 
 use serde::{Deserialize, Serialize};
 
-use crate::Text;
+use crate::{PublishName, UpTo};
 
-/// What a condition is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ConditionKind {
+/// The most conditions that a pool can have: each kind once.
+pub const MAX_CONDITIONS: usize = 24;
+
+/// The conditions of a pool.
+pub type Conditions = UpTo<Condition, MAX_CONDITIONS>;
+
+/// A condition of a pool or of a volume. Sizes are in bytes. A released variant never changes; a client whose version
+/// is older than a variant gets `Other` in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    /// The helper is not confined: system calls that are not allowed are only logged.
+    Unconfined,
     /// The pool's filesystem has shut down after an error.
     ShutDown,
     /// The pool's filesystem has become read-only.
     ReadOnly,
     /// The pool's filesystem does not answer.
-    NotAnswering,
-    /// Something is charged to projects that belong to no volume.
-    QuotaEvasion,
-    /// Deleted volumes keep space that cannot be released.
-    NotReleased,
+    NotAnswering {
+        /// For how long.
+        seconds: u64,
+    },
+    /// What is mounted in a publish directory no longer reaches the host.
+    Apart {
+        /// The directory, or the first of several.
+        directory: PublishName,
+        /// Why.
+        cause: Separation,
+    },
+    /// The pool has volumes that are not served; the helper's log says why.
+    NotServed {
+        /// How many.
+        volumes: u32,
+    },
+    /// More is promised to volumes than there is, multiplied by the configured overcommit.
+    Overpromised {
+        /// What is promised.
+        promised: u64,
+        /// What may be promised.
+        limit: u64,
+    },
+    /// Quotas are not enforced any more: they were switched off.
+    QuotasOff,
+    /// The filesystem limits projects that have no limit of their own (`xfs_quota limit -d`).
+    DefaultLimits,
+    /// Something is charged to projects that belong to no volume of this helper.
+    QuotaEvasion {
+        /// How many bytes.
+        bytes: u64,
+        /// How many inodes.
+        inodes: u64,
+        /// The first of the projects.
+        first: u32,
+        /// Whether there are more than were looked at.
+        more: bool,
+    },
+    /// The files in which the filesystem keeps quotas have grown beyond a hundredth of it.
+    QuotaFiles {
+        /// Their size.
+        bytes: u64,
+    },
+    /// The filesystem has no inode left for a new volume.
+    NoInodes,
+    /// Deleted volumes keep space, because something is still charged to their projects.
+    NotReleased {
+        /// How many.
+        volumes: u32,
+        /// The first project.
+        project: u32,
+    },
     /// There are as many volumes as are allowed.
-    VolumeLimit,
-    /// Sizes are not enforced; the pool is configured that way.
+    VolumeLimit {
+        /// How many there are.
+        volumes: u32,
+        /// How many may be.
+        limit: u32,
+    },
+    /// The pool is mounted `noexec`: no program can be run from its volumes.
+    NoExec,
+    /// Sizes are not enforced: the pool is configured that way.
     NotEnforced,
-    /// Anything else.
+    /// Projects cannot be looked at.
+    NotInspected {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// A block volume's image has another length than is recorded.
+    ImageSize {
+        /// Its length.
+        found: u64,
+        /// The recorded one.
+        recorded: u64,
+    },
+    /// More is used of a volume than its size: its limit does not bind who writes to it.
+    Oversized {
+        /// What is used.
+        used: u64,
+    },
+    /// Something that a client of this version does not know.
     Other,
 }
 
-/// A condition of a pool or of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Condition {
-    /// What it is about.
-    pub kind: ConditionKind,
-    /// What is wrong, and what to do.
-    pub text: Text,
-}
-
-impl Condition {
-    /// A condition in these words, cut to the maximum length of a text.
-    pub fn new(kind: ConditionKind, text: impl Into<String>) -> Self {
-        Self { kind, text: Text::new(text) }
-    }
+/// Why a publish directory is apart from the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Separation {
+    /// The mount that it was on is gone.
+    Unmounted,
+    /// Its mount is not shared any more.
+    NotShared,
+    /// Another mount hides it.
+    Covered,
+    /// It was renamed, or replaced by another directory.
+    Moved,
 }

@@ -33,6 +33,13 @@ pub enum ErrorKind {
     Io(i32),
     /// The request is for the other kind of volume.
     WrongKind,
+    /// The pool cannot promise that much. Both figures are in bytes.
+    NoRoom {
+        /// What it can promise.
+        room: u64,
+        /// What was requested.
+        wanted: u64,
+    },
 }
 
 /// A typed error with a short message for the operator.

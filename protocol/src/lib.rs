@@ -16,6 +16,7 @@ mod checked;
 mod codec;
 mod condition;
 mod error;
+mod field;
 mod hello;
 mod name;
 mod reply;
@@ -28,14 +29,15 @@ mod volume_id;
 pub use bounded::{Text, UpTo};
 pub use checked::Invalid;
 pub use codec::{CodecError, MAX_PACKET, decode, encode};
-pub use condition::{Condition, ConditionKind};
+pub use condition::{Condition, Conditions, MAX_CONDITIONS, Separation};
 pub use error::{Error, ErrorKind};
+pub use field::{Field, Say};
 pub use hello::{
     HIGHEST_VERSION, Hello, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, Pool, PublishDirectory, Welcome, negotiate,
 };
 pub use name::{DriverName, PoolName, PublishName};
 pub use reply::{Listed, MAX_LISTED, PoolStatus, QuotaMode, Reply, Response, Usage};
-pub use request::{MountFlags, Request, Socket};
+pub use request::{MountFlags, Pace, Privilege, Request, Row, Socket};
 pub use size::{Bytes, Inodes, SIZE_STEP};
 pub use target::{MAX_TARGET, RelativePath, TargetPath};
 pub use volume::{BlockSize, DirectoryMode, NameHash, VolumeKind, VolumeSpec};

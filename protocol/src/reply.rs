@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Condition, Error, PoolName, UpTo, VolumeId, VolumeSpec};
+use crate::{Bytes, Condition, Conditions, Error, PoolName, UpTo, VolumeId, VolumeSpec};
 
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
@@ -30,7 +30,7 @@ pub enum Reply {
     Usage(Usage),
     /// A page of volumes; the last page is empty.
     Volumes(UpTo<Listed, MAX_LISTED>),
-    /// A pool's free space and condition.
+    /// A pool's free space and conditions.
     Pool(PoolStatus),
     /// The listening socket comes with this packet.
     Listening,
@@ -49,6 +49,8 @@ pub struct Usage {
     pub available_bytes: Option<u64>,
     /// Inodes in use; `None` for a block volume and where nothing counts them.
     pub used_inodes: Option<u64>,
+    /// Inodes that can still be made; `None` for a block volume and where nothing counts them.
+    pub available_inodes: Option<u64>,
     /// The number of targets at which it is published.
     pub targets: u32,
     /// What is wrong with the volume or its pool.
@@ -70,7 +72,7 @@ pub struct Listed {
     pub targets: u32,
 }
 
-/// Free space and condition of a pool. All sizes are in bytes.
+/// Free space and conditions of a pool. All sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStatus {
     /// Whether sizes are enforced.
@@ -83,10 +85,12 @@ pub struct PoolStatus {
     pub largest_volume: u64,
     /// How much has been promised to existing volumes.
     pub promised: u64,
+    /// What each inode that is promised to a directory volume adds to what the volume is promised.
+    pub inode_size: u32,
     /// The number of volumes.
     pub volumes: u32,
     /// The number of deleted volumes that are still being emptied.
     pub emptying: u32,
     /// What is wrong; empty when nothing is.
-    pub conditions: UpTo<Condition, 4>,
+    pub conditions: Conditions,
 }

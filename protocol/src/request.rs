@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::field::{Field, Say};
 use crate::{Bytes, Inodes, PoolName, TargetPath, VolumeId, VolumeSpec};
 
 /// How a directory volume is mounted. `nosuid` and `nodev` are always on.
@@ -26,36 +27,118 @@ pub enum Socket {
     Registration,
 }
 
-/// Everything that a client can request. A released variant never changes; a change is a new variant at the end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Request {
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Nothing that takes long.
+    Prompt,
+    /// The disk: it allocates space, or is done only once its changes are on disk.
+    Disk,
+    /// The disk, and there may be hundreds at a time, none of them urgent.
+    Background,
+}
+
+/// A capability (capabilities(7)) that carrying out a request may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Privilege {
+    /// `CAP_SYS_ADMIN`.
+    SysAdmin,
+    /// `CAP_MKNOD`.
+    Mknod,
+}
+
+/// What is known of a request whatever its fields are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The variant of [`Request`].
+    pub variant: &'static str,
+    /// Its name in messages and logs.
+    pub name: &'static str,
+    /// The protocol version that introduced it. It is never sent where a lower one is in use.
+    pub since_version: u16,
+    /// What it waits for.
+    pub pace: Pace,
+    /// Whether it changes anything.
+    pub changes: bool,
+    /// What the helper may raise to carry it out.
+    pub privileges: &'static [Privilege],
+}
+
+/// The table of requests. A request is one row: its variant, its name, the version that introduced it, what it waits
+/// for, whether it changes anything, what it may raise, and its fields. The types of the fields say the rest: see
+/// [`Field`](crate::field::Field).
+macro_rules! requests {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident $name:literal, since $version:literal, $pace:ident, $effect:ident, [$($privilege:ident),*] {
+            $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
+        }
+    )*) => {
+        /// Everything that a client can request. A released variant never changes; a change is a new variant at the
+        /// end.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Request {
+            $($(#[$doc])* $variant { $($(#[$field_doc])* $field: $type,)* },)*
+        }
+
+        impl Request {
+            /// All rows, in the order of the variants.
+            pub const ROWS: &'static [Row] = &[$(requests!(@row $variant $name $version $pace $effect $($privilege)*)),*];
+
+            /// Its row.
+            pub fn row(&self) -> &'static Row {
+                match self {
+                    $(Self::$variant { .. } => const { &requests!(@row $variant $name $version $pace $effect $($privilege)*) },)*
+                }
+            }
+
+            fn each_field<'a>(&'a self, act: &mut dyn FnMut(&'static str, &'a dyn Field)) {
+                match self { $(Self::$variant { $($field),* } => { $(act(stringify!($field), $field);)* })* }
+            }
+        }
+    };
+    (@row $variant:ident $name:literal $version:literal $pace:ident $effect:ident $($privilege:ident)*) => {
+        Row {
+            variant: stringify!($variant),
+            name: $name,
+            since_version: $version,
+            pace: Pace::$pace,
+            changes: requests!(@$effect),
+            privileges: &[$(Privilege::$privilege),*],
+        }
+    };
+    (@changes) => { true };
+    (@reads) => { false };
+}
+
+requests! {
     /// Creates a volume. One that already exists with the same settings is taken to be the same volume.
-    Create {
+    Create "create", since 1, Disk, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// The pool to create it in.
         pool: PoolName,
         /// Its settings.
         spec: VolumeSpec,
-    },
+    }
     /// Sets a directory volume's quota. A size smaller than the current one is answered with the current one.
-    SetQuota {
+    SetQuota "set-quota", since 1, Disk, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// The new size.
         size: Bytes,
         /// The new limit on inodes.
         inodes: Inodes,
-    },
+    }
     /// Grows a block volume's image. A size smaller than the current one is answered with the current one.
-    GrowImage {
+    GrowImage "grow-image", since 1, Disk, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// The new size.
         size: Bytes,
-    },
+    }
     /// Binds a directory volume to a target.
-    BindMount {
+    BindMount "bind-mount", since 1, Prompt, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// Where to mount it.
@@ -64,123 +147,105 @@ pub enum Request {
         flags: MountFlags,
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
-    },
+    }
     /// Unmounts a directory volume from a target and removes the target.
-    Unmount {
+    Unmount "unmount", since 1, Prompt, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// Where it is published.
         target: TargetPath,
-    },
+    }
     /// Attaches a block volume's image to a loop device. Does nothing if it is already attached in the same way.
-    LoopAttach {
+    LoopAttach "loop-attach", since 1, Prompt, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// Whether the device refuses writes.
         read_only: bool,
-    },
+    }
     /// Detaches a block volume's loop device, which no target may still use.
-    LoopDetach {
+    LoopDetach "loop-detach", since 1, Prompt, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
-    },
+    }
     /// Makes an attached loop device take on the size of its image, which has grown.
-    LoopResize {
+    LoopResize "loop-resize", since 1, Prompt, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
-    },
+    }
     /// Binds the node of an attached loop device to a target.
-    MakeDevice {
+    MakeDevice "make-device", since 1, Prompt, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// Where to bind it.
         target: TargetPath,
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
-    },
+    }
     /// Unmounts a device node from a target and removes the target.
-    RemoveDevice {
+    RemoveDevice "remove-device", since 1, Prompt, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
         /// Where it is published.
         target: TargetPath,
-    },
+    }
     /// A volume's settings and how much of it is used.
-    Usage {
+    Usage "usage", since 1, Prompt, reads, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// Where it must be published to be reported; for a block volume, the kubelet's global map path will also do.
         target: Option<TargetPath>,
-    },
+    }
     /// Volumes in the order of their ids.
-    List {
+    List "list", since 1, Prompt, reads, [] {
         /// Begin after this id.
         after: Option<VolumeId>,
         /// The most volumes to return; one packet may hold fewer.
         limit: u16,
-    },
+    }
     /// Deletes a volume that is not published. Its content is removed in the background.
-    Delete {
+    Delete "delete", since 1, Background, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
-    },
-    /// Free space and condition of a pool.
-    PoolStatus {
+    }
+    /// Free space and conditions of a pool.
+    PoolStatus "pool-status", since 1, Prompt, reads, [SysAdmin] {
         /// The pool.
         pool: PoolName,
-    },
+    }
     /// A listening socket, passed with the reply.
-    Listen {
+    Listen "listen", since 1, Prompt, changes, [] {
         /// Which of the two.
         socket: Socket,
-    },
+    }
     /// Deletes a volume that was never published, and refuses any other. Since version 2.
-    DeleteUnused {
+    DeleteUnused "delete-unused", since 2, Background, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
-    },
+    }
 }
 
 impl Request {
-    /// The request's name, for messages and logs.
-    pub const fn name(&self) -> &'static str {
-        self.facts().0
+    /// Its name, for messages and logs.
+    pub fn name(&self) -> &'static str {
+        self.row().name
     }
 
-    /// The protocol version that introduced the request. It is never sent where a lower one is in use.
-    pub const fn since_version(&self) -> u16 {
-        self.facts().1
+    /// The volumes that it acts on. All of them are locked, unless it only reads.
+    pub fn volumes(&self) -> Vec<&VolumeId> {
+        let mut volumes = Vec::new();
+        self.each_field(&mut |_, field| volumes.extend(field.volume()));
+        volumes
     }
 
-    /// The volume that the request is about, if it is about one.
-    pub const fn volume(&self) -> Option<&VolumeId> {
-        self.facts().2
+    /// The target that it is about, if it is about one.
+    pub fn target(&self) -> Option<&TargetPath> {
+        let mut target = None;
+        self.each_field(&mut |_, field| target = target.or(field.target()));
+        target
     }
 
-    /// The target that the request is about, if it is about one.
-    pub const fn target(&self) -> Option<&TargetPath> {
-        self.facts().3
-    }
-
-    /// Name, version, volume and target.
-    const fn facts(&self) -> (&'static str, u16, Option<&VolumeId>, Option<&TargetPath>) {
-        match self {
-            Self::Create { volume, .. } => ("create", 1, Some(volume), None),
-            Self::SetQuota { volume, .. } => ("set-quota", 1, Some(volume), None),
-            Self::GrowImage { volume, .. } => ("grow-image", 1, Some(volume), None),
-            Self::BindMount { volume, target, .. } => ("bind-mount", 1, Some(volume), Some(target)),
-            Self::Unmount { volume, target } => ("unmount", 1, Some(volume), Some(target)),
-            Self::LoopAttach { volume, .. } => ("loop-attach", 1, Some(volume), None),
-            Self::LoopDetach { volume } => ("loop-detach", 1, Some(volume), None),
-            Self::LoopResize { volume } => ("loop-resize", 1, Some(volume), None),
-            Self::MakeDevice { volume, target, .. } => ("make-device", 1, Some(volume), Some(target)),
-            Self::RemoveDevice { volume, target } => ("remove-device", 1, Some(volume), Some(target)),
-            Self::Usage { volume, target } => ("usage", 1, Some(volume), target.as_ref()),
-            Self::List { .. } => ("list", 1, None, None),
-            Self::Delete { volume } => ("delete", 1, Some(volume), None),
-            Self::PoolStatus { .. } => ("pool-status", 1, None, None),
-            Self::Listen { .. } => ("listen", 1, None, None),
-            Self::DeleteUnused { volume } => ("delete-unused", 2, Some(volume), None),
-        }
+    /// Logs its fields, except for its target.
+    pub fn log(&self, say: &mut Say<'_>) {
+        self.each_field(&mut |name, field| field.log(name, say));
     }
 }

@@ -61,6 +61,38 @@ fn requests() -> Vec<(&'static str, Request)> {
     ]
 }
 
+/// One of each kind.
+fn conditions() -> Vec<Condition> {
+    vec![
+        Condition::Unconfined,
+        Condition::ShutDown,
+        Condition::ReadOnly,
+        Condition::NotAnswering { seconds: 15 },
+        Condition::Apart { directory: "t".parse().expect("a name"), cause: Separation::Moved },
+        Condition::NotServed { volumes: 1 },
+        Condition::Overpromised { promised: 2, limit: 1 },
+        Condition::QuotasOff,
+        Condition::DefaultLimits,
+        Condition::QuotaEvasion { bytes: 4096, inodes: 1, first: 4711, more: true },
+        Condition::QuotaFiles { bytes: 4096 },
+        Condition::NoInodes,
+        Condition::NotReleased { volumes: 1, project: 4711 },
+        Condition::VolumeLimit { volumes: 2, limit: 1 },
+        Condition::NoExec,
+        Condition::NotEnforced,
+        Condition::NotInspected { errno: 5 },
+        Condition::ImageSize { found: 4096, recorded: 8192 },
+        Condition::Oversized { used: 4096 },
+        Condition::Other,
+    ]
+}
+
+#[test]
+fn a_pool_may_have_every_condition_at_once() {
+    assert!(conditions().len() <= MAX_CONDITIONS);
+    assert_eq!(responses().iter().filter(|(name, _)| *name == "pool").count(), 1, "and they fit one packet");
+}
+
 fn responses() -> Vec<(&'static str, Response)> {
     let pool: PoolName = "fast".parse().expect("a name");
     let usage = Usage {
@@ -69,8 +101,9 @@ fn responses() -> Vec<(&'static str, Response)> {
         used_bytes: Some(4096),
         available_bytes: Some(1),
         used_inodes: None,
+        available_inodes: Some(7),
         targets: 2,
-        condition: Some(Condition::new(ConditionKind::NotEnforced, "free")),
+        condition: Some(Condition::NotEnforced),
     };
     let listed = Listed { volume: id("pvc-1"), pool, size: size(4096), block: true, targets: 1 };
     let status = PoolStatus {
@@ -79,9 +112,10 @@ fn responses() -> Vec<(&'static str, Response)> {
         available: 4,
         largest_volume: 3,
         promised: 2,
+        inode_size: 512,
         volumes: 1,
         emptying: 0,
-        conditions: UpTo::try_from(vec![Condition::new(ConditionKind::Other, "worn")]).expect("one condition"),
+        conditions: UpTo::try_from(conditions()).expect("all of them fit"),
     };
     let mut all = vec![
         ("done", Ok(Reply::Done)),
@@ -104,6 +138,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("pool-broken", ErrorKind::PoolBroken),
         ("io", ErrorKind::Io(5)),
         ("wrong-kind", ErrorKind::WrongKind),
+        ("no-room", ErrorKind::NoRoom { room: 4096, wanted: 8192 }),
     ];
     all.extend(kinds.map(|(name, kind)| (name, Err(Error::new(kind, "no")))));
     all
@@ -163,7 +198,8 @@ fn released_bytes_decode_to_their_values() {
 fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
         remove-device usage list delete pool-status listen delete-unused";
-    let mut found: Vec<_> = requests().iter().map(|(_, request)| (request.name(), request.since_version())).collect();
+    let mut found: Vec<_> =
+        requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
     let versions = |name| if name == "delete-unused" { 2 } else { 1 };
     assert_eq!(
@@ -171,15 +207,53 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
         names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, versions(name))).collect::<Vec<_>>()
     );
     assert_eq!(found.iter().map(|(_, version)| *version).max(), Some(HIGHEST_VERSION));
+    let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
+    assert_eq!(rows, found, "the table has them in the order of their numbers");
+}
+
+/// The rows of the table of requests on the page: number, variant, and version if it is not the first.
+fn documented() -> Vec<(usize, String, u16)> {
+    let page = include_str!("../PROTOCOL.md");
+    let table = page.split("| number, name | fields | reply |").nth(1).expect("the table of requests");
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| {
+        let name = row.trim_matches('|').split('|').next().expect("a first column");
+        let version = name
+            .split_once("(version ")
+            .map_or(1, |(_, rest)| rest.trim().trim_end_matches(')').parse().expect("a version"));
+        let (number, variant) = name.trim().split_once(" `").expect("a number and a name");
+        let variant = variant.split('`').next().expect("a name").to_owned();
+        (number.parse().expect("a number"), variant, version)
+    })
+    .collect()
 }
 
 #[test]
-fn a_request_tells_its_volume_and_target() {
+fn the_page_has_the_table_of_requests() {
+    let rows = Request::ROWS.iter().enumerate();
+    let in_code: Vec<_> = rows.map(|(number, row)| (number, row.variant.to_owned(), row.since_version)).collect();
+    assert_eq!(documented(), in_code);
+}
+
+#[test]
+fn the_page_has_every_condition_with_its_number() {
+    let page = include_str!("../PROTOCOL.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    for (number, condition) in conditions().iter().enumerate() {
+        let packet = encode(condition).expect("it fits");
+        assert_eq!(packet[..4], u32::try_from(number).expect("a small number").to_le_bytes(), "{condition:?}");
+        let debug = format!("{condition:?}");
+        let name = debug.split(' ').next().expect("a name");
+        assert!(page.contains(&format!("| {number} `{name}` |")), "{number} {name} is not on the page");
+    }
+}
+
+#[test]
+fn a_request_tells_its_volumes_and_its_target() {
     let id = id("pvc-1");
     for (name, request) in requests() {
-        let volume = (!["list", "list-after", "pool-status", "listen-csi", "listen-registration"].contains(&name))
-            .then_some(&id);
-        assert_eq!(request.volume(), volume, "{name}");
+        // A list begins after a volume, and does nothing to it.
+        let about_none = ["list", "list-after", "pool-status", "listen-csi", "listen-registration"].contains(&name);
+        assert_eq!(request.volumes(), if about_none { vec![] } else { vec![&id] }, "{name}");
         let at_target = ["bind-mount", "unmount", "make-device", "remove-device", "usage-at"].contains(&name);
         assert_eq!(request.target(), at_target.then_some(&target()), "{name}");
     }

@@ -18,9 +18,20 @@ MAGIC = b"BULKHEAD"
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
-         "PoolBroken", "Io", "WrongKind"]
+         "PoolBroken", "Io", "WrongKind", "NoRoom"]
 
-CONDITIONS = ["ShutDown", "ReadOnly", "NotAnswering", "QuotaEvasion", "NotReleased", "VolumeLimit", "NotEnforced", "Other"]
+SEPARATIONS = ["unmounted", "not shared", "covered", "moved"]
+# Each kind with its fields: a name, and how a number is packed, or what else it is.
+CONDITIONS = [
+    ("Unconfined", []), ("ShutDown", []), ("ReadOnly", []), ("NotAnswering", [("seconds", "Q")]),
+    ("Apart", [("directory", "name"), ("cause", "separation")]), ("NotServed", [("volumes", "I")]),
+    ("Overpromised", [("promised", "Q"), ("limit", "Q")]), ("QuotasOff", []), ("DefaultLimits", []),
+    ("QuotaEvasion", [("bytes", "Q"), ("inodes", "Q"), ("first", "I"), ("more", "boolean")]),
+    ("QuotaFiles", [("bytes", "Q")]), ("NoInodes", []), ("NotReleased", [("volumes", "I"), ("project", "I")]),
+    ("VolumeLimit", [("volumes", "I"), ("limit", "I")]), ("NoExec", []), ("NotEnforced", []),
+    ("NotInspected", [("errno", "i")]), ("ImageSize", [("found", "Q"), ("recorded", "Q")]), ("Oversized", [("used", "Q")]),
+    ("Other", []),
+]
 
 
 class Malformed(Exception):
@@ -110,6 +121,8 @@ class Reader:
             kind = KINDS[self.below(len(KINDS), "kind of error")]
             if kind == "Io":
                 kind = f"Io {self.number('i')}"
+            if kind == "NoRoom":
+                self.u64(), self.u64()
             found = Refusal(kind, self.text())
         if self.at != len(self.packet):
             raise Malformed(f"{len(self.packet) - self.at} bytes left over")
@@ -133,7 +146,13 @@ class Reader:
             spec |= {"kind": "image", "sparse": self.boolean(), "block_size": (512, 4096)[self.below(2, "BlockSize")]}
         return spec | {"name_hash": self.take(32).hex()}
 
-    def condition(self): return {"kind": CONDITIONS[self.below(len(CONDITIONS), "kind of condition")], "text": self.text()}
+    def condition(self):
+        kind, fields = CONDITIONS[self.below(len(CONDITIONS), "kind of condition")]
+        others = {
+            "name": lambda: self.text(63), "boolean": self.boolean,
+            "separation": lambda: SEPARATIONS[self.below(len(SEPARATIONS), "cause")],
+        }
+        return {"kind": kind} | {name: others.get(form, lambda form=form: self.number(form))() for name, form in fields}
 
     def reply(self):
         variant = self.below(6, "reply")
@@ -144,7 +163,8 @@ class Reader:
         if variant == 2:
             return {
                 "reply": "Usage", "pool": self.text(63), "spec": self.spec(), "used_bytes": self.option(self.u64),
-                "available_bytes": self.option(self.u64), "used_inodes": self.option(self.u64), "targets": self.u32(),
+                "available_bytes": self.option(self.u64), "used_inodes": self.option(self.u64),
+                "available_inodes": self.option(self.u64), "targets": self.u32(),
                 "condition": self.option(self.condition),
             }
         if variant == 3:
@@ -155,8 +175,8 @@ class Reader:
         if variant == 4:
             return {
                 "reply": "Pool", "quota": self.quota_mode(), "total": self.u64(), "available": self.u64(),
-                "largest_volume": self.u64(), "promised": self.u64(), "volumes": self.u32(), "emptying": self.u32(),
-                "conditions": self.sequence(4, self.condition),
+                "largest_volume": self.u64(), "promised": self.u64(), "inode_size": self.u32(), "volumes": self.u32(),
+                "emptying": self.u32(), "conditions": self.sequence(24, self.condition),
             }
         return {"reply": "Listening"}
 

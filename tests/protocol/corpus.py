@@ -114,7 +114,7 @@ class Corpus:
                 yield f"{name} with {size} bytes", None, (request(name, NOBODY, *fields), CLOSED)
         yield "the largest size", None, (request("GrowImage", NOBODY, u64((1 << 63) - 4096)), "NotFound")
         yield "a volume larger than any pool", None, (
-            request("Create", NOBODY, self.pool, image_spec((1 << 63) - 4096)), "NoSpace")
+            request("Create", NOBODY, self.pool, image_spec((1 << 63) - 4096)), "NoRoom")
         for inodes in (0, 1 << 32, (1 << 64) - 1):
             yield f"{inodes} inodes", None, (request("SetQuota", NOBODY, SIZE, u64(inodes)), CLOSED)
         for mode in (0o2000, 0o2755, 0o4755, 0o10000, 0xffff):

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use anyhow::{Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, Response};
+use bulkhead_protocol::{Error, ErrorKind, Response};
 use tonic::{Code, Status};
 
 /// Checks that the call is refused with `code` and a message that contains `part`.
@@ -36,6 +36,20 @@ pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
     let message = error.message.as_str().to_lowercase();
     ensure!(message.contains(&part.to_lowercase()), "message does not say {part:?}: {error}");
     Ok(())
+}
+
+/// Checks that the helper refuses because a pool cannot promise that much, and returns how much it can.
+///
+/// # Errors
+/// What happened instead.
+pub fn no_room(response: Response) -> Result<u64> {
+    match response {
+        Err(Error { kind: ErrorKind::NoRoom { room, wanted }, .. }) => {
+            ensure!(room < wanted, "{wanted} bytes are refused although there is room for {room}");
+            Ok(room)
+        }
+        other => bail!("not refused for want of room: {other:?}"),
+    }
 }
 
 /// Checks that `found` is what was `wanted`.

@@ -1,6 +1,7 @@
 //! What the suites share: a runner that cleans up, a stand with the real processes on real pools, clients, and views of
 //! the kernel's state.
 
+pub mod another_helper;
 pub mod attacker;
 pub mod bench;
 pub mod case;

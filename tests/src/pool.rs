@@ -90,7 +90,7 @@ impl Pool {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(|| format!("read pool {}", self.name))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if ![".bulkhead", ".bulkhead.ballast", "lost+found"].contains(&name.as_str()) {
+            if ![".bulkhead", "lost+found"].contains(&name.as_str()) {
                 names.push(name);
             }
         }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -304,6 +304,33 @@ impl Stand {
     pub fn restart_frontend(&mut self) -> Result<()> {
         self.kill_frontend()?;
         self.start_frontend()
+    }
+
+    /// Waits until the helper has ended of its own accord, in an orderly way, to be started anew.
+    ///
+    /// # Errors
+    /// When it has not within `limit`.
+    pub fn await_end_of_helper(&mut self, limit: Duration) -> Result<()> {
+        let status = self.end_of_helper(limit)?;
+        ensure!(status.success(), "the helper ended with {status}");
+        Ok(())
+    }
+
+    /// Waits until the helper has ended of its own accord, and returns how.
+    ///
+    /// # Errors
+    /// When it has not within `limit`.
+    pub fn end_of_helper(&mut self, limit: Duration) -> Result<ExitStatus> {
+        self.helper.take().context("the helper was not started")?.wait(limit)
+    }
+
+    /// Shuts down the helper in an orderly way.
+    ///
+    /// # Errors
+    /// When it had already ended, or does not end.
+    pub fn stop_helper(&mut self) -> Result<()> {
+        let limit = self.patience(Duration::from_secs(10));
+        self.helper.take().context("the helper was not started")?.stop(limit)
     }
 
     /// Shuts down both processes in an orderly way.

@@ -71,8 +71,8 @@ impl Tracer {
     ///
     /// # Errors
     /// When strace cannot attach.
-    pub fn follow(thread: i32, log: &Path) -> Result<Self> {
-        Self::attach(thread, log, &[])
+    pub fn follow(threads: &[i32], log: &Path) -> Result<Self> {
+        Self::attach(threads, log, &[])
     }
 
     /// Follows all threads of these processes, with additional flags for strace, and writes their calls to `log`.
@@ -117,18 +117,23 @@ impl Tracer {
     ///
     /// # Errors
     /// When strace cannot attach.
-    pub fn inject(thread: i32, log: &Path, call: &Call, fault: Fault) -> Result<Self> {
-        Self::attach(thread, log, &injection(call, fault))
+    pub fn inject(threads: &[i32], log: &Path, call: &Call, fault: Fault) -> Result<Self> {
+        Self::attach(threads, log, &injection(call, fault))
     }
 
-    fn attach(thread: i32, log: &Path, flags: &[String]) -> Result<Self> {
+    fn attach(threads: &[i32], log: &Path, flags: &[String]) -> Result<Self> {
         let mut command = Command::new("strace");
-        command.arg("-p").arg(thread.to_string()).arg("-o").arg(log).args(flags);
+        for thread in threads {
+            command.args(["-p", &thread.to_string()]);
+        }
+        command.arg("-o").arg(log).args(flags);
         let mut strace = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().context("start strace")?;
-        let mut said = String::new();
-        let errors = strace.stderr.take().context("strace's standard error")?;
-        BufReader::new(errors).read_line(&mut said)?;
-        ensure!(said.contains("attached"), "strace does not follow thread {thread}: {said}");
+        let mut errors = BufReader::new(strace.stderr.take().context("strace's standard error")?);
+        for thread in threads {
+            let mut said = String::new();
+            errors.read_line(&mut said)?;
+            ensure!(said.contains("attached"), "strace does not follow thread {thread}: {said}");
+        }
         Ok(Self { strace, log: log.to_owned() })
     }
 

@@ -47,8 +47,8 @@ fn typed(operation: Operation, kind: ErrorKind) -> Code {
         (ErrorKind::Incompatible | ErrorKind::WrongKind, _) => Code::InvalidArgument,
         (ErrorKind::InUse, _) => Code::FailedPrecondition,
         (ErrorKind::Busy, _) => Code::Aborted,
-        (ErrorKind::NoSpace, Expand) => Code::OutOfRange,
-        (ErrorKind::NoSpace, _) => Code::ResourceExhausted,
+        (ErrorKind::NoSpace | ErrorKind::NoRoom { .. }, Expand) => Code::OutOfRange,
+        (ErrorKind::NoSpace | ErrorKind::NoRoom { .. }, _) => Code::ResourceExhausted,
         (ErrorKind::Unsupported, Create) => Code::InvalidArgument,
         (ErrorKind::Unsupported, _) => Code::FailedPrecondition,
         (ErrorKind::Invalid, _) => Code::InvalidArgument,
@@ -102,7 +102,7 @@ mod tests {
         Operation::Inspect,
     ];
 
-    const KINDS: [ErrorKind; 12] = [
+    const KINDS: [ErrorKind; 13] = [
         ErrorKind::NotFound,
         ErrorKind::AlreadyExists,
         ErrorKind::Incompatible,
@@ -110,6 +110,7 @@ mod tests {
         ErrorKind::InUse,
         ErrorKind::Busy,
         ErrorKind::NoSpace,
+        ErrorKind::NoRoom { room: 1, wanted: 2 },
         ErrorKind::Unsupported,
         ErrorKind::Invalid,
         ErrorKind::Refused,
@@ -130,9 +131,10 @@ mod tests {
 
     #[test]
     fn no_space_reschedules_a_creation_and_makes_a_growth_infeasible() {
-        let no_space = FaultKind::Typed(ErrorKind::NoSpace);
-        assert_eq!(code(Operation::Create, no_space), Code::ResourceExhausted);
-        assert_eq!(code(Operation::Expand, no_space), Code::OutOfRange);
+        for kind in [ErrorKind::NoSpace, ErrorKind::NoRoom { room: 1, wanted: 2 }] {
+            assert_eq!(code(Operation::Create, FaultKind::Typed(kind)), Code::ResourceExhausted);
+            assert_eq!(code(Operation::Expand, FaultKind::Typed(kind)), Code::OutOfRange);
+        }
     }
 
     #[test]

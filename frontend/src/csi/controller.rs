@@ -136,9 +136,10 @@ impl Controller for Plugin {
         call.answer(async {
             let here = request.accessible_topology.as_ref().is_none_or(|place| self.0.place.satisfies(&place.segments));
             let capabilities = &request.volume_capabilities;
-            let usable = capabilities.is_empty() || common_mode(capabilities).is_ok();
+            let mode = common_mode(capabilities).ok();
+            let usable = capabilities.is_empty() || mode.is_some();
             let room = match parameters(&request.parameters).and_then(|all| with_filesystem(all, capabilities)) {
-                Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters).await?,
+                Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters, mode).await?,
                 Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),
                 // There is no capacity for a volume that could not be created here.
                 _ => Capacity::default(),

@@ -154,7 +154,12 @@ fn usage(measured: &Measured) -> Vec<VolumeUsage> {
     let used = counted.used_bytes.unwrap_or(0);
     let available = counted.available_bytes.or(counted.used_bytes.map(|used| total.saturating_sub(used))).unwrap_or(0);
     let used_inodes = counted.used_inodes.unwrap_or(0);
-    let available_inodes = counted.used_inodes.map_or(0, |used| inodes.saturating_sub(used));
+    let available_inodes = counted.available_inodes.unwrap_or(0);
+    // The filesystem may run out of inodes before the volume has as many as it may have.
+    let total_inodes = match (counted.used_inodes, counted.available_inodes) {
+        (Some(used), Some(available)) => inodes.min(used.saturating_add(available)),
+        _ => inodes,
+    };
     vec![
         VolumeUsage {
             unit: Unit::Bytes.into(),
@@ -164,7 +169,7 @@ fn usage(measured: &Measured) -> Vec<VolumeUsage> {
         },
         VolumeUsage {
             unit: Unit::Inodes.into(),
-            total: signed(inodes),
+            total: signed(total_inodes),
             used: signed(used_inodes),
             available: signed(available_inodes),
         },

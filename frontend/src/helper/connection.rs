@@ -57,7 +57,7 @@ impl Connection {
 
     /// Sends `request` and waits for its reply. If this is interrupted, the connection can no longer be used.
     pub(super) async fn exchange(&mut self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
-        if request.since_version() > self.version {
+        if request.row().since_version > self.version {
             return Err(CallError::TooNew(request.name()));
         }
         let packet = encode(request).map_err(Unreachable::Malformed)?;

@@ -7,18 +7,20 @@ mod calls;
 mod connection;
 mod error;
 mod link;
+mod outcome;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{ErrorKind, Request, Response, Welcome};
-use tokio::sync::{Notify, Semaphore, watch};
+use bulkhead_protocol::{Pace, Request, Response, Welcome};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 use connection::Connection;
 use link::Link;
+use outcome::outcome;
 
 use crate::metrics::METRICS;
 
@@ -28,8 +30,7 @@ pub use error::{CallError, Unreachable};
 /// each pool, and works on sixteen requests for one filesystem at a time.
 const CONNECTIONS: usize = 16;
 
-/// How many of them may be used by requests that wait for the disk: those that allocate space, or complete only once
-/// their changes are on disk. One connection always remains for the others.
+/// How many of them may be used by requests that wait for the disk. One connection always remains for the others.
 const FOR_SLOW_REQUESTS: usize = CONNECTIONS - 1;
 
 /// How many of these may be used by deletions, which come in the hundreds and can wait. The rest remain for creations.
@@ -117,20 +118,33 @@ impl Helper {
     async fn exchange_in_turn(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         let shared = &*self.0;
         shared.up().await?;
-        let deletion = if is_deletion(request) { shared.deletions.acquire().await.ok() } else { None };
-        let slow = if is_slow(request) { shared.slow.acquire().await.ok() } else { None };
-        let any = shared.any.acquire().await.ok();
+        let turn = shared.turn(request.row().pace).await;
         let answer = shared.persist(request);
         tokio::pin!(answer);
         if let Ok(answer) = timeout(HANGS, &mut answer).await {
             return answer;
         }
-        drop((deletion, slow, any));
+        drop(turn);
         answer.await
     }
 }
 
 impl Shared {
+    /// Waits until a request of this pace may use a connection. It may for as long as the result exists.
+    async fn turn(&self, pace: Pace) -> Vec<SemaphorePermit<'_>> {
+        let turns: &[&Semaphore] = match pace {
+            Pace::Prompt => &[&self.any],
+            Pace::Disk => &[&self.slow, &self.any],
+            Pace::Background => &[&self.deletions, &self.slow, &self.any],
+        };
+        let mut permits = Vec::with_capacity(turns.len());
+        for turn in turns {
+            // They are never closed.
+            permits.extend(turn.acquire().await);
+        }
+        permits
+    }
+
     async fn persist(&self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         match self.attempt(request).await {
             // Every request may be repeated, so it does not matter whether the helper has seen this one.
@@ -221,29 +235,4 @@ impl Shared {
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// How a request ended, as named in metrics: by the kind of its error.
-fn outcome(answer: &Result<(Response, Option<OwnedFd>), CallError>) -> String {
-    match answer {
-        Ok((Ok(_), _)) => "ok".to_owned(),
-        Ok((Err(error), _)) | Err(CallError::Answered(error)) => kind_name(error.kind),
-        Err(CallError::Away(_)) => "away".to_owned(),
-        Err(CallError::TooNew(_) | CallError::Mismatched(_)) => "incompatible".to_owned(),
-    }
-}
-
-/// The kind without the system's error number.
-fn kind_name(kind: ErrorKind) -> String {
-    format!("{kind:?}").split('(').next().unwrap_or_default().to_owned()
-}
-
-/// Whether a request waits for the disk.
-fn is_slow(request: &Request) -> bool {
-    is_deletion(request) || matches!(request, Request::Create { .. } | Request::GrowImage { .. })
-}
-
-/// Whether a request deletes a volume.
-fn is_deletion(request: &Request) -> bool {
-    matches!(request, Request::Delete { .. } | Request::DeleteUnused { .. })
 }

@@ -60,10 +60,10 @@ fn pool(state: &PoolState) -> Check {
         Quantity::from(status.total),
         status.volumes
     );
-    let conditions: Vec<_> = status.conditions.as_slice().iter().map(PoolCondition::reported).collect();
-    let is_notice = |condition: &PoolCondition| condition.kind.severity() == Severity::Notice;
-    let told = conditions.iter().map(|condition| condition.text.as_str());
-    let message = std::iter::once(room.as_str()).chain(told).collect::<Vec<_>>().join("; ");
+    let conditions: Vec<_> = PoolCondition::all_of(status).collect();
+    let is_notice = |condition: &PoolCondition| condition.kind().severity == Severity::Notice;
+    let told = conditions.iter().map(ToString::to_string);
+    let message = std::iter::once(room).chain(told).collect::<Vec<_>>().join("; ");
     match conditions.iter().all(is_notice) {
         true if conditions.is_empty() => Check::ok(&name, message),
         true => Check::note(&name, message),

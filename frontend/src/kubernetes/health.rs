@@ -32,17 +32,17 @@ fn report_pools(context: &Context, before: &Health, now: &Health) {
     for (pool, conditions) in &now.pools {
         let known = before.pools.get(pool);
         for (_, condition) in conditions.iter().filter(|(key, _)| known.is_none_or(|known| !known.contains_key(*key))) {
-            let reason = match condition.kind.severity() {
+            let reason = match condition.kind().severity {
                 Severity::Failure | Severity::Warning => Reason::PoolConditionAbnormal,
                 Severity::Notice => Reason::PoolConditionNotice,
             };
-            context.events.publish_about(node.clone(), reason, format!("pool {pool}: {}", condition.text));
+            context.events.publish_about(node.clone(), reason, format!("pool {pool}: {condition}"));
         }
     }
     for (pool, conditions) in &before.pools {
         let left = now.pools.get(pool);
-        for (_, condition) in conditions.iter().filter(|(key, _)| left.is_none_or(|left| !left.contains_key(*key))) {
-            let note = format!("pool {pool}: no longer: {}", condition.text);
+        for identity in conditions.keys().filter(|identity| left.is_none_or(|left| !left.contains_key(identity))) {
+            let note = format!("pool {pool}: no longer: {identity}");
             context.events.publish_about(node.clone(), Reason::PoolConditionNormal, note);
         }
     }

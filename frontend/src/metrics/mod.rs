@@ -39,9 +39,11 @@ table! {
     pool_available: Gauge "bulkhead_pool_available_bytes" [pool]
         "How much may still be promised to new volumes, in total.";
     pool_largest_volume: Gauge "bulkhead_pool_largest_volume_bytes" [pool]
-        "Size of the largest volume that can be created.";
+        "Size of the largest volume of any kind that can be created, with the default number of inodes.";
     pool_promised: Gauge "bulkhead_pool_promised_bytes" [pool]
         "How much has been promised to existing volumes.";
+    pool_overpromised: Gauge "bulkhead_pool_overpromised_bytes" [pool]
+        "How much more has been promised than may be: more than 0 exactly while the pool is overpromised.";
     pool_used: Gauge "bulkhead_pool_used_bytes" [pool]
         "How much the volumes in use have used, as they were last measured for the kubelet.";
     pool_volumes: Gauge "bulkhead_pool_volumes" [pool]
@@ -51,7 +53,7 @@ table! {
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
-        "Whether the pool has this condition: shut_down, read_only, not_answering, not_served and errors concern all of its volumes; quota_evasion, not_released, volume_limit and other need attention; not_enforced is a notice.";
+        "Whether the pool has this condition; docs/metrics.md lists them.";
     inspections: Histogram "bulkhead_inspection_duration_seconds" []
         "How long it took to look at all pools, which happens every 30 seconds.";
 

@@ -1,8 +1,9 @@
-//! The page of the documentation that lists all metrics.
+//! The page of the documentation that lists all metrics, and the conditions of pools that one of them names.
 
 use super::ROWS;
+use crate::volumes::{ConditionKind, Severity, Subject};
 
-/// The text before the table.
+/// The text before the tables.
 const BEGINNING: &str = "\
 # Metrics
 
@@ -19,6 +20,18 @@ metrics::page` writes it.
 |---|---|---|---|
 ";
 
+/// The text between the tables.
+const CONDITIONS: &str = "
+## Conditions of pools
+
+The values of the label `condition` of `bulkhead_pool_condition`. A failure concerns all volumes of the pool, a warning
+needs attention, a notice is intended. The log, the events of the Node and `bulkheadctl pool list` give the figures and
+say what to do.
+
+| condition | severity | meaning |
+|---|---|---|
+";
+
 /// The page.
 pub fn page() -> String {
     let mut page = BEGINNING.to_owned();
@@ -26,7 +39,20 @@ pub fn page() -> String {
         let labels = row.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
         page += &format!("| `{}` | {} | {labels} | {} |\n", row.name, row.kind, row.help.trim_end_matches('.'));
     }
+    page += CONDITIONS;
+    for ConditionKind { name, severity, meaning, .. } in of_pools() {
+        let severity = match severity {
+            Severity::Failure => "failure",
+            Severity::Warning => "warning",
+            Severity::Notice => "notice",
+        };
+        page += &format!("| `{name}` | {severity} | {meaning} |\n");
+    }
     page
+}
+
+fn of_pools() -> impl Iterator<Item = &'static ConditionKind> {
+    ConditionKind::ALL.iter().filter(|kind| kind.subject == Subject::Pool)
 }
 
 #[cfg(test)]
@@ -53,6 +79,22 @@ mod tests {
                     ["_bucket", "_count", "_sum"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
                 assert!(ROWS.iter().any(|row| row.name == plain), "{file}: {name}");
             }
+        }
+    }
+
+    #[test]
+    fn every_condition_that_is_not_intended_has_an_alert() {
+        let rules = deployed("rules.yaml");
+        let alerts: Vec<_> = rules.split("- alert: ").collect();
+        for kind in of_pools() {
+            let is_about = |alert: &&&str| {
+                let conditions = alert.split(['~', '"', '|']).any(|part| part == kind.name);
+                conditions || alert.contains(&format!("bulkhead_pool_{}_bytes", kind.name))
+            };
+            let found: Vec<_> = alerts.iter().filter(is_about).collect();
+            assert_eq!(found.len(), usize::from(kind.severity != Severity::Notice), "{kind:?}: {found:?}");
+            let is_critical = found.iter().any(|alert| alert.contains("severity: critical"));
+            assert_eq!(is_critical, kind.severity == Severity::Failure, "{kind:?}");
         }
     }
 

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{Condition as Reported, PoolName, VolumeId};
+use bulkhead_protocol::{PoolName, VolumeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Condition;
-use super::pool_condition::{PoolCondition, Severity};
+use super::pool_condition::{Identity, PoolCondition, Severity};
 use crate::metrics::METRICS;
 
 /// How long a volume counts as abnormal after it was last measured. A kubelet measures those in use every minute.
@@ -20,8 +20,8 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 /// What is wrong at a given moment.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
-    /// The conditions of each pool that has any, by their texts without figures.
-    pub pools: BTreeMap<PoolName, BTreeMap<String, PoolCondition>>,
+    /// The conditions of each pool that has any.
+    pub pools: BTreeMap<PoolName, BTreeMap<Identity, PoolCondition>>,
     /// The volumes that are abnormal.
     pub volumes: BTreeMap<VolumeId, Abnormal>,
 }
@@ -47,7 +47,7 @@ impl Abnormal {
 impl Health {
     /// The condition of `pool` that concerns all of its volumes, if it has one.
     pub fn failure_of(&self, pool: &PoolName) -> Option<&PoolCondition> {
-        self.pools.get(pool)?.values().find(|condition| condition.kind.severity() == Severity::Failure)
+        self.pools.get(pool)?.values().find(|condition| condition.kind().severity == Severity::Failure)
     }
 }
 
@@ -67,38 +67,27 @@ impl Conditions {
         self.0.subscribe()
     }
 
-    /// Records what the helper reports about a pool.
-    pub fn note(&self, pool: &PoolName, reported: &[Reported]) {
-        self.note_pool(pool, reported.iter().map(PoolCondition::reported));
-    }
-
-    /// Records that the helper cannot say anything about a pool, for this reason.
-    pub fn note_failed(&self, pool: &PoolName, condition: PoolCondition) {
-        self.note_pool(pool, std::iter::once(condition));
-    }
-
-    fn note_pool(&self, pool: &PoolName, reported: impl Iterator<Item = PoolCondition>) {
-        let now: BTreeMap<_, _> = reported.map(|condition| (condition.key.clone(), condition)).collect();
+    /// Records what is wrong with a pool now.
+    pub fn note(&self, pool: &PoolName, found: impl IntoIterator<Item = PoolCondition>) {
+        let now: BTreeMap<_, _> = found.into_iter().map(|condition| (condition.identity(), condition)).collect();
         self.0.send_if_modified(|health| {
-            let before = health.pools.get(pool).cloned().unwrap_or_default();
-            for (_, condition) in now.iter().filter(|(key, _)| !before.contains_key(*key)) {
-                warn!(%pool, condition = condition.kind.name(), "the pool reports: {}", condition.text);
+            let before = health.pools.remove(pool).unwrap_or_default();
+            for (_, condition) in now.iter().filter(|(identity, _)| !before.contains_key(*identity)) {
+                warn!(%pool, condition = condition.kind().name, "the pool reports: {condition}");
             }
-            for (key, condition) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
-                info!(%pool, condition = condition.kind.name(), "the pool no longer reports: {key}");
-                METRICS.pool_condition.with([pool.as_str(), condition.kind.name()]).set(0.0);
+            for (identity, condition) in before.iter().filter(|(identity, _)| !now.contains_key(*identity)) {
+                info!(%pool, condition = condition.kind().name, "the pool no longer reports: {identity}");
+                METRICS.pool_condition.with([pool.as_str(), condition.kind().name]).set(0.0);
             }
             for condition in now.values() {
-                METRICS.pool_condition.with([pool.as_str(), condition.kind.name()]).set(1.0);
+                METRICS.pool_condition.with([pool.as_str(), condition.kind().name]).set(1.0);
             }
-            if before.keys().eq(now.keys()) {
-                return false;
+            let is_news = !before.keys().eq(now.keys());
+            if !now.is_empty() {
+                // Even if only its figures have changed: whoever looks next sees the current ones.
+                health.pools.insert(pool.clone(), now);
             }
-            match now.is_empty() {
-                true => health.pools.remove(pool),
-                false => health.pools.insert(pool.clone(), now),
-            };
-            true
+            is_news
         });
     }
 
@@ -169,27 +158,46 @@ impl Conditions {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::ConditionKind;
+    use bulkhead_protocol::{Condition as Reported, Separation};
 
     use super::*;
+
+    fn note(conditions: &Conditions, pool: &PoolName, reported: &[Reported]) {
+        conditions.note(pool, reported.iter().cloned().map(PoolCondition::Reported));
+    }
 
     #[test]
     fn a_condition_is_news_when_it_appears_and_when_it_is_gone() {
         let (conditions, pool) = (Conditions::default(), "default".parse().unwrap());
         let mut health = conditions.subscribe();
-        let report = |reported: &[Reported]| conditions.note(&pool, reported);
-        let evasion = |text: &str| Reported::new(ConditionKind::QuotaEvasion, text);
+        let report = |reported: &[Reported]| note(&conditions, &pool, reported);
+        let evasion = |bytes, inodes| Reported::QuotaEvasion { bytes, inodes, first: 4711, more: false };
         report(&[]);
         assert!(!health.has_changed().unwrap());
-        report(&[evasion("4096 bytes and 7 files are charged to projects that no volume has (the first is 4711)")]);
+        report(&[evasion(4096, 7)]);
         assert!(health.borrow_and_update().pools.contains_key(&pool));
-        report(&[evasion("900 bytes and 9 files are charged to projects that no volume has (the first is 4711)")]);
+        report(&[evasion(8192, 9)]);
         assert!(!health.has_changed().unwrap(), "figures do not make another condition");
+        let current = conditions.subscribe().borrow().pools[&pool].values().cloned().collect::<Vec<_>>();
+        assert_eq!(current, [PoolCondition::Reported(evasion(8192, 9))], "but they are not outdated either");
         assert!(health.borrow().failure_of(&pool).is_none());
-        report(&[Reported::new(ConditionKind::ShutDown, "it has shut down")]);
-        assert_eq!(health.borrow_and_update().failure_of(&pool).unwrap().kind.name(), "shut_down");
+        report(&[Reported::ShutDown]);
+        assert_eq!(health.borrow_and_update().failure_of(&pool).unwrap().kind().name, "shut_down");
         report(&[]);
         assert!(health.borrow_and_update().pools.is_empty());
+    }
+
+    #[test]
+    fn a_condition_that_remains_elsewhere_is_still_in_the_metric() {
+        let (conditions, pool) = (Conditions::default(), "metric".parse().unwrap());
+        let metric = || METRICS.pool_condition.with(["metric", "apart"]).get();
+        for directory in ["kubelet", "local"] {
+            let (directory, cause) = (directory.parse().unwrap(), Separation::NotShared);
+            note(&conditions, &pool, &[Reported::Apart { directory, cause }]);
+            assert_eq!(metric(), 1.0);
+        }
+        note(&conditions, &pool, &[]);
+        assert_eq!(metric(), 0.0);
     }
 
     #[test]
@@ -206,13 +214,13 @@ mod tests {
         conditions.note_volume(&one, &pool, &measured(false));
         assert!(abnormal().is_empty());
 
-        conditions.note(&pool, &[Reported::new(ConditionKind::ShutDown, "it has shut down")]);
+        note(&conditions, &pool, &[Reported::ShutDown]);
         conditions.fail_volumes(&pool, "it has shut down", vec![one.clone(), other.clone()]);
         conditions.note_volume(&one, &pool, &measured(false));
         conditions.forget_volume(&other);
         conditions.forget_recovered();
         assert_eq!(abnormal(), [one, other], "the pool decides");
-        conditions.note(&pool, &[]);
+        note(&conditions, &pool, &[]);
         conditions.forget_recovered();
         assert!(abnormal().is_empty());
     }

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use bulkhead_protocol::ErrorKind;
+use bulkhead_protocol::{Error, ErrorKind, PoolName};
 
+use super::words;
 use crate::helper::{CallError, Unreachable};
-use crate::quantity::for_people;
 
 /// The kind of a failure, which decides what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +66,24 @@ impl Fault {
         Self::new(FaultKind::OutOfRange, message)
     }
 
+    /// Why a request to promise something in `pool` failed.
+    pub(super) fn of_promise(error: CallError, pool: &PoolName) -> Self {
+        match error {
+            CallError::Answered(Error { kind: kind @ ErrorKind::NoRoom { room, wanted }, .. }) => {
+                Self::new(FaultKind::Typed(kind), words::no_room(pool, room, wanted))
+            }
+            error => error.into(),
+        }
+    }
+
     /// Whether this is the protocol's error of this kind.
     pub fn is(&self, kind: ErrorKind) -> bool {
         self.kind == FaultKind::Typed(kind)
+    }
+
+    /// Whether space is missing, or a limit has been reached.
+    pub fn is_no_room(&self) -> bool {
+        matches!(self.kind, FaultKind::Typed(ErrorKind::NoSpace | ErrorKind::NoRoom { .. }))
     }
 }
 
@@ -81,7 +96,7 @@ impl From<CallError> for Fault {
             CallError::TooNew(_) => FaultKind::Typed(ErrorKind::Unsupported),
             CallError::Mismatched(_) => FaultKind::Garbled,
         };
-        Self::new(kind, for_people(&error.to_string()))
+        Self::new(kind, error.to_string())
     }
 }
 
@@ -101,8 +116,6 @@ impl std::error::Error for Fault {}
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::Error;
-
     use super::*;
 
     #[test]
@@ -110,5 +123,16 @@ mod tests {
         let fault = Fault::from(CallError::from(Error::new(ErrorKind::Io(5), "")));
         assert_eq!(fault.kind, FaultKind::Typed(ErrorKind::Io(5)));
         assert!(fault.to_string().contains("Io(5)"), "{fault}");
+    }
+
+    #[test]
+    fn a_pool_without_room_is_told_in_sizes_for_people() {
+        let pool = "fast".parse().unwrap();
+        let failed = |kind| Fault::of_promise(CallError::from(Error::new(kind, "the helper's words")), &pool);
+        let fault = failed(ErrorKind::NoRoom { room: 1 << 20, wanted: 3 << 20 });
+        assert!(fault.is_no_room() && fault.to_string().contains("has room for 1 MiB, but 3 MiB"), "{fault}");
+        let fault = failed(ErrorKind::NoSpace);
+        assert!(fault.is_no_room() && fault.to_string() == "the helper's words", "{fault}");
+        assert!(!failed(ErrorKind::Busy).is_no_room());
     }
 }

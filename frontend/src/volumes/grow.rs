@@ -1,6 +1,6 @@
 //! Grows a volume completely in one call; nothing is left for later.
 
-use bulkhead_protocol::{Bytes, Inodes, Request, VolumeId, VolumeKind};
+use bulkhead_protocol::{Bytes, Inodes, Request, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
 use super::size::default_inodes;
@@ -12,7 +12,7 @@ impl Volumes {
     /// If given, `path` is where the volume must be published, and `mode` is the mode it must have.
     ///
     /// # Errors
-    /// `NoSpace` when the pool cannot hold it, `OutOfRange` when no size is in the range.
+    /// `NoRoom` when the pool cannot promise it, `OutOfRange` when no size is in the range.
     pub async fn grow(
         &self,
         volume: VolumeId,
@@ -25,23 +25,24 @@ impl Volumes {
             Some(path) => Some(self.published_at(path).await?),
             None => None,
         };
-        let spec = self.helper.usage(&volume, target).await?.spec;
+        let Usage { pool, spec, .. } = self.helper.usage(&volume, target).await?;
         let is = Mode::of(&spec.kind);
         if mode.is_some_and(|asked| asked != is) {
             return Err(Fault::invalid(format!("volume {volume} is a {} volume", is.as_str())));
         }
         let wanted = range.grow(spec.size)?;
+        let promised = async |request| self.helper.size(request).await.map_err(|error| Fault::of_promise(error, &pool));
         match spec.kind {
             VolumeKind::Directory { .. } if wanted == spec.size => Ok(wanted),
             VolumeKind::Directory { inodes, .. } => {
                 let inodes = grown_inodes(inodes, spec.size, wanted);
-                Ok(self.helper.size(Request::SetQuota { volume, size: wanted, inodes }).await?)
+                promised(Request::SetQuota { volume, size: wanted, inodes }).await
             }
             VolumeKind::Image { .. } => {
                 let size = if wanted == spec.size {
                     wanted
                 } else {
-                    self.helper.size(Request::GrowImage { volume: volume.clone(), size: wanted }).await?
+                    promised(Request::GrowImage { volume: volume.clone(), size: wanted }).await?
                 };
                 // Even if the image has that size already: an earlier call may have been interrupted before this step.
                 self.helper.done(Request::LoopResize { volume }).await?;

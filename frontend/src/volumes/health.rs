@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bulkhead_protocol::{ErrorKind, PoolName, PoolStatus, Usage, VolumeId};
+use bulkhead_protocol::{Condition, ErrorKind, PoolName, PoolStatus, Usage, VolumeId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
 use super::conditions::Health;
 use super::pool_condition::PoolCondition;
-use super::{Fault, Volumes};
+use super::{Fault, Parameters, Room, Volumes};
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.
@@ -119,14 +119,15 @@ impl Volumes {
         }
         let volumes = self.list_all().await?.into_iter().filter(|listed| listed.pool == *pool);
         let volumes = volumes.map(|listed| listed.volume).collect();
-        self.conditions.fail_volumes(pool, &failure.text, volumes);
+        self.conditions.fail_volumes(pool, &failure.to_string(), volumes);
         Ok(())
     }
 
     fn publish_figures(&self, pools: &BTreeMap<PoolName, Option<PoolStatus>>) {
         for gauge in [
             &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
-            &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying, &METRICS.pool_abnormal,
+            &METRICS.pool_overpromised, &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying,
+            &METRICS.pool_abnormal,
         ] {
             // A pool that is no longer there has no figures.
             gauge.clear();
@@ -140,11 +141,22 @@ impl Volumes {
             if let Some(status) = status {
                 METRICS.pool_size.with(name).set(status.total as f64);
                 METRICS.pool_available.with(name).set(status.available as f64);
-                METRICS.pool_largest_volume.with(name).set(status.largest_volume as f64);
+                let capacity = Room::from(status).capacity(&Parameters::default(), None);
+                METRICS.pool_largest_volume.with(name).set(capacity.largest_volume as f64);
                 METRICS.pool_promised.with(name).set(status.promised as f64);
+                METRICS.pool_overpromised.with(name).set(overpromised(status) as f64);
                 METRICS.pool_volumes.with(name).set(status.volumes.into());
                 METRICS.pool_emptying.with(name).set(status.emptying.into());
             }
         }
     }
+}
+
+/// How much more is promised than may be.
+fn overpromised(status: &PoolStatus) -> u64 {
+    let excess = |condition: &Condition| match condition {
+        Condition::Overpromised { promised, limit } => Some(promised.saturating_sub(*limit)),
+        _ => None,
+    };
+    status.conditions.as_slice().iter().find_map(excess).unwrap_or(0)
 }

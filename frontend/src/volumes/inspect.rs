@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
 
-use super::{Fault, Measured, Volumes};
-use crate::quantity::for_people;
+use super::{Fault, Measured, PoolCondition, Volumes};
 
 /// How many volumes are listed at a time.
 const PAGE: usize = 500;
@@ -34,9 +33,7 @@ impl PoolState {
     /// What is wrong, for people; empty when nothing is.
     pub fn conditions(&self) -> Vec<String> {
         match &self.status {
-            Ok(status) => {
-                status.conditions.as_slice().iter().map(|condition| for_people(condition.text.as_str())).collect()
-            }
+            Ok(status) => PoolCondition::all_of(status).map(|condition| condition.to_string()).collect(),
             Err(fault) => vec![fault.to_string()],
         }
     }

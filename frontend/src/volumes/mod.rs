@@ -23,6 +23,7 @@ mod size;
 mod target;
 mod topology;
 mod usage;
+mod words;
 
 use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
 
@@ -31,7 +32,7 @@ use conditions::Conditions;
 use health::Measurements;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
-pub use capacity::Capacity;
+pub use capacity::{Capacity, Room};
 pub use conditions::{Abnormal, Health};
 pub use fault::{Fault, FaultKind};
 pub use in_flight::{Guard, InFlight};
@@ -39,7 +40,7 @@ pub use inspect::{Inspected, PoolState};
 pub use list::Page;
 pub use name::identify;
 pub use parameters::Parameters;
-pub use pool_condition::{ConditionKind, PoolCondition, Severity};
+pub use pool_condition::{ConditionKind, PoolCondition, Severity, Subject};
 pub use provision::{NewVolume, Provisioned};
 pub use size::{MINIMUM_BYTES, SizeRange};
 pub use topology::Place;

@@ -1,37 +1,13 @@
-//! The kinds of conditions that a pool may have: few, so that they can be labels of a metric.
+//! The kinds of conditions: few, so that they can be labels of a metric.
 
-use bulkhead_protocol::{Condition, ConditionKind as Reported, ErrorKind};
+use std::fmt;
 
-use super::{Fault, FaultKind};
-use crate::quantity::for_people;
+use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, PublishName};
 
-/// What a condition is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConditionKind {
-    /// Its filesystem has shut down after an error.
-    ShutDown,
-    /// Its filesystem has become read-only.
-    ReadOnly,
-    /// Its filesystem does not answer.
-    NotAnswering,
-    /// The helper does not serve it.
-    NotServed,
-    /// It answers with errors.
-    Errors,
-    /// Something is charged to projects that no volume has.
-    QuotaEvasion,
-    /// It has deleted volumes whose space cannot be released.
-    NotReleased,
-    /// It has as many volumes as it may.
-    VolumeLimit,
-    /// Sizes are not enforced; it is configured that way.
-    NotEnforced,
-    /// Anything else that the helper reports.
-    Other,
-}
+use super::{Fault, FaultKind, words};
 
 /// How bad a condition is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The volumes of the pool do not work.
     Failure,
@@ -41,154 +17,218 @@ pub enum Severity {
     Notice,
 }
 
-/// A condition of a pool.
+/// What has a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// A pool, and its volumes with it if the condition is a failure.
+    Pool,
+    /// A single volume.
+    Volume,
+}
+
+/// What is known of a condition whatever its figures are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConditionKind {
+    /// Its name in metrics and in the log.
+    pub name: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What has it.
+    pub subject: Subject,
+    /// What is wrong, for people; "it" is the subject.
+    pub meaning: &'static str,
+}
+
+/// A condition of a pool: reported by the helper, or found by the frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolCondition {
-    /// What it is about.
-    pub kind: ConditionKind,
-    /// What the helper says, for people.
-    pub text: String,
-    /// The same without figures: a condition remains the same one while they change.
-    pub key: String,
+pub enum PoolCondition {
+    /// The helper reports it.
+    Reported(Condition),
+    /// The helper does not serve the pool, in the helper's words.
+    NotServed(String),
+    /// The pool answers with errors, the last of them in the helper's words.
+    Errors(String),
+}
+
+/// What a condition is recognized by: it remains the same one while its figures change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    kind: &'static ConditionKind,
+    directory: Option<PublishName>,
+}
+
+/// Generates the table of kinds, and the kind of each condition: `conditions => "name" severity subject "meaning";`.
+macro_rules! kinds {
+    ($($conditions:pat => $name:literal $severity:ident $subject:ident $meaning:literal;)*) => {
+        impl ConditionKind {
+            /// All kinds.
+            pub const ALL: &'static [Self] = &[$(kinds!(@row $name $severity $subject $meaning)),*];
+        }
+
+        impl PoolCondition {
+            /// Its kind.
+            pub fn kind(&self) -> &'static ConditionKind {
+                match self {
+                    $($conditions => const { &kinds!(@row $name $severity $subject $meaning) },)*
+                }
+            }
+        }
+    };
+    (@row $name:literal $severity:ident $subject:ident $meaning:literal) => {
+        ConditionKind {
+            name: $name,
+            severity: Severity::$severity,
+            subject: Subject::$subject,
+            meaning: $meaning,
+        }
+    };
+}
+
+kinds! {
+    Self::Reported(Condition::ShutDown) => "shut_down" Failure Pool
+        "its filesystem has shut down after an error";
+    Self::Reported(Condition::ReadOnly) => "read_only" Failure Pool
+        "its filesystem has become read-only";
+    Self::Reported(Condition::NotAnswering { .. }) => "not_answering" Failure Pool
+        "its filesystem does not answer";
+    Self::NotServed(_) => "not_served" Failure Pool
+        "the helper does not serve it";
+    Self::Errors(_) => "errors" Failure Pool
+        "it returns errors";
+    Self::Reported(Condition::Apart { .. }) => "apart" Failure Pool
+        "what is mounted below a publish directory does not reach the host";
+    Self::Reported(Condition::Unconfined) => "unconfined" Warning Pool
+        "the helper only logs system calls that are not allowed";
+    Self::Reported(Condition::NotServed { .. }) => "volumes_not_served" Warning Pool
+        "some of its volumes are not served";
+    Self::Reported(Condition::Overpromised { .. }) => "overpromised" Warning Pool
+        "more is promised to its volumes than there is";
+    Self::Reported(Condition::QuotasOff) => "quotas_off" Warning Pool
+        "quotas were switched off, so sizes are not enforced any more";
+    Self::Reported(Condition::DefaultLimits) => "default_limits" Warning Pool
+        "its filesystem limits volumes that should have no limit";
+    Self::Reported(Condition::QuotaEvasion { .. }) => "quota_evasion" Warning Pool
+        "something is charged to projects that no volume has";
+    Self::Reported(Condition::QuotaFiles { .. }) => "quota_files" Warning Pool
+        "the files that hold its quotas have grown beyond a hundredth of it";
+    Self::Reported(Condition::NoInodes) => "no_inodes" Warning Pool
+        "no inode is left for a new volume";
+    Self::Reported(Condition::NotReleased { .. }) => "not_released" Warning Pool
+        "deleted volumes keep space that cannot be released";
+    Self::Reported(Condition::VolumeLimit { .. }) => "volume_limit" Warning Pool
+        "there are as many volumes as are allowed";
+    Self::Reported(Condition::NotInspected { .. }) => "not_inspected" Warning Pool
+        "it cannot be seen whether quotas are evaded";
+    Self::Reported(Condition::NoExec) => "no_exec" Notice Pool
+        "it is mounted noexec: no program can be run from its volumes";
+    Self::Reported(Condition::NotEnforced) => "not_enforced" Notice Pool
+        "sizes are not enforced: it is configured that way";
+    Self::Reported(Condition::Other) => "other" Warning Pool
+        "it has another condition";
+    Self::Reported(Condition::ImageSize { .. }) => "image_size" Warning Volume
+        "its image has another length than is recorded";
+    Self::Reported(Condition::Oversized { .. }) => "oversized" Warning Volume
+        "more of it is used than its size";
 }
 
 impl ConditionKind {
-    /// All kinds.
-    pub const ALL: [Self; 10] = [
-        Self::ShutDown,
-        Self::ReadOnly,
-        Self::NotAnswering,
-        Self::NotServed,
-        Self::Errors,
-        Self::QuotaEvasion,
-        Self::NotReleased,
-        Self::VolumeLimit,
-        Self::NotEnforced,
-        Self::Other,
-    ];
-
-    /// The kind with this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Its name in metrics and in the log.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ShutDown => "shut_down",
-            Self::ReadOnly => "read_only",
-            Self::NotAnswering => "not_answering",
-            Self::NotServed => "not_served",
-            Self::Errors => "errors",
-            Self::QuotaEvasion => "quota_evasion",
-            Self::NotReleased => "not_released",
-            Self::VolumeLimit => "volume_limit",
-            Self::NotEnforced => "not_enforced",
-            Self::Other => "other",
-        }
-    }
-
-    /// The same for people, where the helper's own words are not available.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::ShutDown => "its filesystem has shut down after an error",
-            Self::ReadOnly => "its filesystem has become read-only",
-            Self::NotAnswering => "its filesystem does not answer",
-            Self::NotServed => "the helper does not serve it",
-            Self::Errors => "it returns errors",
-            Self::QuotaEvasion => "something is charged to projects that no volume has",
-            Self::NotReleased => "deleted volumes keep space that cannot be released",
-            Self::VolumeLimit => "it has as many volumes as it may",
-            Self::NotEnforced => "sizes are not enforced",
-            Self::Other => "it has another condition",
-        }
-    }
-
-    /// How bad it is.
-    pub fn severity(self) -> Severity {
-        match self {
-            Self::ShutDown | Self::ReadOnly | Self::NotAnswering | Self::NotServed | Self::Errors => Severity::Failure,
-            Self::QuotaEvasion | Self::NotReleased | Self::VolumeLimit | Self::Other => Severity::Warning,
-            Self::NotEnforced => Severity::Notice,
-        }
-    }
-}
-
-impl From<Reported> for ConditionKind {
-    fn from(kind: Reported) -> Self {
-        match kind {
-            Reported::ShutDown => Self::ShutDown,
-            Reported::ReadOnly => Self::ReadOnly,
-            Reported::NotAnswering => Self::NotAnswering,
-            Reported::QuotaEvasion => Self::QuotaEvasion,
-            Reported::NotReleased => Self::NotReleased,
-            Reported::VolumeLimit => Self::VolumeLimit,
-            Reported::NotEnforced => Self::NotEnforced,
-            Reported::Other => Self::Other,
-        }
+    /// The kind with this name. Another release may have kinds that this one does not know.
+    pub fn named(name: &str) -> &'static Self {
+        let known = Self::ALL.iter().find(|kind| kind.name == name);
+        known.unwrap_or_else(|| PoolCondition::Reported(Condition::Other).kind())
     }
 }
 
 impl PoolCondition {
-    /// A condition that the helper reports.
-    pub fn reported(condition: &Condition) -> Self {
-        Self::new(condition.kind.into(), condition.text.as_str())
-    }
-
-    fn new(kind: ConditionKind, text: &str) -> Self {
-        Self { kind, text: for_people(text), key: without_figures(text) }
+    /// Those that the helper reports about a pool.
+    pub fn all_of(status: &PoolStatus) -> impl Iterator<Item = Self> {
+        status.conditions.as_slice().iter().cloned().map(Self::Reported)
     }
 
     /// What it means for a pool that the helper answers a question about it with `fault`; `None` if the fault is not
     /// about the pool.
     pub fn of_fault(fault: &Fault) -> Option<Self> {
-        let kind = match fault.kind {
-            FaultKind::Typed(ErrorKind::PoolBroken) => ConditionKind::NotServed,
-            FaultKind::Typed(ErrorKind::Io(_)) => ConditionKind::Errors,
-            _ => return None,
+        match fault.kind {
+            FaultKind::Typed(ErrorKind::PoolBroken) => Some(Self::NotServed(fault.to_string())),
+            FaultKind::Typed(ErrorKind::Io(_)) => Some(Self::Errors(fault.to_string())),
+            _ => None,
+        }
+    }
+
+    /// What it is recognized by.
+    pub fn identity(&self) -> Identity {
+        let directory = match self {
+            Self::Reported(Condition::Apart { directory, .. }) => Some(directory.clone()),
+            _ => None,
         };
-        Some(Self::new(kind, &fault.to_string()))
+        Identity { kind: self.kind(), directory }
     }
 }
 
-fn without_figures(condition: &str) -> String {
-    let mut text = String::with_capacity(condition.len());
-    for character in condition.chars() {
-        match character.is_ascii_digit() {
-            true if text.ends_with('N') => {}
-            true => text.push('N'),
-            false => text.push(character),
+/// What is wrong, and what to do.
+impl fmt::Display for PoolCondition {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reported(condition) => out.write_str(&words::condition(condition)),
+            Self::NotServed(text) | Self::Errors(text) => out.write_str(text),
         }
     }
-    text
+}
+
+/// What is wrong, without figures.
+impl fmt::Display for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.directory {
+            Some(directory) => write!(out, "{} ({directory})", self.kind.meaning),
+            None => out.write_str(self.kind.meaning),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_protocol::Separation;
+
     use super::*;
+
+    fn same(one: Condition, other: Condition) -> bool {
+        PoolCondition::Reported(one).identity() == PoolCondition::Reported(other).identity()
+    }
 
     #[test]
     fn figures_do_not_make_another_condition() {
-        assert_eq!(
-            without_figures("4096 bytes and 7 files (the first is 4711)"),
-            "N bytes and N files (the first is N)"
-        );
-        assert_eq!(without_figures("mounted noexec"), "mounted noexec");
+        let waiting = |seconds| Condition::NotAnswering { seconds };
+        assert!(same(waiting(5), waiting(6)));
+        assert!(!same(waiting(5), Condition::ShutDown));
+        let apart = |name: &str, cause| Condition::Apart { directory: name.parse().unwrap(), cause };
+        assert!(same(apart("kubelet", Separation::NotShared), apart("kubelet", Separation::Covered)));
+        assert!(!same(apart("kubelet", Separation::NotShared), apart("local", Separation::NotShared)));
+        let identity = PoolCondition::Reported(apart("local", Separation::Moved)).identity();
+        assert!(identity.to_string().ends_with("does not reach the host (local)"));
     }
 
     #[test]
     fn a_kind_has_one_name() {
         for kind in ConditionKind::ALL {
-            assert_eq!(ConditionKind::named(kind.name()), Some(kind));
+            assert_eq!(ConditionKind::named(kind.name), kind);
         }
-        assert_eq!(ConditionKind::named("worn"), None);
+        assert_eq!(ConditionKind::named("worn").name, "other");
+    }
+
+    #[test]
+    fn a_pool_that_is_not_served_is_not_one_with_volumes_that_are_not() {
+        let fault = Fault::new(FaultKind::Typed(ErrorKind::PoolBroken), "pool a is not served");
+        let of_pool = PoolCondition::of_fault(&fault).unwrap();
+        let of_volumes = PoolCondition::Reported(Condition::NotServed { volumes: 1 });
+        assert_eq!((of_pool.kind().name, of_pool.kind().severity), ("not_served", Severity::Failure));
+        assert_eq!((of_volumes.kind().name, of_volumes.kind().severity), ("volumes_not_served", Severity::Warning));
+        assert_eq!(of_pool.to_string(), "pool a is not served");
     }
 
     #[test]
     fn a_fault_of_the_caller_is_no_condition_of_the_pool() {
         let fault = |kind| Fault::new(FaultKind::Typed(kind), "text");
-        assert_eq!(PoolCondition::of_fault(&fault(ErrorKind::Io(5))).unwrap().kind, ConditionKind::Errors);
-        assert_eq!(PoolCondition::of_fault(&fault(ErrorKind::PoolBroken)).unwrap().kind, ConditionKind::NotServed);
+        assert_eq!(PoolCondition::of_fault(&fault(ErrorKind::Io(5))), Some(PoolCondition::Errors("text".to_owned())));
         for kind in [ErrorKind::NotFound, ErrorKind::Busy] {
             assert_eq!(PoolCondition::of_fault(&fault(kind)), None);
         }

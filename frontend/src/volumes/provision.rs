@@ -42,7 +42,7 @@ impl Volumes {
         let pool = new.parameters.pool(welcome.pools.as_slice())?;
         let spec = VolumeSpec { size, kind: new.parameters.kind(new.mode, size), name_hash };
         let request = Request::Create { volume: volume.clone(), pool: pool.clone(), spec };
-        let size = match self.helper.size(request).await.map_err(Fault::from) {
+        let size = match self.helper.size(request).await.map_err(|error| Fault::of_promise(error, pool)) {
             Err(fault) if fault.is(ErrorKind::AlreadyExists) => {
                 self.grown_since(&volume, pool, &new, name_hash).await?.ok_or(fault)?
             }

@@ -1,10 +1,9 @@
 //! How much of a volume is used, and whether it is healthy.
 
-use bulkhead_protocol::{Condition as Reported, ConditionKind, PoolName, Usage, VolumeId, VolumeKind};
+use bulkhead_protocol::{Condition as Reported, PoolName, Usage, VolumeId, VolumeKind};
 
 use super::access::Mode;
-use super::{Fault, PoolCondition, Volumes};
-use crate::quantity::for_people;
+use super::{Fault, PoolCondition, Severity, Volumes};
 
 /// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +46,7 @@ impl Volumes {
                 return Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition });
             }
         };
-        let condition = condition(usage.condition.as_ref());
+        let condition = condition(usage.condition.clone());
         if path.is_some() {
             self.measurements.note(volume, &usage);
             self.conditions.note_volume(volume, &usage.pool, &condition);
@@ -59,7 +58,7 @@ impl Volumes {
     fn unmeasurable(&self, volume: &VolumeId, fault: Fault) -> Result<(Usage, Condition), Fault> {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
-                let condition = Condition { abnormal: true, message: failure.text };
+                let condition = Condition { abnormal: true, message: failure.to_string() };
                 self.conditions.note_volume(volume, &usage.pool, &condition);
                 Ok((usage, condition))
             }
@@ -83,12 +82,12 @@ impl Measured {
     }
 }
 
-fn condition(reported: Option<&Reported>) -> Condition {
-    match reported {
+fn condition(reported: Option<Reported>) -> Condition {
+    match reported.map(PoolCondition::Reported) {
         None => Condition { abnormal: false, message: "healthy".to_owned() },
         // A pool without quotas is set up that way on purpose: nothing about it needs attention.
-        Some(Reported { kind, text }) => {
-            Condition { abnormal: *kind != ConditionKind::NotEnforced, message: for_people(text.as_str()) }
+        Some(reported) => {
+            Condition { abnormal: reported.kind().severity != Severity::Notice, message: reported.to_string() }
         }
     }
 }
@@ -99,9 +98,9 @@ mod tests {
 
     #[test]
     fn a_pool_without_quotas_makes_no_volume_abnormal() {
-        let abnormal = |kind| condition(Some(&Reported::new(kind, "its size is not enforced"))).abnormal;
-        assert!(!abnormal(ConditionKind::NotEnforced));
-        assert!(abnormal(ConditionKind::ShutDown) && abnormal(ConditionKind::Other));
+        let abnormal = |reported| condition(Some(reported)).abnormal;
+        assert!(!abnormal(Reported::NotEnforced));
+        assert!(abnormal(Reported::ShutDown) && abnormal(Reported::Oversized { used: 1 }) && abnormal(Reported::Other));
         assert_eq!(condition(None), Condition { abnormal: false, message: "healthy".to_owned() });
     }
 }

@@ -234,16 +234,22 @@ pub fn no_volumes() -> Act {
 
 /// The status of a pool with plenty of room.
 pub fn roomy() -> Act {
-    Act::Answer(Ok(Reply::Pool(PoolStatus {
+    Act::Answer(Ok(Reply::Pool(status(1 << 40))))
+}
+
+/// The status of an empty pool with this much room, in which inodes take nothing.
+pub fn status(room: u64) -> PoolStatus {
+    PoolStatus {
         quota: QuotaMode::Enforced,
-        total: 1 << 40,
-        available: 1 << 40,
-        largest_volume: 1 << 40,
+        total: room,
+        available: room,
+        largest_volume: room,
         promised: 0,
+        inode_size: 0,
         volumes: 0,
         emptying: 0,
         conditions: UpTo::default(),
-    })))
+    }
 }
 
 pub fn capability(block: bool) -> VolumeCapability {

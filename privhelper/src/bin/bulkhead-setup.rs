@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
 use bulkhead_protocol::PoolName;
@@ -68,9 +69,9 @@ fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
     }
     for (name, path) in pools {
         match open_to_write(&path).and_then(|directory| marker::make(&directory, name.as_ref())) {
-            Ok(_) => println!("{} is now a pool", path.display()),
-            Err(Errno::EXIST) => return Err(format!("{} is already a pool", path.display())),
-            Err(errno) => return Err(format!("cannot make {} a pool: {errno}", path.display())),
+            Ok(_) => println!("{} is now a pool", shown(&path)),
+            Err(Errno::EXIST) => return Err(format!("{} is already a pool", shown(&path))),
+            Err(errno) => return Err(format!("cannot make {} a pool: {errno}", shown(&path))),
         }
     }
     Ok(true)
@@ -104,17 +105,17 @@ fn check(config: &Config) -> bool {
     };
     say("kernel", host::check_kernel(&rustix::system::uname().release().to_string_lossy()));
     say("capabilities", check_capabilities());
-    match host::inspect(config, open_nearest) {
+    match host::inspect(config, open_nearest, false) {
         Ok(host) => {
             say("loop devices", Ok(()));
-            for (pool, found) in config.pools.iter().zip(&host.pools) {
-                let title = format!("pool {} in {}", pool.name, pool.directory.display());
-                say(&title, found.as_ref().map(|_| ()).map_err(Clone::clone));
-                for warning in found.iter().flat_map(|found| &found.warnings) {
-                    println!("note    pool {}: {warning}", pool.name);
+            for pool in &host.pools {
+                let title = format!("pool {} in {}", pool.config.name, shown(&pool.config.directory));
+                say(&title, pool.state.as_ref().map(|_| ()).map_err(Clone::clone));
+                if pool.state.as_ref().is_ok_and(|found| found.inherited.no_exec) {
+                    println!("note    pool {}: it is mounted noexec: no program can be run from it", pool.config.name);
                 }
             }
-            let proved = jail::enter(&host).and_then(|jail| proof::prove(&host, &jail));
+            let proved = jail::enter(config, &host).and_then(|jail| proof::prove(&host, &jail));
             say("jail, and mounts that reach the host", proved);
         }
         Err(complaint) => say("publish directories and sockets", Err(complaint)),

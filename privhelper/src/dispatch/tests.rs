@@ -1,13 +1,12 @@
 #[path = "../../../tests/src/random.rs"]
 mod random;
 
-use std::collections::BTreeMap;
-
-use bulkhead_protocol::{ErrorKind, Response};
+use bulkhead_protocol::{ErrorKind, Response, VolumeId};
 use random::Random;
 
 use super::*;
-use crate::state::{Limits, Locks, Loops, Pins, Sockets, Volumes};
+use crate::state::testing::{self, state};
+use crate::state::{Held, PublishDirectory};
 
 /// The golden vectors of the protocol, with their names.
 fn golden() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
@@ -29,25 +28,13 @@ pub fn requests() -> Vec<Request> {
         .collect()
 }
 
-/// A helper without pools or publish directories.
-fn state() -> State {
-    let nothing = || rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
-    State {
-        driver: "bulkhead.csi.local".parse().expect("a name"),
-        pools: Vec::new(),
-        publish_directories: Vec::new(),
-        limits: Limits::default(),
-        volumes: Volumes::default(),
-        pins: Pins::default(),
-        unserved: BTreeMap::new(),
-        loops: Loops::new(nothing(), nothing()),
-        locks: Locks::default(),
-        sockets: Sockets::new(BTreeMap::new()),
-    }
+fn refusal(state: &State, request: &Request) -> Option<ErrorKind> {
+    answer(state, request).err().map(|error| error.kind)
 }
 
-fn refusal(state: &State, request: &Request) -> Option<ErrorKind> {
-    dispatch(state, request).err().map(|error| error.kind)
+fn answer(state: &State, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+    let (connection, _peer) = crate::sys::socket::pair().expect("sockets");
+    dispatch(state, &connection, request)
 }
 
 #[test]
@@ -56,8 +43,10 @@ fn each_request_reaches_its_operation() {
     for request in requests() {
         let refused = match request.name() {
             "create" | "pool-status" => Some(ErrorKind::Invalid),
-            "unmount" | "loop-detach" | "remove-device" | "delete" | "delete-unused" | "list" => None,
+            "loop-detach" | "delete" | "delete-unused" | "list" => None,
             "listen" => Some(ErrorKind::Unsupported),
+            // There is no publish directory.
+            "bind-mount" | "make-device" | "unmount" | "remove-device" => Some(ErrorKind::Refused),
             _ => Some(ErrorKind::NotFound),
         };
         assert_eq!(refusal(&state, &request), refused, "{request:?}");
@@ -65,23 +54,48 @@ fn each_request_reaches_its_operation() {
 }
 
 #[test]
-fn only_usage_is_answered_while_its_volume_is_locked() {
+fn a_request_that_changes_a_volume_waits_for_nobody_who_holds_it() {
     let state = state();
-    let held = state.locks.lock(&"pvc-1".parse().expect("a volume id"), None).expect("it is free");
     for request in requests() {
-        let busy = request.volume().is_some() && request.name() != "usage";
-        assert_eq!(refusal(&state, &request) == Some(ErrorKind::Busy), busy, "{request:?}");
+        for volume in request.volumes() {
+            let held = state.hold(volume).expect("it is free");
+            let changes = request.row().changes;
+            assert_eq!(refusal(&state, &request) == Some(ErrorKind::Busy), changes, "{request:?}");
+            drop(held);
+            assert_ne!(refusal(&state, &request), Some(ErrorKind::Busy), "{request:?}");
+        }
     }
-    drop(held);
-    assert!(requests().iter().all(|request| refusal(&state, request) != Some(ErrorKind::Busy)));
+}
+
+/// An operation on two volumes, as a request for one would be carried out.
+fn exchange(source: Held<'_>, volume: Held<'_>) -> [VolumeId; 2] {
+    [source.id.clone(), volume.id.clone()]
+}
+
+#[test]
+fn an_operation_on_two_volumes_holds_both() {
+    let (state, [one, other]) = (state(), ["vol-a", "vol-b"].map(testing::id));
+    let run = |source, volume| Ok::<_, Error>(exchange(state.hold(source)?, state.hold(volume)?));
+    assert_eq!(run(&one, &other).expect("both are free"), [one.clone(), other.clone()]);
+    for held in [&one, &other] {
+        let _held = state.hold(held).expect("it is free");
+        assert_eq!(run(&one, &other).expect_err("one of them is held").kind, ErrorKind::Busy);
+        assert_eq!(run(&other, &one).expect_err("one of them is held").kind, ErrorKind::Busy);
+    }
+    assert_eq!(run(&one, &one).expect_err("it cannot be both").kind, ErrorKind::Busy);
+    run(&other, &one).expect("nothing is left held");
 }
 
 #[test]
 fn only_usage_is_answered_while_its_target_is_locked() {
-    let state = state();
+    let mut state = state();
     let mut targets = requests().into_iter().filter_map(|request| request.target().cloned());
     let target = targets.next_back().expect("a request with a target");
-    let _held = state.locks.lock(&"other".parse().expect("a volume id"), Some(&target)).expect("it is free");
+    let root = crate::sys::file::open_at_start("/", rustix::fs::OFlags::PATH).expect("the root directory");
+    let (name, host_path) = (target.directory.clone(), bulkhead_protocol::Text::new("/"));
+    let shape = crate::state::Shape::Any;
+    state.publish_directories.push(PublishDirectory { name, host_path, real_path: "/".into(), root, shape });
+    let _held = state.locks.target(&target).expect("it is free");
     for request in requests() {
         let busy = request.target().is_some() && request.name() != "usage";
         assert_eq!(refusal(&state, &request) == Some(ErrorKind::Busy), busy, "{request:?}");
@@ -91,12 +105,14 @@ fn only_usage_is_answered_while_its_target_is_locked() {
 #[test]
 fn what_may_be_in_an_unserved_pool_is_not_taken_for_absent() {
     let mut state = state();
-    state.unserved.insert("pvc-1".parse().expect("a volume id"), "its record is damaged".to_owned());
+    let why = ("fast".parse().expect("a name"), "its record is damaged".to_owned());
+    state.unserved.insert(testing::id("pvc-1"), why);
     for request in requests() {
         let refused = match request.name() {
             "create" | "pool-status" => Some(ErrorKind::Invalid),
             "list" => None,
             "listen" => Some(ErrorKind::Unsupported),
+            "bind-mount" | "make-device" | "unmount" | "remove-device" => Some(ErrorKind::Refused),
             _ => Some(ErrorKind::PoolBroken),
         };
         assert_eq!(refusal(&state, &request), refused, "{request:?}");
@@ -107,7 +123,7 @@ fn what_may_be_in_an_unserved_pool_is_not_taken_for_absent() {
 fn nothing_may_be_raised_after_a_request() {
     let state = state();
     for request in requests() {
-        drop(dispatch(&state, &request));
+        drop(answer(&state, &request));
         assert!(capability::allowed().is_empty(), "{request:?}");
     }
 }
@@ -119,8 +135,8 @@ fn whatever_decodes_is_answered_in_one_packet_and_leaves_nothing_raised() {
     let (state, mut random, mut answered) = (state(), Random::new(1), 0);
     for _ in 0..50_000 {
         let Ok(request) = bulkhead_protocol::decode::<Request>(&random.mutated(&seeds)) else { continue };
-        let answer: Response = dispatch(&state, &request).map(|(reply, _)| reply);
-        assert!(bulkhead_protocol::encode(&answer).is_ok(), "{request:?}: {answer:?}");
+        let answered_with: Response = answer(&state, &request).map(|(reply, _)| reply);
+        assert!(bulkhead_protocol::encode(&answered_with).is_ok(), "{request:?}: {answered_with:?}");
         assert!(capability::allowed().is_empty(), "{request:?}");
         answered += 1;
     }

@@ -1,63 +1,80 @@
 //! Deleting volumes: rename, reply, empty in the background, release the quota last.
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, Reply};
+use rustix::fs::OFlags;
 
-use super::absent;
 use super::loops::detach;
 use super::target::check_unpublished;
-use crate::log;
-use crate::state::{Deletion, Served, State, failed};
+use crate::state::{Held, Kind, failed, layout, refused};
+use crate::sys::{Errno, Result as SysResult, file};
 
 /// Which volumes a request may delete, of those that are published nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletable {
     /// Any.
     Any,
-    /// Those that were never published, and so hold no data.
+    /// Those that were never published, and hold no data.
     OnlyUnused,
 }
 
-/// Deletes a volume that is published nowhere. Succeeds if it does not exist.
-pub fn delete(state: &State, id: &VolumeId, deletable: Deletable) -> Result<Reply, Error> {
-    let unsynced = |errno| failed("sync to disk the deletion of volume", id, errno);
-    let Some(volume) = state.volumes.get(id) else {
-        for pool in state.pools.iter().filter_map(|pool| pool.served().ok()) {
-            pool.sync_again().map_err(unsynced)?;
-        }
-        return absent(state, id, None);
-    };
-    if deletable == Deletable::OnlyUnused && !volume.record.unused {
-        let message = format!(
-            "volume {id} may hold data: it was published, or may have been; delete it by hand if it is no longer needed"
-        );
-        return Err(Error::new(ErrorKind::Refused, message));
+/// Deletes a volume that is mounted nowhere. Succeeds if it does not exist.
+pub fn delete(mut held: Held<'_>, deletable: Deletable) -> Result<Reply, Error> {
+    if held.known().is_none() {
+        return absent(&held);
     }
-    let pool = state.pool_at(volume.pool)?;
-    check_unpublished(state, id, &volume)?;
-    detach(state, id, &volume)?;
-    let name = pool.put_aside(id.as_str()).map_err(|errno| failed("delete volume", id, errno))?;
-    let synced = pool.sync();
-    state.volumes.remove(id);
-    pool.deletions.add(Deletion { name, share: volume.share() });
+    let id = held.id;
+    let may_hold_data = || {
+        refused(format!(
+            "volume {id} may hold data: it was published or restored, or may have been; delete it by hand if it is no longer needed"
+        ))
+    };
+    let unused = held.known().is_some_and(|volume| volume.record.unused);
+    if deletable == Deletable::OnlyUnused && !unused {
+        return Err(may_hold_data());
+    }
+    check_unpublished(&mut held)?;
+    held.check_unmounted()?;
+    detach(&mut held)?;
+    // This comes last, because it is a step of the deletion.
+    if deletable == Deletable::OnlyUnused && !is_empty(&held)? {
+        return Err(may_hold_data());
+    }
+    let Some(volume) = held.known() else { return absent(&held) };
+    let pool = volume.pool.clone();
+    let served = pool.served()?;
+    let aside = served.put_aside(held.id.as_str()).map_err(|errno| failed("delete volume", held.id, errno))?;
+    held.delete(&aside.name);
+    served.deletions.wake(aside.name == held.id.as_str());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
     // could bring it back.
-    synced.map_err(unsynced)?;
+    aside.synced.map_err(|errno| failed("sync to disk the deletion of volume", held.id, errno))?;
     Ok(Reply::Done)
 }
 
-/// Releases the quota, project id and room of an emptied volume once nothing is charged to its project any more: an
-/// unlinked file may still be open, or the filesystem may take a while. Returns whether it could.
-pub fn release(pool: &Served, deletion: &Deletion) -> bool {
-    if let Some(project) = deletion.share.project {
-        let quota = pool.filesystem.quota(project);
-        if !quota.is_ok_and(|quota| quota.used_bytes == 0 && quota.used_inodes == 0) {
-            return false;
-        }
-        if let Err(errno) = pool.filesystem.set_quota(project, (0, 0)) {
-            log::warning!("cannot release a deleted volume's quota; trying again project={} errno={errno}", project.0);
-            return false;
-        }
+/// Whether a volume that was never published holds nothing: an administrator may have restored something before its
+/// first use, which its record does not say. A data directory that is empty is gone after this.
+fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
+    let Some(volume) = held.known() else { return Ok(true) };
+    let fail = |errno| failed("look for data in volume", held.id, errno);
+    match volume.kind() {
+        Kind::Directory => match layout::remove_empty_data(&volume.pool.served()?.directory, held.id) {
+            Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+            Err(Errno::NOENT) => Ok(true),
+            removed => removed.map(|()| true).map_err(fail),
+        },
+        Kind::Block => Ok(!file::holds_data(held.open_content(OFlags::RDONLY)?).map_err(fail)?),
     }
-    pool.filesystem.release(deletion.share);
-    true
+}
+
+/// The reply for an unknown volume: success only if it certainly does not exist, and no power cut can bring it back.
+fn absent(held: &Held<'_>) -> Result<Reply, Error> {
+    let synced: SysResult<()> = held.state.pools.iter().try_for_each(|pool| match &pool.state {
+        Ok(served) => served.sync_names_again(),
+        Err(_) => Ok(()),
+    });
+    synced.map_err(|errno| failed("sync to disk the deletion of volume", held.id, errno))?;
+    match held.state.unknown(held.id) {
+        error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
+        error => Err(error),
+    }
 }

@@ -3,82 +3,118 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
-use super::pins::check_unpinned;
+use super::mark_used;
 use super::target::check_unpublished;
-use super::{absent, existing, mark_used, wrong_kind};
-use crate::state::{Device, Kind, State, Volume, failed, layout};
-use crate::sys::Errno;
+use crate::state::{Device, Held, Kind, State, busy, failed, in_use, wrong_kind};
+use crate::sys::{Errno, loopdevice};
 
 /// Attaches a block volume's image to a loop device.
-pub fn loop_attach(state: &State, id: &VolumeId, read_only: bool) -> Result<Reply, Error> {
-    let volume = existing(state, id, Kind::Block)?;
-    let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else { return Err(wrong_kind(id, Kind::Block)) };
-    let pool = state.pool_at(volume.pool)?;
-    let cannot = |errno| failed("attach volume", id, errno);
-    let image = layout::open_content(&pool.directory, id, Kind::Block, OFlags::RDWR).map_err(cannot)?;
-    if let Some(device) = volume.device {
-        let ours = state.loops.revive(device.number, volume.content).map_err(cannot)?;
-        if ours && device.read_only == read_only {
+pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> {
+    let (volume, _) = held.existing(Kind::Block)?;
+    let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else {
+        return Err(wrong_kind(held.id, Kind::Block));
+    };
+    let was_attached = volume.device.is_some();
+    let image = held.open_content(OFlags::RDWR)?;
+    if was_attached {
+        let attached = attached(&mut held)?;
+        if attached.is_some_and(|device| device.read_only == read_only) {
             return Ok(Reply::Done);
         }
-        if !volume.targets.is_empty() {
-            let why = match (ours, device.read_only) {
-                (false, _) => "on a device whose image another program has replaced; unpublish it everywhere first",
-                (true, true) => "read-only; all its targets must be read-only",
-                (true, false) => "read-write; all its targets must be read-write",
-            };
-            return Err(Error::new(ErrorKind::InUse, format!("volume {id} is published {why}")));
-        }
-        check_unpinned(state, id, None)?;
-        detach(state, id, &volume)?;
+        let id = held.id;
+        check_unpublished(&mut held).map_err(|error| match (error.kind, attached) {
+            (ErrorKind::InUse, Some(device)) => {
+                let how = if device.read_only { "read-only" } else { "read-write" };
+                in_use(format!("volume {id} is published {how}; all its targets must be {how}"))
+            }
+            (ErrorKind::InUse, None) => in_use(format!(
+                "volume {id} is published on a device whose image another program has replaced; unpublish it everywhere first"
+            )),
+            _ => error,
+        })?;
+        check_elsewhere(&held)?;
+        detach(&mut held)?;
     }
-    mark_used(state, pool, id, &volume)?;
-    let device = state.loops.attach(id, &image, block_size, read_only).map_err(|errno| match errno {
+    mark_used(&mut held)?;
+    let device = held.state.loops.attach(held.id, &image, block_size, read_only).map_err(|errno| match errno {
         Errno::NODEV => {
-            let message = format!("attach volume {id}: other programs are taking every free loop device; try again");
-            Error::new(ErrorKind::Busy, message)
+            busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
         }
-        errno => cannot(errno),
+        errno => failed("attach volume", held.id, errno),
     })?;
-    state.volumes.update(id, |volume| volume.device = Some(device));
+    held.change(|volume| volume.device = Some(device));
     Ok(Reply::Done)
 }
 
 /// Detaches a block volume's loop device.
-pub fn loop_detach(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id, None) };
-    check_unpublished(state, id, &volume)?;
-    detach(state, id, &volume)?;
+pub fn loop_detach(mut held: Held<'_>) -> Result<Reply, Error> {
+    if held.known().is_none() {
+        return absent(held.state, held.id);
+    }
+    check_unpublished(&mut held)?;
+    check_elsewhere(&held)?;
+    detach(&mut held)?;
     Ok(Reply::Done)
 }
 
 /// Tells a block volume's loop device, if it has one, that its image has grown.
-pub fn loop_resize(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let volume = existing(state, id, Kind::Block)?;
+pub fn loop_resize(held: &Held<'_>) -> Result<Reply, Error> {
+    let (volume, _) = held.existing(Kind::Block)?;
     if let Some(device) = volume.device {
-        state.loops.refresh(device.number).map_err(|errno| failed("resize the device of volume", id, errno))?;
+        let resized = held.state.loops.refresh(device.number);
+        resized.map_err(|errno| failed("resize the device of volume", held.id, errno))?;
     }
     Ok(Reply::Size(volume.record.spec.size))
 }
 
+/// Checks that the host does not show a volume any more where the start saw it without finding it published. Otherwise
+/// the host need not be asked: a device that is detached leaves nothing behind but nodes of a number that is never used
+/// again.
+fn check_elsewhere(held: &Held<'_>) -> Result<(), Error> {
+    if held.known().is_some_and(|volume| volume.seen_elsewhere) { held.check_unmounted() } else { Ok(()) }
+}
+
 /// Detaches the device of a volume that is published nowhere, if it has one.
-pub fn detach(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
-    let Some(device) = volume.device else { return Ok(()) };
-    state.loops.detach(device).map_err(|errno| match errno {
-        Errno::BUSY => {
-            let message = format!("the device of volume {id} is open in another process; close it there first");
-            Error::new(ErrorKind::Busy, message)
+pub fn detach(held: &mut Held<'_>) -> Result<(), Error> {
+    let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
+        return Ok(());
+    };
+    let left = held.state.loops.detach(device, image);
+    let left = left.map_err(|errno| failed("detach volume", held.id, errno))?;
+    held.change(|volume| volume.device = left);
+    match left {
+        None => Ok(()),
+        Some(_) => {
+            Err(busy(format!("the device of volume {} is open in another process; close it there first", held.id)))
         }
-        errno => failed("detach volume", id, errno),
-    })?;
-    state.volumes.update(id, |volume| volume.device = None);
-    Ok(())
+    }
 }
 
 /// The volume's device, if it is still bound to the volume's image. An unbind requested by others is cancelled.
-pub fn attached(state: &State, id: &VolumeId, volume: &Volume) -> Result<Option<Device>, Error> {
-    let Some(device) = volume.device else { return Ok(None) };
-    let ours = state.loops.revive(device.number, volume.content);
-    let ours = ours.map_err(|errno| failed("inspect the device of volume", id, errno))?;
-    Ok(ours.then_some(device))
+pub fn attached(held: &mut Held<'_>) -> Result<Option<Device>, Error> {
+    let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
+        return Ok(None);
+    };
+    let revived = held.state.loops.revive(device, image);
+    let revived = revived.map_err(|errno| failed("inspect the device of volume", held.id, errno))?;
+    if revived.is_some_and(|now| now != device) {
+        held.change(|volume| volume.device = revived);
+    }
+    Ok(revived)
+}
+
+/// The reply to a request to detach an unknown volume: success only if it certainly does not exist, and no device says
+/// that it is bound to its image.
+fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    let number = match state.unknown(id) {
+        error if error.kind != ErrorKind::NotFound => return Err(error),
+        _ => state.attached.get(id).copied(),
+    };
+    let is_bound = |number| state.loops.open_existing(number).and_then(loopdevice::binding) != Err(Errno::NXIO);
+    match number.filter(|number| is_bound(*number)) {
+        None => Ok(Reply::Done),
+        Some(number) => Err(in_use(format!(
+            "volume {id} is in no pool that is served, but attached to loop device {number}; serve its pool, or detach it by hand (losetup -d)"
+        ))),
+    }
 }

@@ -2,27 +2,19 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, Reply, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, MountFlags, Reply};
 use rustix::fs::OFlags;
 
 use super::loops::attached;
-use super::pins::check_unpinned;
+use super::mark_used;
 use super::target::{Target, is_gone, moved, still_published};
-use super::{existing, mark_used};
-use crate::state::{Kind, State, Volume, failed, layout};
+use crate::bookkeeping::check_number_of_targets;
+use crate::state::{Held, HeldTarget, Kind, exists, failed, in_use, invalid};
 use crate::sys::mount::MountAttrFlags;
 
 /// Binds a directory volume to a target.
-pub fn bind_mount(
-    state: &State,
-    id: &VolumeId,
-    path: &TargetPath,
-    flags: MountFlags,
-    exclusive: bool,
-) -> Result<Reply, Error> {
-    let volume = existing(state, id, Kind::Directory)?;
-    let pool = state.pool_at(volume.pool)?;
-    let target = Target::open_to_publish(state, path, id, Kind::Directory)?;
+pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
+    let (_, pool) = held.existing(Kind::Directory)?;
     // Flags of the pool's own mount cannot be cleared, and a restart will find them on this mount.
     let flags = MountFlags {
         read_only: flags.read_only,
@@ -30,25 +22,25 @@ pub fn bind_mount(
         no_exec: flags.no_exec || pool.inherited.no_exec,
         no_diratime: flags.no_diratime || pool.inherited.no_diratime,
     };
-    publish(state, id, &volume, &target, flags, exclusive, || {
-        let data = layout::open_content(&pool.directory, id, Kind::Directory, OFlags::PATH)
-            .map_err(|errno| failed("open the data of volume", id, errno))?;
-        mark_used(state, pool, id, &volume)?;
+    let target = Target::open_to_publish(&at, &held, Kind::Directory)?;
+    publish(held, &target, flags, exclusive, |held| {
+        let data = held.open_content(OFlags::PATH)?;
+        mark_used(held)?;
         Ok((data, mount_flags(flags)))
     })
 }
 
 /// Binds the node of a block volume's attached loop device to a target.
-pub fn make_device(state: &State, id: &VolumeId, path: &TargetPath, exclusive: bool) -> Result<Reply, Error> {
-    let volume = existing(state, id, Kind::Block)?;
-    let target = Target::open_to_publish(state, path, id, Kind::Block)?;
-    let Some(device) = attached(state, id, &volume)? else {
-        let message = format!("volume {id} is not attached to a loop device; attach it first");
-        return Err(Error::new(ErrorKind::Invalid, message));
+pub fn make_device(mut held: Held<'_>, at: HeldTarget<'_>, exclusive: bool) -> Result<Reply, Error> {
+    held.existing(Kind::Block)?;
+    let target = Target::open_to_publish(&at, &held, Kind::Block)?;
+    let Some(device) = attached(&mut held)? else {
+        return Err(invalid(format!("volume {} is not attached to a loop device; attach it first", held.id)));
     };
     let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
-    publish(state, id, &volume, &target, flags, exclusive, || {
-        let node = state.loops.node(device.number).map_err(|errno| failed("open the device of volume", id, errno))?;
+    publish(held, &target, flags, exclusive, |held| {
+        let node = held.state.loops.node(device.number);
+        let node = node.map_err(|errno| failed("open the device of volume", held.id, errno))?;
         // Read-only is a property of the device: a read-only mount of its node would not prevent writes.
         Ok((node, MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC))
     })
@@ -58,48 +50,52 @@ pub fn make_device(state: &State, id: &VolumeId, path: &TargetPath, exclusive: b
 /// bound there, and returns it with the flags for the mount.
 ///
 /// # Errors
-/// `AlreadyExists` when the target holds another volume, or this one in another way; `InUse` when the volume is
-/// published at another target and `exclusive` forbids that.
+/// `AlreadyExists` when the target holds something else, or this volume in another way; `InUse` when the volume is
+/// mounted elsewhere and `exclusive` forbids that.
 fn publish(
-    state: &State,
-    id: &VolumeId,
-    volume: &Volume,
+    mut held: Held<'_>,
     target: &Target<'_>,
     flags: MountFlags,
     exclusive: bool,
-    content: impl FnOnce() -> Result<(OwnedFd, MountAttrFlags), Error>,
+    content: impl FnOnce(&mut Held<'_>) -> Result<(OwnedFd, MountAttrFlags), Error>,
 ) -> Result<Reply, Error> {
     let path = target.path;
+    let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
+    let kind = volume.kind();
     if let Some(published) = volume.published_at(path) {
-        if target.mount()?.is_some_and(|mount| mount.is(published, volume, state)) {
+        if target.mount()?.is_some_and(|mount| mount.is_of(volume, Some(published))) {
             if published.flags == flags {
                 return Ok(Reply::Done);
             }
-            let message = format!("volume {id} is published at {path} with other flags; unpublish it there first");
-            return Err(Error::new(ErrorKind::AlreadyExists, message));
+            let id = held.id;
+            return Err(exists(format!(
+                "volume {id} is published at {path} with other flags; unpublish it there first"
+            )));
         }
         // Somebody privileged has unmounted it or moved it away.
-        if !is_gone(state, path, published) {
-            return Err(moved(id, path));
+        if !is_gone(held.state, published) {
+            return Err(moved(&held, path));
         }
-        state.volumes.remove_target(id, path);
-    } else if let Some(other) = state.volumes.at(path) {
-        return Err(Error::new(ErrorKind::AlreadyExists, format!("target {path} holds volume {other}")));
+        held.change(|volume| volume.unpublish(path));
     }
-    if exclusive && let Some(other) = still_published(state, id, volume, Some(path)) {
-        let message = format!("volume {id} is published at {other}, and the access mode allows one target only");
-        return Err(Error::new(ErrorKind::InUse, message));
+    if target.mount()?.is_some()
+        && let Some(holder) = held.state.volumes.holder(path)
+    {
+        return Err(exists(format!("volume {holder} is published at {path}; unpublish it there first")));
     }
     if exclusive {
-        check_unpinned(state, id, Some(path))?;
+        if let Some(other) = still_published(&mut held, Some(path)) {
+            let id = held.id;
+            return Err(in_use(format!(
+                "volume {id} is published at {other}, and the access mode allows one target only"
+            )));
+        }
+        held.check_unmounted()?;
     }
-    state.check_number_of_targets(volume)?;
-    // Use the configured directory's own name, so that its text is stored only once.
-    let noted = TargetPath { directory: state.publish_directory(path)?.name.clone(), path: path.path.clone() };
-    let (content, mount_flags) = content()?;
-    target.make(volume.kind())?;
-    let published = target.bind(&content, mount_flags, flags)?;
-    state.volumes.add_target(id, noted, published);
+    check_number_of_targets(&held)?;
+    let (content, mount_flags) = content(&mut held)?;
+    let published = target.bind(kind, &content, mount_flags, flags)?;
+    held.change(|volume| volume.publish(published));
     Ok(Reply::Done)
 }
 

@@ -1,15 +1,21 @@
-//! Targets: opening, checking, making, mounting on and removing them.
+//! Targets: opening, checking, making, mounting on and removing them; and whether a volume is still mounted at one. The
+//! start finds published volumes by the same means.
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, PublishName, TargetPath};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
-use super::pins::check_unpinned;
-use crate::state::{Kind, Obstacle, Published, State, Volume, failed};
+use crate::state::{
+    Held, HeldTarget, Kind, Obstacle, Proof, PublishDirectory, Published, State, Volume, busy, exists, failed, in_use,
+    refused,
+};
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
+use crate::sys::loopdevice::MAJOR;
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult};
 
@@ -17,6 +23,7 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Target<'a> {
     /// Its path.
     pub path: &'a TargetPath,
+    directory: &'a PublishName,
     parent: OwnedFd,
     name: &'a str,
 }
@@ -32,74 +39,80 @@ pub enum Mounted {
 }
 
 impl Mounted {
-    /// Whether it is what was published there. If its filesystem has shut down, that must be the one of the volume's
-    /// pool.
-    pub fn is(&self, published: &Published, volume: &Volume, state: &State) -> bool {
-        match self {
-            Self::Seen(status) => status.id == published.source,
-            Self::ShutDown(filesystem) => state
-                .pool_at(volume.pool)
-                .is_ok_and(|pool| file::filesystem_id(&pool.directory).is_ok_and(|own| own == *filesystem)),
-        }
+    /// Whether it shows the volume: its directory, the node of its loop device, or what was published there. If its
+    /// filesystem has shut down, that must be the one of the volume's pool, and the volume must have been published.
+    pub fn is_of(&self, volume: &Volume, published: Option<&Published>) -> bool {
+        let Self::Seen(status) = self else { return published.is_some() && self.is_on_the_filesystem_of(volume) };
+        let own = match volume.kind() {
+            Kind::Directory => status.id == volume.content,
+            Kind::Block => {
+                let number = volume.device.map(|device| (MAJOR, device.number));
+                status.file_type == FileType::BlockDevice && Some(status.device) == number
+            }
+        };
+        own || published.is_some_and(|published| published.source == status.id)
+    }
+
+    /// Whether it is a node that a helper has made, of a device that is bound to nothing any more.
+    pub fn is_vacant(&self, state: &State) -> bool {
+        let Self::Seen(status) = self else { return false };
+        let (major, number) = status.device;
+        status.file_type == FileType::BlockDevice && major == MAJOR && state.loops.is_vacant(number)
+    }
+
+    fn is_on_the_filesystem_of(&self, volume: &Volume) -> bool {
+        let Self::ShutDown(filesystem) = self else { return false };
+        let pool = volume.pool.served().ok().and_then(|pool| file::filesystem_id(&pool.directory).ok());
+        pool == Some(*filesystem)
     }
 }
 
-/// Checks that a volume is published nowhere.
+/// Checks that a volume is published nowhere, as far as this helper has published it or found it published.
 ///
 /// # Errors
 /// `InUse` when it is published.
-pub fn check_unpublished(state: &State, id: &VolumeId, volume: &Volume) -> Result<(), Error> {
-    match still_published(state, id, volume, None) {
-        Some(path) => {
-            Err(Error::new(ErrorKind::InUse, format!("volume {id} is published at {path}; unpublish it first")))
-        }
-        None => check_unpinned(state, id, None),
+pub fn check_unpublished(held: &mut Held<'_>) -> Result<(), Error> {
+    match still_published(held, None) {
+        Some(path) => Err(in_use(format!("volume {} is published at {path}; unpublish it first", held.id))),
+        None => Ok(()),
     }
 }
 
-/// A target other than `except` at which a volume may still be mounted. Targets at which it certainly no longer is,
+/// A target other than `except` at which the volume may still be mounted. Targets at which it certainly no longer is,
 /// because somebody privileged has unmounted it, are forgotten.
-pub fn still_published<'a>(
-    state: &State,
-    id: &VolumeId,
-    volume: &'a Volume,
-    except: Option<&TargetPath>,
-) -> Option<&'a TargetPath> {
-    for (path, published) in volume.targets.iter().filter(|(path, _)| Some(&**path) != except) {
-        if !is_gone(state, path, published) {
-            return Some(path);
+pub fn still_published(held: &mut Held<'_>, except: Option<&TargetPath>) -> Option<Arc<TargetPath>> {
+    let targets = held.known().map(|volume| volume.published.clone()).unwrap_or_default();
+    for published in targets.into_iter().filter(|published| Some(&*published.target) != except) {
+        if !is_gone(held.state, &published) {
+            return Some(published.target);
         }
-        state.volumes.remove_target(id, path);
+        held.change(|volume| volume.unpublish(&published.target));
     }
     None
 }
 
 /// Whether what was published at a target is certainly no longer mounted, neither there nor anywhere it was moved to. A
-/// directory can be renamed while there is a mount in it, so the path alone proves nothing.
-pub fn is_gone(state: &State, path: &TargetPath, published: &Published) -> bool {
-    let found = published.mount.map_or(Err(Errno::NOSYS), mount::find);
-    is_proved_gone(found, || {
-        let target = Target::open(state, path)?;
-        Ok(target.mount()?.is_none() && target.parent_id()? == published.parent)
-    })
+/// directory can be renamed while there is a mount in it, so the path alone proves nothing: what the kernel says about
+/// the mount itself does or, where it cannot be asked, that nothing is mounted in the directory in which it was.
+pub fn is_gone(state: &State, published: &Published) -> bool {
+    match published.proof {
+        Proof::Id(id) => mount::find(id) == Err(Errno::NOENT),
+        Proof::Place(parent) => {
+            let is_free = || -> Result<bool, Error> {
+                let target = Target::open(state.publish_directory(&published.target)?, &published.target)?;
+                Ok(target.mount()?.is_none() && target.parent_id()? == parent)
+            };
+            is_free().unwrap_or(false)
+        }
+    }
 }
 
 /// The error for a target from which the volume was moved away while mounted.
-pub fn moved(id: &VolumeId, path: &TargetPath) -> Error {
-    let message = format!(
-        "volume {id} was published at {path} and may still be mounted: a directory on the way has been moved or replaced; move it back, or find the mount (findmnt) and unmount it"
-    );
-    Error::new(ErrorKind::InUse, message)
-}
-
-/// What the kernel says about the mount itself is proof. Where it cannot be asked, nothing may be mounted at the target
-/// in the very directory in which it was made: only root, who could unmount it as well, can have moved it out of there.
-fn is_proved_gone(found: SysResult<()>, is_free_where_it_was: impl FnOnce() -> Result<bool, Error>) -> bool {
-    match found {
-        Ok(()) => false,
-        Err(Errno::NOENT) => true,
-        Err(_) => is_free_where_it_was().unwrap_or(false),
-    }
+pub fn moved(held: &Held<'_>, path: &TargetPath) -> Error {
+    in_use(format!(
+        "volume {} was published at {path} and may still be mounted: a directory on the way has been moved or replaced; move it back, or find the mount (findmnt) and unmount it",
+        held.id
+    ))
 }
 
 /// The modes of the targets that the helper makes. The sticky bit has no effect on a file, nor on a directory that
@@ -116,48 +129,38 @@ fn is_marked(file_type: FileType, mode: u32) -> bool {
     }
 }
 
-/// Whether certainly nothing is mounted at a target.
-pub fn is_clear(state: &State, path: &TargetPath) -> bool {
-    match Target::open(state, path).and_then(|target| target.mount()) {
-        Ok(mount) => mount.is_none(),
-        Err(error) => error.kind == ErrorKind::NotFound,
-    }
-}
-
 impl<'a> Target<'a> {
     /// Opens the directory that holds a target.
     ///
     /// # Errors
     /// `NotFound` when the directory does not exist; `Refused` when the path to it contains a symbolic link or crosses
     /// into another mount, or when users other than root may change a directory on it.
-    pub fn open(state: &State, path: &'a TargetPath) -> Result<Self, Error> {
-        let parent = state.publish_directory(path)?.open_parent(&path.path);
+    pub fn open(below: &'a PublishDirectory, path: &'a TargetPath) -> Result<Self, Error> {
+        let parent = below.open_parent(&path.path);
         let parent = parent.map_err(|Obstacle { errno, directory }| match errno {
             Errno::NOENT | Errno::NOTDIR => {
                 Error::new(ErrorKind::NotFound, format!("the directory of target {path} does not exist"))
             }
             Errno::LOOP | Errno::XDEV => {
-                let message =
-                    format!("the path to target {path} contains a symbolic link or crosses into another mount");
-                Error::new(ErrorKind::Refused, message)
+                refused(format!("the path to target {path} contains a symbolic link or crosses into another mount"))
             }
             Errno::PERM => {
-                let message = format!(
+                refused(format!(
                     "{directory}, on the way to target {path}, can be changed by users other than root; run: chown root {directory}; chmod go-w {directory}"
-                );
-                Error::new(ErrorKind::Refused, message)
+                ))
             }
             errno => failed("open the directory of target", path, errno),
         })?;
-        Ok(Self { path, parent, name: path.path.split_last().1 })
+        Ok(Self { path, directory: &below.name, parent, name: path.path.split_last().1 })
     }
 
-    /// The same, to publish a volume there: also checks the target's shape and the kubelet's record of it.
-    pub fn open_to_publish(state: &State, path: &'a TargetPath, id: &VolumeId, kind: Kind) -> Result<Self, Error> {
-        let directory = state.publish_directory(path)?;
-        directory.check_shape(path, kind)?;
-        directory.check_vol_data(path, id, &state.driver)?;
-        Self::open(state, path)
+    /// The same, to publish a volume there: also checks the target's shape, the kubelet's record of it, and that the host
+    /// will see the mount.
+    pub fn open_to_publish(at: &HeldTarget<'a>, held: &Held<'_>, kind: Kind) -> Result<Self, Error> {
+        at.directory.check_shape(at.path, kind)?;
+        at.directory.check_vol_data(at.path, held.id, &held.state.driver)?;
+        held.state.host.check_joined(&at.directory.name)?;
+        Self::open(at.directory, at.path)
     }
 
     /// The id of the directory that holds the target.
@@ -190,7 +193,7 @@ impl<'a> Target<'a> {
     }
 
     /// Makes the target afresh. Anything already there must be empty and of the right type.
-    pub fn make(&self, kind: Kind) -> Result<(), Error> {
+    fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
         let made = match kind {
             Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE)),
@@ -205,8 +208,7 @@ impl<'a> Target<'a> {
         let Some(status) = self.status()? else { return Ok(()) };
         let incompatible = |is: &str| Error::new(ErrorKind::Incompatible, format!("target {} {is}", self.path));
         if status.mount_root {
-            let message = format!("something else is mounted at target {}; unmount it first", self.path);
-            return Err(Error::new(ErrorKind::AlreadyExists, message));
+            return Err(exists(format!("something else is mounted at target {}; unmount it first", self.path)));
         }
         let removed = match (status.file_type, wanted) {
             (FileType::Directory, Some(Kind::Block)) => {
@@ -231,10 +233,18 @@ impl<'a> Target<'a> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
 
-    /// Binds `content` to the target, with the flags set before anybody can see the mount, and returns what was bound.
-    pub fn bind(&self, content: impl AsFd, flags: MountAttrFlags, wanted: MountFlags) -> Result<Published, Error> {
+    /// Makes the target and binds `content` to it, with the flags set before anybody can see the mount. Returns what was
+    /// bound.
+    pub fn bind(
+        &self,
+        kind: Kind,
+        content: impl AsFd,
+        flags: MountAttrFlags,
+        wanted: MountFlags,
+    ) -> Result<Published, Error> {
         let parent = self.parent_id()?;
-        let bound = || -> SysResult<Published> {
+        self.make(kind)?;
+        let bound = || -> SysResult<(FileId, Option<NonZeroU64>)> {
             let source = file::status(&content)?.id;
             let entry = file::open_entry(&self.parent, self.name)?;
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
@@ -242,13 +252,32 @@ impl<'a> Target<'a> {
             let unique = mount::unique_id(&mount, "")?;
             mount::set_flags(&mount, flags)?;
             mount::attach(&mount, &entry)?;
-            Ok(Published { source, flags: wanted, parent, mount: unique })
+            Ok((source, unique))
         };
-        bound().map_err(|errno| {
+        let (source, unique) = bound().map_err(|errno| {
             // Nothing is mounted: remove the target again.
             let _ = self.clear(None);
             failed("publish at target", self.path, errno)
-        })
+        })?;
+        Ok(self.published(source, wanted, unique.map_or(Proof::Place(parent), Proof::Id)))
+    }
+
+    /// What is known of a mount here that shows `source`.
+    fn published(&self, source: FileId, flags: MountFlags, proof: Proof) -> Published {
+        // The configured directory's own name, so that its text is stored only once.
+        let target = TargetPath { directory: self.directory.clone(), path: self.path.path.clone() };
+        Published { target: Arc::new(target), source, flags, proof }
+    }
+
+    /// What is published here of a volume, if the mount that can be seen shows it.
+    pub fn find(&self, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
+        let Some(Mounted::Seen(status)) = self.mount()?.filter(|mount| mount.is_of(volume, None)) else {
+            return Ok(None);
+        };
+        let unique = mount::unique_id(&self.parent, self.name);
+        let unique = unique.map_err(|errno| failed("inspect target", self.path, errno))?;
+        let proof = unique.map_or(Proof::Place(self.parent_id()?), Proof::Id);
+        Ok(Some(self.published(status.id, flags, proof)))
     }
 
     /// Unmounts the topmost mount at the target.
@@ -260,8 +289,7 @@ impl<'a> Target<'a> {
             raise(Capability::CAP_SYS_ADMIN).and_then(|_raised| mount::unmount_entry(self.parent.as_fd(), self.name));
         unmounted.map_err(|errno| match errno {
             Errno::BUSY => {
-                let message = format!("target {} is busy: a process or a mount inside the volume uses it", self.path);
-                Error::new(ErrorKind::Busy, message)
+                busy(format!("target {} is busy: a process or a mount inside the volume uses it", self.path))
             }
             errno => failed("unmount target", self.path, errno),
         })
@@ -271,19 +299,6 @@ impl<'a> Target<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_is_gone_when_the_kernel_says_so_or_where_it_cannot_be_asked_its_place_is_free() {
-        let fail = || Err(Error::new(ErrorKind::Io(5), "inspect target: I/O error"));
-        let never = || -> Result<bool, Error> { panic!("the path is not asked where the kernel has answered") };
-        assert!(!is_proved_gone(Ok(()), never));
-        assert!(is_proved_gone(Err(Errno::NOENT), never));
-        for cannot_be_asked in [Errno::NOSYS, Errno::PERM, Errno::NOMEM] {
-            assert!(is_proved_gone(Err(cannot_be_asked), || Ok(true)), "{cannot_be_asked}");
-            assert!(!is_proved_gone(Err(cannot_be_asked), || Ok(false)), "{cannot_be_asked}");
-            assert!(!is_proved_gone(Err(cannot_be_asked), fail), "{cannot_be_asked}: what cannot be seen may be there");
-        }
-    }
 
     #[test]
     fn only_the_very_modes_are_marks() {

@@ -1,54 +1,51 @@
 //! Unpublishing volumes from targets.
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, TargetPath, VolumeId};
-use rustix::fs::FileType;
+use bulkhead_protocol::{Error, ErrorKind, Reply};
 
-use super::target::{Mounted, Target, is_gone, moved};
-use super::{absent, wrong_kind};
-use crate::state::{Kind, State, Volume};
-use crate::sys::loopdevice::MAJOR;
+use super::target::{Target, is_gone, moved};
+use crate::state::{Held, HeldTarget, Kind, in_use, wrong_kind};
 
 /// Unmounts a directory volume from a target and removes the target.
-pub fn unmount(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply, Error> {
-    unpublish(state, id, path, Kind::Directory)
+pub fn unmount(held: Held<'_>, at: HeldTarget<'_>) -> Result<Reply, Error> {
+    unpublish(held, &at, Kind::Directory)
 }
 
 /// Unmounts a block volume's device node from a target and removes the target.
-pub fn remove_device(state: &State, id: &VolumeId, path: &TargetPath) -> Result<Reply, Error> {
-    unpublish(state, id, path, Kind::Block)
+pub fn remove_device(held: Held<'_>, at: HeldTarget<'_>) -> Result<Reply, Error> {
+    unpublish(held, &at, Kind::Block)
 }
 
-/// Unmounts everything at the target that is proved to be this volume, notes that, then removes the target if it was
+/// Unmounts everything at the target that is proved to be this volume, records that, then removes the target if it was
 /// made for a volume. Succeeds if nothing is there.
-fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Result<Reply, Error> {
-    if let Some(other) = state.volumes.at(path).filter(|other| other != id) {
-        return Err(Error::new(ErrorKind::InUse, format!("target {path} holds volume {other}, not volume {id}")));
-    }
-    let Some(volume) = state.volumes.get(id) else { return absent(state, id, Some(path)) };
+fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Reply, Error> {
+    let path = at.path;
+    let Some(volume) = held.known() else { return absent(&held, at) };
     if volume.kind() != kind {
-        return Err(wrong_kind(id, kind));
+        return Err(wrong_kind(held.id, kind));
     }
-    state.publish_directory(path)?.check_shape(path, kind)?;
-    let noted = volume.published_at(path);
-    let target = match Target::open(state, path) {
+    at.directory.check_shape(path, kind)?;
+    let published = volume.published_at(path);
+    let target = match Target::open(at.directory, path) {
         Err(error) if error.kind == ErrorKind::NotFound => None,
         target => Some(target?),
     };
-    let mut ours = noted.is_some();
+    let mut ours = published.is_some();
     if let Some(target) = &target {
         while let Some(mount) = target.mount()? {
-            if !is_of(&volume, &mount) && !noted.is_some_and(|published| mount.is(published, &volume, state)) {
-                let message = format!("something other than volume {id} is mounted at target {path}; unmount it first");
-                return Err(Error::new(ErrorKind::InUse, message));
+            let is_ours = mount.is_of(volume, published) || kind == Kind::Block && mount.is_vacant(held.state);
+            if !is_ours {
+                return Err(other(&held, at));
             }
+            // Otherwise the host would keep what is unmounted here.
+            held.state.host.check_joined(&at.directory.name)?;
             target.unmount()?;
             ours = true;
         }
     }
-    if noted.is_some_and(|published| !is_gone(state, path, published)) {
-        return Err(moved(id, path));
+    if published.is_some_and(|published| !is_gone(held.state, published)) {
+        return Err(moved(&held, path));
     }
-    state.volumes.remove_target(id, path);
+    held.change(|volume| volume.unpublish(path));
     if let Some(target) = target
         && (ours || target.is_marked()?)
     {
@@ -57,14 +54,24 @@ fn unpublish(state: &State, id: &VolumeId, path: &TargetPath, kind: Kind) -> Res
     Ok(Reply::Done)
 }
 
-/// Whether a mount shows the volume's directory, or the node of its loop device.
-fn is_of(volume: &Volume, mount: &Mounted) -> bool {
-    let Mounted::Seen(mount) = mount else { return false };
-    match volume.kind() {
-        Kind::Directory => mount.id == volume.content,
-        Kind::Block => {
-            let number = volume.device.map(|device| (MAJOR, device.number));
-            mount.file_type == FileType::BlockDevice && Some(mount.device) == number
-        }
+/// The reply to a request to unpublish an unknown volume: success if nothing is mounted at the target, whatever volume
+/// it is about.
+fn absent(held: &Held<'_>, at: &HeldTarget<'_>) -> Result<Reply, Error> {
+    match Target::open(at.directory, at.path).and_then(|target| target.mount()) {
+        Ok(None) => Ok(Reply::Done),
+        Ok(Some(_)) => match held.state.unknown(held.id) {
+            error if error.kind == ErrorKind::NotFound => Err(other(held, at)),
+            error => Err(error),
+        },
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
+        Err(error) => Err(error),
+    }
+}
+
+fn other(held: &Held<'_>, at: &HeldTarget<'_>) -> Error {
+    let (id, path) = (held.id, at.path);
+    match held.state.volumes.holder(path) {
+        Some(holder) if holder != *id => in_use(format!("volume {holder} is published at {path}, and not {id}")),
+        _ => in_use(format!("something other than volume {id} is mounted at target {path}; unmount it first")),
     }
 }

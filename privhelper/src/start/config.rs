@@ -12,7 +12,8 @@ use rustix::fs::OFlags;
 pub use self::values::{absolute, name};
 use self::values::{number, pool, project_ids, publish, uid, violation};
 use super::filter::OnViolation;
-use crate::state::{Limits, PoolConfig, Shape};
+use crate::bookkeeping::Limits;
+use crate::state::{PoolConfig, Shape};
 use crate::sys::file;
 
 /// What `--help` prints.

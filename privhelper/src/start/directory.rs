@@ -8,7 +8,8 @@ use bulkhead_protocol::{PoolName, PublishName, Socket};
 use rustix::fs::{Mode, OFlags};
 
 use super::config::Config;
-use super::mountinfo::Table;
+use super::mounts::{Mounts, Position};
+use crate::log::shown;
 use crate::sys::{Errno, Result as SysResult, file};
 
 /// What a directory is for.
@@ -75,29 +76,26 @@ impl Directory {
         Ok(Self { role, path, real_path, descriptor })
     }
 
-    /// Refuses a publish directory that others may change, or whose mounts the host would not see.
+    /// Where it lies.
+    ///
+    /// # Errors
+    /// A sentence when it cannot be inspected, or is not there any more.
+    pub fn position(&self, mounts: &Mounts) -> Result<Position, String> {
+        let status = file::status(&self.descriptor);
+        let status = status.map_err(|errno| format!("cannot inspect {}: {errno}", shown(&self.path)))?;
+        Position::of(&self.real_path, status.mount_id, mounts)
+    }
+
+    /// Refuses a publish directory that others may change.
     ///
     /// # Errors
     /// A sentence on what is wrong and how to fix it.
-    pub fn check_publish(&self, mounts: &Table) -> Result<(), String> {
-        let shown = self.path.display();
-        let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
+    pub fn check_owner(&self) -> Result<(), String> {
+        let path = shown(&self.path).to_string();
+        let status = file::status(&self.descriptor).map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
         if file::is_open_to_others(&status) {
             return Err(format!(
-                "{shown} can be changed by users other than root, who could hide a mount in it; run: chown root {shown}; chmod go-w {shown}"
-            ));
-        }
-        let mount =
-            mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
-        let point = mount.point.display();
-        if mount.peers.is_none() {
-            return Err(format!(
-                "{shown}: its mount {point} is not shared, so what is published would be visible nowhere else; run: mount --make-rshared {point}"
-            ));
-        }
-        if mount.slave {
-            return Err(format!(
-                "{shown}: its mount {point} is a slave, so the host would not see what is published; run the helper in the host's mount namespace, or with Bidirectional propagation"
+                "{path} can be changed by users other than root, who could hide a mount in it; run: chown root {path}; chmod go-w {path}"
             ));
         }
         Ok(())
@@ -126,16 +124,21 @@ impl fmt::Display for Role {
     }
 }
 
-/// Pools and publish directories must lie apart: a pool below a publish directory would be visible twice, and a publish
-/// directory that contains the kubelet's would evade the checks of the kubelet's targets and records.
+/// Pools and publish directories must lie apart, whatever their names are: a pool below a publish directory would be
+/// visible twice, and a publish directory that contains the kubelet's would evade the checks of the kubelet's targets and
+/// records.
 ///
 /// # Errors
 /// A sentence that names two that overlap.
-pub fn refuse_overlap(places: &[(&Role, &Path)]) -> Result<(), String> {
+pub fn refuse_overlap(places: &[(&Directory, Position)]) -> Result<(), String> {
     let mut rest = places;
-    while let Some(((role, path), others)) = rest.split_first() {
-        if let Some((other, _)) = others.iter().find(|(_, other)| path.starts_with(other) || other.starts_with(path)) {
-            return Err(format!("{role} and {other} overlap; keep them apart"));
+    while let Some(((one, position), others)) = rest.split_first() {
+        let is_below = |one: &Directory, other: &Directory| one.real_path.starts_with(&other.real_path);
+        let overlaps = |(other, its): &&(&Directory, Position)| {
+            position.overlaps(its) || is_below(one, other) || is_below(other, one)
+        };
+        if let Some((other, _)) = others.iter().find(overlaps) {
+            return Err(format!("{} and {} overlap; keep them apart", one.role, other.role));
         }
         rest = others;
     }
@@ -146,19 +149,39 @@ pub fn refuse_overlap(places: &[(&Role, &Path)]) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn overlap(paths: &[&str]) -> Option<String> {
-        let roles: Vec<_> =
-            (0..paths.len()).map(|index| Role::Pool(format!("p{index}").parse().expect("a name"))).collect();
-        let places: Vec<_> = roles.iter().zip(paths.iter().map(Path::new)).collect();
+    /// Whether pools overlap that are on these filesystems, at these places there, and at these paths.
+    fn overlap(places: &[(u32, &str, &str)]) -> Option<String> {
+        let directory = |(index, (_, _, path)): (usize, &(u32, &str, &str))| Directory {
+            role: Role::Pool(format!("p{index}").parse().expect("a name")),
+            path: path.into(),
+            real_path: path.into(),
+            descriptor: open(Path::new("/")).expect("the root directory"),
+        };
+        let directories: Vec<_> = places.iter().enumerate().map(directory).collect();
+        let position =
+            |(minor, inner, _): &(u32, &str, &str)| Position { mount: 1, device: (8, *minor), inner: (*inner).into() };
+        let places: Vec<_> = directories.iter().zip(places.iter().map(position)).collect();
         refuse_overlap(&places).err()
     }
 
     #[test]
     fn directories_inside_one_another_are_refused_whichever_comes_first() {
-        assert_eq!(overlap(&["/a", "/b", "/ab", "/a.b"]), None);
+        let one_filesystem = |inner: &[&'static str]| {
+            let paths = ["/w", "/x", "/y", "/z"];
+            overlap(&inner.iter().zip(paths).map(|(inner, path)| (1, *inner, path)).collect::<Vec<_>>())
+        };
+        assert_eq!(one_filesystem(&["/a", "/b", "/ab", "/a.b"]), None);
         let refused = Some("pool p1 and pool p2 overlap; keep them apart".to_owned());
-        assert_eq!(overlap(&["/x", "/a", "/a/b"]), refused);
-        assert_eq!(overlap(&["/x", "/a/b", "/a"]), refused);
-        assert!(overlap(&["/a", "/a"]).is_some());
+        assert_eq!(one_filesystem(&["/x", "/a", "/a/b"]), refused);
+        assert_eq!(one_filesystem(&["/x", "/a/b", "/a"]), refused);
+        assert!(one_filesystem(&["/a", "/a"]).is_some());
+        // The one that is mounted below the other is another filesystem.
+        assert_eq!(overlap(&[(1, "/x", "/x"), (1, "/a", "/a"), (2, "/", "/a/b")]), refused);
+        assert_eq!(overlap(&[(1, "/x", "/x"), (2, "/", "/a/b"), (1, "/a", "/a")]), refused);
+    }
+
+    #[test]
+    fn the_same_place_on_two_filesystems_is_no_overlap() {
+        assert_eq!(overlap(&[(1, "/", "/a"), (2, "/", "/b"), (3, "/a", "/c")]), None);
     }
 }

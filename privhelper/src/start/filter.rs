@@ -1,20 +1,22 @@
 //! The system calls that the two processes may make once they serve. This is part of the jail: without it, a process
 //! with CAP_SYS_ADMIN could make mounts of its own. seccompiler compiles these tables to BPF; a call that is not in
-//! them ends the process.
+//! them ends the process. Each row says why it is there.
 
 use std::collections::BTreeMap;
 
+use self::If::{Arg, Size};
 use linux_raw_sys::ioctl::{BLKROSET, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
-use linux_raw_sys::net::{SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
+use linux_raw_sys::net::{SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use nix::libc;
 use rustix::thread::SecureComputingMode;
 use seccompiler::SeccompCmpOp::{self, Eq, Ge};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
 
 use crate::log;
+use crate::state::layout::DELETED_MODE;
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
-use crate::sys::{loopdevice, mount, quota};
+use crate::sys::{mount, quota};
 
 /// What happens on a system call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +26,6 @@ pub enum OnViolation {
     /// The kernel logs the call and executes it: only for bringing up a new platform.
     Log,
 }
-
-/// What is wrong with [`OnViolation::Log`].
-pub const NOT_CONFINED: &str =
-    "the helper is not confined: with --seccomp=log, system calls that are not allowed are only logged";
 
 /// Which of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +48,7 @@ pub fn install(process: Process, on_violation: OnViolation) -> Result<(), String
     match rustix::thread::secure_computing_mode() {
         Ok(SecureComputingMode::Filter) if on_violation == OnViolation::Kill => Ok(()),
         Ok(SecureComputingMode::Filter) => {
-            log::warning!("{NOT_CONFINED} process={process:?}");
+            log::warning!("not confined: system calls that are not allowed are only logged process={process:?}");
             Ok(())
         }
         _ => Err("the kernel reports that no seccomp filter is installed".to_owned()),
@@ -62,143 +60,163 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
         OnViolation::Kill => SeccompAction::KillProcess,
         OnViolation::Log => SeccompAction::Log,
     };
-    let (calls, conditional) = match process {
-        Process::Server => (SERVER, SERVER_IF),
-        Process::Emptier => (EMPTIER, EMPTIER_IF),
+    let own = match process {
+        Process::Server => SERVER,
+        Process::Emptier => EMPTIER,
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    rules.extend(BOTH.iter().chain(calls).copied().flatten().map(|call| (*call, Vec::new())));
-    for Row(call, conditions) in BOTH_IF.iter().chain(conditional) {
-        let conditions = conditions.iter().map(|If(argument, comparison, value)| {
-            SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), (*value).into())
-        });
-        rules.entry(*call).or_default().push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
+    for Row(calls, conditions, _) in BOTH.iter().chain(own) {
+        for call in *calls {
+            let alternatives = rules.entry(*call).or_default();
+            if !conditions.is_empty() {
+                let conditions = conditions.iter().map(|condition| condition.compile());
+                alternatives.push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
+            }
+        }
     }
     SeccompFilter::new(rules, violation, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
 }
 
-/// A call that is allowed if all these conditions hold. Rows for the same call are alternatives.
-struct Row(libc::c_long, &'static [If]);
+/// Calls that are allowed if all these conditions hold, and the reason. Rows for one call are alternatives.
+#[derive(Debug)]
+pub struct Row(pub &'static [libc::c_long], pub &'static [If], pub &'static str);
 
-/// How an argument (counted from 0) must compare with a value. To the kernel these arguments are 32 bits wide, and the
-/// upper half of the register is ignored.
-struct If(u8, SeccompCmpOp, u32);
+/// How an argument (counted from 0) must compare with a value. To the kernel an argument is 32 bits wide, and the upper half
+/// of the register is ignored; a size has 64 bits.
+#[derive(Debug)]
+pub enum If {
+    /// An argument of 32 bits.
+    Arg(u8, SeccompCmpOp, u32),
+    /// An argument of 64 bits, which is exactly this.
+    Size(u8, u64),
+}
+
+impl If {
+    fn compile(&self) -> Result<SeccompCondition, seccompiler::BackendError> {
+        match self {
+            Self::Arg(argument, comparison, value) => {
+                SeccompCondition::new(*argument, SeccompCmpArgLen::Dword, comparison.clone(), (*value).into())
+            }
+            Self::Size(argument, value) => SeccompCondition::new(*argument, SeccompCmpArgLen::Qword, Eq, *value),
+        }
+    }
+}
 
 /// Compares the bits in a mask with those of the value.
 const fn masked(mask: u32) -> SeccompCmpOp {
     SeccompCmpOp::MaskedEq(mask as u64)
 }
 
-/// What Rust's runtime, the C library and packets need. Each process has already started its threads.
-const BOTH: &[&[libc::c_long]] = &[
-    // Memory, threads, signals, time, exit.
-    &[
-        libc::SYS_brk,
-        libc::SYS_munmap,
-        libc::SYS_mremap,
-        libc::SYS_futex,
-        libc::SYS_sched_yield,
-        libc::SYS_gettid,
-        libc::SYS_sigaltstack,
-        libc::SYS_rt_sigreturn,
-        libc::SYS_rt_sigprocmask,
-        libc::SYS_restart_syscall,
-        libc::SYS_clock_gettime,
-        libc::SYS_clock_nanosleep,
-        libc::SYS_exit,
-        libc::SYS_exit_group,
-    ],
-    // Raising and lowering capabilities; the first call seeds the hash sets in which caps holds them.
-    &[libc::SYS_getrandom, libc::SYS_capget, libc::SYS_capset],
-    // Packets, and files below a held directory.
-    &[libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat],
-];
-
 const ANONYMOUS: u32 = libc::MAP_ANONYMOUS as u32;
-
-const BOTH_IF: &[Row] = &[
-    // Log lines go to standard error, which stays open.
-    Row(libc::SYS_write, &[If(0, Eq, 2)]),
-    Row(libc::SYS_writev, &[If(0, Eq, 2)]),
-    Row(libc::SYS_close, &[If(0, Ge, 3)]),
-    // Checking that the filter is in place.
-    Row(libc::SYS_prctl, &[If(0, Eq, libc::PR_GET_SECCOMP as u32)]),
-    // Memory is never executable, and never a file.
-    Row(libc::SYS_mmap, &[If(2, masked(libc::PROT_EXEC as u32), 0), If(3, masked(ANONYMOUS), ANONYMOUS)]),
-    Row(libc::SYS_mprotect, &[If(2, masked(libc::PROT_EXEC as u32), 0)]),
-    // Returning memory.
-    Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_DONTNEED as u32)]),
-    Row(libc::SYS_madvise, &[If(2, Eq, libc::MADV_FREE as u32)]),
-    // Rust checks each descriptor that it closes, and duplicates descriptors with close-on-exec.
-    Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_GETFD as u32)]),
-    Row(libc::SYS_fcntl, &[If(1, Eq, libc::F_DUPFD_CLOEXEC as u32)]),
-    // The project id and the flags of an open file.
-    Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSGETXATTR)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, FS_IOC_FSSETXATTR)]),
-];
-
+const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 /// The level of socket(7) options.
 const SOCKET: u32 = libc::SOL_SOCKET as u32;
+/// The bits that say that a number is one of a helper's own loop devices: [`crate::sys::loopdevice::OURS`].
+const OURS: u32 = 0xfff8_0000;
+/// The same bits, and the major number, in the encoding of makedev(3).
+const OUR_NODES: u32 = 0x800f_ff00;
 
-const SERVER: &[&[libc::c_long]] = &[
-    // The frontend's connections and sockets; whether somebody has shut one down.
-    &[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen, libc::SYS_ppoll],
-    // umount2 and bind take no directory descriptor.
-    &[libc::SYS_fchdir, libc::SYS_chdir],
-    // Volumes and their records.
-    &[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fstatfs, libc::SYS_read, libc::SYS_fsetxattr],
+/// What both processes may call: what Rust's runtime, the C library and packets need. Each has started its threads.
+pub const BOTH: &[Row] = &[
+    Row(&[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap], &[], "memory"),
+    Row(
+        &[libc::SYS_mmap],
+        &[Arg(2, masked(EXECUTABLE), 0), Arg(3, masked(ANONYMOUS), ANONYMOUS)],
+        "memory is never executable, and never a file",
+    ),
+    Row(&[libc::SYS_mprotect], &[Arg(2, masked(EXECUTABLE), 0)], "memory is never executable"),
+    Row(&[libc::SYS_madvise], &[Arg(2, Eq, libc::MADV_DONTNEED as u32)], "returning memory"),
+    Row(&[libc::SYS_madvise], &[Arg(2, Eq, libc::MADV_FREE as u32)], "returning memory"),
+    Row(&[libc::SYS_futex, libc::SYS_sched_yield, libc::SYS_gettid, libc::SYS_sigaltstack], &[], "threads"),
+    Row(&[libc::SYS_rt_sigreturn, libc::SYS_rt_sigprocmask, libc::SYS_restart_syscall], &[], "signals"),
+    Row(&[libc::SYS_clock_gettime, libc::SYS_clock_nanosleep], &[], "time"),
+    Row(&[libc::SYS_exit, libc::SYS_exit_group], &[], "ending"),
+    Row(&[libc::SYS_getrandom], &[], "caps keeps sets of capabilities in hash sets, which it seeds"),
+    Row(&[libc::SYS_capget, libc::SYS_capset], &[], "raising and lowering capabilities"),
+    Row(&[libc::SYS_recvfrom, libc::SYS_sendmsg], &[], "packets"),
+    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long to wait for a packet"),
+    Row(&[libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat], &[], "files below a held directory"),
+    Row(&[libc::SYS_write, libc::SYS_writev], &[Arg(0, Eq, 2)], "log lines go to standard error"),
+    Row(&[libc::SYS_close], &[Arg(0, Ge, 3)], "standard error stays open"),
+    Row(&[libc::SYS_prctl], &[Arg(0, Eq, libc::PR_GET_SECCOMP as u32)], "checking that the filter is in place"),
+    Row(&[libc::SYS_fcntl], &[Arg(1, Eq, libc::F_GETFD as u32)], "Rust checks each descriptor that it closes"),
+    Row(&[libc::SYS_fcntl], &[Arg(1, Eq, libc::F_DUPFD_CLOEXEC as u32)], "duplicating a descriptor"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project id and the flags of an open file"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSSETXATTR)], "the project id and the flags of an open file"),
 ];
 
-const SERVER_IF: &[Row] = &[
-    // How long a connection may be silent or leave replies unread, and who is at its other end.
-    Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_RCVTIMEO_NEW)]),
-    Row(libc::SYS_setsockopt, &[If(1, Eq, SOCKET), If(2, Eq, SO_SNDTIMEO_NEW)]),
-    Row(libc::SYS_getsockopt, &[If(1, Eq, SOCKET), If(2, Eq, libc::SO_PEERCRED as u32)]),
-    // Whether descriptors come with a packet, before it is received; the end of a connection.
-    Row(libc::SYS_recvmsg, &[If(2, Eq, libc::MSG_PEEK as u32)]),
-    Row(libc::SYS_shutdown, &[If(1, Eq, libc::SHUT_RDWR as u32)]),
-    // A socket for the frontend, which is its owner's alone before it has a name.
-    Row(libc::SYS_socket, &[If(0, Eq, libc::AF_UNIX as u32)]),
-    Row(libc::SYS_fchmod, &[If(1, Eq, 0o600)]),
-    // A name is replaced only where a new socket takes the place of an old one.
-    Row(libc::SYS_renameat2, &[If(4, masked(!libc::RENAME_NOREPLACE), 0)]),
-    // Images are extended, and no holes are ever punched.
-    Row(libc::SYS_fallocate, &[If(1, masked(!(libc::FALLOC_FL_KEEP_SIZE as u32)), 0)]),
-    // A mount is only cloned (one, never a tree), changed while it is detached, moved from one descriptor to another,
-    // and unmounted by name without following links.
-    Row(libc::SYS_open_tree, &[If(2, Eq, mount::CLONE_ONE.bits())]),
-    Row(libc::SYS_mount_setattr, &[If(2, Eq, libc::AT_EMPTY_PATH as u32)]),
-    Row(libc::SYS_move_mount, &[If(4, Eq, mount::BY_DESCRIPTORS.bits())]),
-    Row(libc::SYS_umount2, &[If(1, Eq, libc::UMOUNT_NOFOLLOW as u32)]),
-    // Whether a mount is still there: nothing is written about it, since the buffer has length 0.
-    Row(mount::STATMOUNT, &[If(2, Eq, 0), If(3, Eq, 0)]),
-    // Nodes of loop devices only: major 7, in the encoding of makedev(3).
-    Row(libc::SYS_mknodat, &[If(2, masked(libc::S_IFMT), libc::S_IFBLK), If(3, masked(0x000f_ff00), 7 << 8)]),
-    // Project quotas: find the next one, in either way; set one.
-    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::GET_NEXT)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::XFS_GET_NEXT)]),
-    Row(libc::SYS_quotactl_fd, &[If(1, Eq, quota::SET)]),
-    // Loop devices: add a new one, remove one; attach, make read-only, inspect, undo a tenant's changes, grow, detach.
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_ADD), If(2, Eq, loopdevice::ANY as u32)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CTL_REMOVE)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CONFIGURE)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, BLKROSET)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_GET_STATUS64)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_STATUS64)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_SET_CAPACITY)]),
-    Row(libc::SYS_ioctl, &[If(1, Eq, loops::LOOP_CLR_FD)]),
+/// What only the serving process may call.
+pub const SERVER: &[Row] = &[
+    Row(&[libc::SYS_accept4, libc::SYS_bind, libc::SYS_listen], &[], "the frontend's connections and sockets"),
+    Row(&[libc::SYS_ppoll], &[], "mounts of the host; whether a socket was shut down or a process has ended"),
+    Row(&[libc::SYS_socket], &[Arg(0, Eq, libc::AF_UNIX as u32)], "a socket for the frontend"),
+    Row(&[libc::SYS_fchmod], &[Arg(1, Eq, 0o600)], "a socket is its owner's alone before it has a name"),
+    Row(&[libc::SYS_fchmod], &[Arg(1, Eq, DELETED_MODE)], "deleting a volume in place"),
+    Row(
+        &[libc::SYS_setsockopt],
+        &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_SNDTIMEO_NEW)],
+        "how long a reply may stay unread",
+    ),
+    Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, libc::SO_PEERCRED as u32)], "who is connected"),
+    Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_PEERPIDFD)], "whether a frontend still lives"),
+    Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_PEEK as u32)], "whether descriptors come with a packet"),
+    Row(&[libc::SYS_shutdown], &[Arg(1, Eq, libc::SHUT_RDWR as u32)], "the end of a connection"),
+    Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 and bind take no directory descriptor"),
+    Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fsetxattr], &[], "volumes and records"),
+    Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
+    Row(&[libc::SYS_read], &[], "the kubelet's record"),
+    Row(&[libc::SYS_pread64], &[], "the host's mount table"),
+    Row(
+        &[libc::SYS_lseek],
+        &[Arg(2, Eq, libc::SEEK_DATA as u32)],
+        "whether an image that was never published holds data",
+    ),
+    Row(
+        &[libc::SYS_renameat2],
+        &[Arg(4, masked(!libc::RENAME_NOREPLACE), 0)],
+        "a name is replaced only where a new socket takes the place of an old one",
+    ),
+    Row(
+        &[libc::SYS_fallocate],
+        &[Arg(1, masked(!(libc::FALLOC_FL_KEEP_SIZE as u32)), 0)],
+        "images are extended, and no holes are ever punched",
+    ),
+    Row(&[libc::SYS_open_tree], &[Arg(2, Eq, mount::CLONE_ONE.bits())], "cloning one mount, never a tree"),
+    Row(&[libc::SYS_mount_setattr], &[Arg(2, Eq, libc::AT_EMPTY_PATH as u32)], "changing a mount that is held open"),
+    Row(&[libc::SYS_move_mount], &[Arg(4, Eq, mount::BY_DESCRIPTORS.bits())], "from one descriptor to another"),
+    Row(&[libc::SYS_umount2], &[Arg(1, Eq, libc::UMOUNT_NOFOLLOW as u32)], "by name, without following links"),
+    Row(&[mount::STATMOUNT], &[Size(2, 0), Arg(3, Eq, 0)], "whether a mount is still there"),
+    Row(&[mount::STATMOUNT], &[Size(2, mount::STATMOUNT_ROOM as u64), Arg(3, Eq, 0)], "what a mount shows"),
+    Row(
+        &[libc::SYS_mknodat],
+        &[Arg(2, masked(libc::S_IFMT), libc::S_IFBLK), Arg(3, masked(OUR_NODES), 0x8000_0700)],
+        "nodes of loop devices whose numbers are the helpers' own",
+    ),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET)], "a project's quota"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::XFS_GET)], "a project's quota"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET_NEXT)], "projects that belong to no volume"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::XFS_GET_NEXT)], "projects that belong to no volume"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::SET)], "a project's limits"),
+    Row(&[libc::SYS_quotactl_fd], &[Arg(1, Eq, quota::GET_XFS_STATE)], "whether limits are enforced"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_ADD), Arg(2, masked(OURS), 0x8_0000)], "a new loop device"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CTL_REMOVE), Arg(2, masked(OURS), 0x8_0000)], "one too many"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CONFIGURE)], "attaching an image"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, BLKROSET)], "making a device read-only"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_GET_STATUS64)], "what a device is bound to"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_SET_STATUS64)], "undoing what a tenant has changed"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_SET_CAPACITY)], "an image that has grown"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, loops::LOOP_CLR_FD)], "detaching an image"),
 ];
 
-const EMPTIER: &[&[libc::c_long]] = &[
-    // Walking through directories.
-    &[libc::SYS_getdents64, libc::SYS_lseek],
-    // Flags of what cannot be opened.
-    &[FILE_GETATTR, FILE_SETATTR],
-];
-
-const EMPTIER_IF: &[Row] = &[
-    // What lies deep is moved to the top, and never replaces anything.
-    Row(libc::SYS_renameat2, &[If(4, Eq, libc::RENAME_NOREPLACE)]),
+/// What only an emptier may call.
+pub const EMPTIER: &[Row] = &[
+    Row(&[libc::SYS_getdents64, libc::SYS_lseek], &[], "walking through directories"),
+    Row(&[FILE_GETATTR, FILE_SETATTR], &[], "flags of what cannot be opened"),
+    Row(
+        &[libc::SYS_renameat2],
+        &[Arg(4, Eq, libc::RENAME_NOREPLACE)],
+        "what lies deep is moved to the top, and never replaces anything",
+    ),
 ];
 
 #[cfg(test)]

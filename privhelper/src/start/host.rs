@@ -1,5 +1,7 @@
 //! Step 2 of the helper's life: what can only be seen, opened or judged while the host's own tree is in sight.
 
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
@@ -8,87 +10,157 @@ use rustix::fs::OFlags;
 
 use super::config::Config;
 use super::directory::{self, Directory, Open, Role};
-use super::filter::{NOT_CONFINED, OnViolation};
 use super::marker;
-use super::pool::{self, HostPool};
-use super::traces::Traces;
+use super::mounts::{self, Mounts};
+use super::pool::{Candidate, HostPool};
+use crate::log::shown;
 use crate::state::layout::MARKER;
-use crate::sys::file;
+use crate::state::{PoolConfig, Way};
+use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
+use crate::sys::{Errno, Result as SysResult, file, socket};
 
 /// The host, as far as the helper needs it.
 #[derive(Debug)]
 pub struct Host {
     /// `/dev/loop-control`.
     pub loop_control: OwnedFd,
-    /// The pools, in the order of the configuration, or why one is not to be served.
-    pub pools: Vec<Result<HostPool, String>>,
-    /// The publish directories, in the order of the configuration.
-    pub publish: Vec<Directory>,
+    /// The mount table, open once for each who reads it: whole, its beginning, and to wait for changes.
+    pub tables: [MountTable; 3],
+    /// The directory of block devices, to list what loop devices there are.
+    pub devices: OwnedFd,
+    /// The pools, in the order of the configuration.
+    pub pools: Vec<Candidate<HostPool>>,
+    /// The publish directories, in the order of the configuration, and the ways to them.
+    pub publish: Vec<(Directory, Way)>,
     /// The frontend's sockets: which, in which directory, under which name.
     pub sockets: Vec<(Socket, Directory, String)>,
-    /// The table of mounts and the directory of block devices. Earlier helpers may have left something in either. These
-    /// are read once the pools are locked, since a helper publishes until it releases them.
-    pub traces: Traces,
+    /// What keeps other helpers from serving the same filesystems.
+    pub claims: BTreeMap<(u32, u32), OwnedFd>,
+    mounts: Mounts,
 }
+
+/// The parameter of the loop module that would make numbers of devices differ from those of their nodes.
+const MAX_PART: &str = "/sys/module/loop/parameters/max_part";
 
 impl Host {
     /// Every directory that the jail shows.
     pub fn directories(&self) -> impl Iterator<Item = &Directory> {
-        let pools = self.pools.iter().flatten().map(|pool| &pool.directory);
-        pools.chain(&self.publish).chain(self.sockets.iter().map(|(_, directory, _)| directory))
+        let pools = self.pools.iter().flat_map(|pool| &pool.state).map(|pool| &pool.directory);
+        let publish = self.publish.iter().map(|(directory, _)| directory);
+        pools.chain(publish).chain(self.sockets.iter().map(|(_, directory, _)| directory))
+    }
+
+    /// The mounts on the way to a pool that is not served.
+    pub fn way_to(&self, pool: &Path) -> Vec<MountIdentity> {
+        let on_the_way = self.mounts.values().filter(|mount| pool.starts_with(&mount.point));
+        on_the_way.map(Mount::identity).collect()
     }
 }
 
-/// Inspects the host. Nothing is changed except by `open`.
+/// Inspects the host. Nothing is changed except by `open`, and by whether each pool can be written to if `writes` says so.
 ///
 /// # Errors
 /// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
-pub fn inspect(config: &Config, open: Open) -> Result<Host, String> {
+pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
-    let traces = Traces::open()?;
-    let mounts = traces.mounts()?;
+    let say = |what: &str| {
+        let what = what.to_owned();
+        move |errno: Errno| format!("cannot open {what}: {errno}")
+    };
+    let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
+    let mut tables = [table()?, table()?, table()?];
+    let [whole, ..] = &mut tables;
+    let mounts = mounts::read(whole)?;
+    let devices = file::open_at_start("/sys/block", OFlags::RDONLY | OFlags::DIRECTORY).map_err(say("/sys/block"))?;
     let loop_control = file::open_at_start("/dev/loop-control", OFlags::RDWR)
         .map_err(|errno| format!("cannot open /dev/loop-control: {errno}; load the loop module (modprobe loop)"))?;
-    let mut pools: Vec<_> = config.pools.iter().map(|pool| pool::inspect(pool, &mounts)).collect();
-    if config.on_violation == OnViolation::Log {
-        let warn = |pool: &mut HostPool| pool.warnings.push(NOT_CONFINED.to_owned());
-        pools.iter_mut().flatten().for_each(warn);
+    let max_part = file::open_at_start(MAX_PART, OFlags::RDONLY).and_then(|file| file::read_up_to(file, 16));
+    if max_part.is_ok_and(|value| !value.starts_with(b"0")) {
+        return Err("the loop module has max_part set, so numbers of devices are not those of their nodes; boot without loop.max_part".to_owned());
     }
+    let mut pools: Vec<_> = config.pools.iter().map(|pool| Candidate::inspect(pool, &mounts, writes)).collect();
+    refuse_copies(&mut pools);
     let find = |role: Role, wanted: &Path| {
         let directory =
             open(config, wanted).and_then(|(path, descriptor)| Directory::new(role, wanted, path, descriptor));
-        directory.map_err(|errno| format!("cannot open the directory {}: {errno}", wanted.display()))
+        directory.map_err(|errno| format!("cannot open the directory {}: {errno}", shown(wanted)))
     };
-    let mut publish = Vec::new();
+    let (mut publish, mut places) = (Vec::new(), Vec::new());
     for wanted in &config.publish {
         let directory = find(Role::Publish(wanted.name.clone()), &wanted.path)?;
-        directory.check_publish(&mounts)?;
-        publish.push(directory);
+        directory.check_owner()?;
+        let position = directory.position(&mounts)?;
+        let way = mounts::way(&wanted.name, &directory.real_path, &position, &mounts)?;
+        publish.push((directory, way));
+        places.push(position);
     }
-    let served = pools.iter().flatten().map(|pool| &pool.directory);
-    let places: Vec<_> = served.chain(&publish).map(|place| (&place.role, place.real_path.as_path())).collect();
-    directory::refuse_overlap(&places)?;
+    let mut positions = Vec::new();
+    for pool in pools.iter().flat_map(|pool| &pool.state) {
+        positions.push((&pool.directory, pool.directory.position(&mounts)?));
+    }
+    positions.extend(publish.iter().map(|(directory, _)| directory).zip(places));
+    directory::refuse_overlap(&positions)?;
     let mut sockets = Vec::new();
     for (socket, path) in [(Socket::Csi, &config.csi_socket), (Socket::Registration, &config.registration_socket)] {
         if let Some((parent, name)) = path.as_ref().and_then(|path| Some((path.parent()?, path.file_name()?))) {
             sockets.push((socket, find(Role::Socket(socket), parent)?, name.to_string_lossy().into_owned()));
         }
     }
-    Ok(Host { loop_control, pools, publish, sockets, traces })
+    Ok(Host { loop_control, tables, devices, pools, publish, sockets, claims: BTreeMap::new(), mounts })
 }
 
-/// Marks the new pools, and waits until no other helper serves any. Failures are put in the pool's own entry.
-pub fn mark_and_wait(config: &Config, host: &mut Host) {
-    for (pool, entry) in config.pools.iter().zip(&mut host.pools) {
-        let Ok(HostPool { directory, marked, .. }) = entry else { continue };
-        let directory = &directory.descriptor;
-        let made = if *marked { Ok(()) } else { marker::make(directory, Some(&pool.name)) };
-        let made = made.map_err(|errno| format!("cannot write {}/{MARKER}: {errno}", pool.directory.display()));
-        // What a predecessor publishes while the jail is being made may not be visible in it.
-        if let Err(complaint) = made.and_then(|()| marker::claim(directory, pool).map(drop)) {
-            *entry = Err(complaint);
+/// Two pools with one uuid are a pool and its copy. Which is which cannot be told, so neither is served.
+fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
+    let uuid = |pool: &Candidate<HostPool>| Some(pool.state.as_ref().ok()?.marker.as_ref()?.uuid.clone());
+    let uuids: Vec<_> = pools.iter().filter_map(uuid).collect();
+    let mut seen = BTreeSet::new();
+    let copied: BTreeSet<_> = uuids.iter().filter(|uuid| !seen.insert(*uuid)).collect();
+    for pool in pools.iter_mut().filter(|pool| uuid(pool).is_some_and(|uuid| copied.contains(&uuid))) {
+        let why = "another pool has the same uuid: one of them is a copy; serve only one, or give the copy a marker of its own (remove its .bulkhead, then bulkhead-setup init-pool)";
+        pool.refuse(why.to_owned());
+    }
+}
+
+/// Marks the new pools, waits until no other helper serves any, and keeps others from their filesystems: two helpers
+/// would promise the room on one twice. Failures are put in the pool's own entry.
+pub fn mark_and_wait(host: &mut Host) {
+    for pool in &mut host.pools {
+        let claims = &mut host.claims;
+        let claimed = match &mut pool.state {
+            Ok(found) => mark_and_claim(&pool.config, found, claims),
+            Err(_) => Ok(()),
+        };
+        if let Err(complaint) = claimed {
+            pool.refuse(complaint);
         }
     }
+}
+
+fn mark_and_claim(
+    config: &PoolConfig,
+    found: &mut HostPool,
+    claims: &mut BTreeMap<(u32, u32), OwnedFd>,
+) -> Result<(), String> {
+    let directory = &found.directory.descriptor;
+    let cannot = |errno| format!("cannot write {}/{MARKER}: {errno}", shown(&config.directory));
+    if found.marker.is_none() {
+        found.marker = Some(marker::make(directory, Some(&config.name)).map_err(cannot)?);
+    }
+    // What a predecessor publishes while the jail is being made may not be visible in it.
+    marker::claim(directory, config)?;
+    let device = file::status(directory).map_err(cannot)?.id.device;
+    if let Entry::Vacant(entry) = claims.entry(device) {
+        entry.insert(claim(device).map_err(|errno| match errno {
+            Errno::ADDRINUSE => "another helper serves a pool on the same filesystem, and the two would promise its room twice; serve both pools with one helper".to_owned(),
+            errno => format!("cannot keep other helpers from its filesystem: {errno}"),
+        })?);
+    }
+    Ok(())
+}
+
+/// Claims a filesystem by a name that only one process of the host's network namespace can have.
+fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
+    socket::take_name(&format!("bulkhead-filesystem-{major}:{minor}"))
 }
 
 /// 5.14 is the first kernel with quotactl_fd(2); everything else that is needed is older.

@@ -14,21 +14,34 @@ use super::config::Config;
 use super::directory::{self, Directory, Role};
 use super::host::Host;
 use super::marker;
-use crate::state::Place;
+use super::pool::{Candidate, HostPool};
+use crate::log::shown;
+use crate::state::{PoolConfig, SocketPlace};
 use crate::sys::mount::{self, MountAttrFlags};
 use crate::sys::{Errno, Result as SysResult, file, process};
 
 /// The jail, seen from inside. Every directory is open, but nothing mounted below a publish directory is.
 #[derive(Debug)]
 pub struct Jail {
-    /// The pools, in the order of the configuration; open for reading. Those that are not served are missing.
-    pub pools: Vec<Option<OwnedFd>>,
     /// The publish directories, in the order of the configuration.
     pub publish: Vec<OwnedFd>,
     /// Where the frontend's sockets go.
-    pub sockets: BTreeMap<Socket, Place>,
-    /// The directory for device nodes.
-    pub nodes: OwnedFd,
+    pub sockets: BTreeMap<Socket, SocketPlace>,
+    /// The directory for device nodes, and what it says it was mounted from.
+    pub nodes: (OwnedFd, String),
+    /// What else the jail shows: where.
+    points: Vec<String>,
+}
+
+/// A pool that is open in the jail and locked.
+#[derive(Debug)]
+pub struct JailedPool {
+    /// What was seen of it from outside.
+    pub host: HostPool,
+    /// Its directory, open for reading.
+    pub directory: OwnedFd,
+    /// Its marker, locked.
+    pub marker: OwnedFd,
 }
 
 /// Where the device nodes are.
@@ -76,11 +89,11 @@ impl Directory {
 ///
 /// # Errors
 /// A sentence that names the step or the directory.
-pub fn enter(host: &Host) -> Result<Jail, String> {
+pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     let step = |what: &'static str| move |errno: Errno| format!("cannot enter the jail: {what}: {errno}");
     let at = |directory: &Directory, errno: Errno| {
         let hint = if errno == Errno::INVAL { "; is its mount unbindable?" } else { "" };
-        format!("cannot enter the jail: show {}: {errno}{hint}", directory.path.display())
+        format!("cannot enter the jail: show {}: {errno}{hint}", shown(&directory.path))
     };
     process::own_namespaces().map_err(step("unshare its namespaces"))?;
     let mut clones = Vec::new();
@@ -92,10 +105,11 @@ pub fn enter(host: &Host) -> Result<Jail, String> {
         directory.restrict(clone).map_err(|errno| at(directory, errno))?;
     }
 
-    let root = mount::tmpfs(ROOT_LIMITS).map_err(step("make its root"))?;
-    let nodes = mount::tmpfs(NODES_LIMITS).map_err(step("make a place for device nodes"))?;
+    let root = mount::tmpfs("bulkhead", ROOT_LIMITS).map_err(step("make its root"))?;
+    let source = format!("{NODES}/{}", config.driver);
+    let nodes = mount::tmpfs(&source, NODES_LIMITS).map_err(step("make a place for device nodes"))?;
     // A publish directory is the only mount point that is sure to exist. It is covered only in this namespace.
-    let covered = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
+    let (covered, _) = host.publish.first().ok_or("cannot enter the jail: there is no publish directory")?;
     let covered = covered.reopen().map_err(step("open a publish directory again"))?;
     mount::attach(&root, &covered).map_err(step("mount its root"))?;
     let hang =
@@ -111,54 +125,57 @@ pub fn enter(host: &Host) -> Result<Jail, String> {
     mount::pivot_to_working_directory().map_err(|errno| {
         format!("cannot enter the jail: pivot_root: {errno}; EINVAL means that the host runs from its initramfs")
     })?;
-    open(host).map_err(step("open its directories"))
+    open(host, source).map_err(step("open its directories"))
 }
 
-fn open(host: &Host) -> SysResult<Jail> {
+fn open(host: &Host, source: String) -> SysResult<Jail> {
     let mut sockets = BTreeMap::new();
     for (socket, directory, name) in &host.sockets {
-        sockets.insert(*socket, Place { directory: directory.open_inside()?, name: name.clone() });
+        sockets.insert(*socket, SocketPlace { directory: directory.open_inside()?, name: name.clone() });
     }
-    let publish = host.publish.iter().map(Directory::open_inside).collect::<SysResult<_>>()?;
+    let publish = host.publish.iter().map(|(directory, _)| directory.open_inside()).collect::<SysResult<_>>()?;
     let nodes = file::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
-    let pools = host.pools.iter().map(|pool| pool.as_ref().ok().map(|pool| pool.directory.open_inside()).transpose());
-    Ok(Jail { pools: pools.collect::<SysResult<_>>()?, publish, sockets, nodes })
+    let points = host.directories().map(|directory| directory.role.point()).collect();
+    Ok(Jail { publish, sockets, nodes: (nodes, source), points })
 }
 
-/// Locks every pool. One that cannot be locked is taken out of the jail; its own entry says why.
-///
-/// # Errors
-/// A sentence when there is nothing left to serve.
-pub fn claim_pools(config: &Config, host: &mut Host, jail: &mut Jail) -> Result<(), String> {
-    for ((pool, entry), inside) in config.pools.iter().zip(&mut host.pools).zip(&mut jail.pools) {
-        let (Ok(found), Some(directory)) = (&mut *entry, &*inside) else { continue };
-        match marker::claim(directory, pool) {
-            Ok(marker) => found.marker = Some(marker),
+/// Opens every pool in the jail and locks it.
+pub fn claim_pools(jail: &mut Jail, host: &mut Host) -> Vec<Candidate<JailedPool>> {
+    let pools = std::mem::take(&mut host.pools).into_iter();
+    pools.map(|pool| pool.then(|config, found| jail.claim(config, found))).collect()
+}
+
+impl Jail {
+    /// Opens a pool in the jail and locks it. One that cannot be locked is taken out of the jail.
+    ///
+    /// # Errors
+    /// A sentence when it is not to be served.
+    fn claim(&mut self, config: &PoolConfig, host: HostPool) -> Result<JailedPool, String> {
+        let directory = host.directory.open_inside().map_err(|errno| format!("cannot open it in the jail: {errno}"))?;
+        match marker::claim(&directory, config) {
+            Ok(marker) => Ok(JailedPool { host, directory, marker }),
             Err(complaint) => {
-                *inside = None;
-                mount::detach_private(&found.directory.role.point())
-                    .map_err(|errno| format!("cannot take pool {} out of the jail: {errno}", pool.name))?;
-                *entry = Err(complaint);
+                drop(directory);
+                let point = host.directory.role.point();
+                self.points.retain(|other| *other != point);
+                mount::detach_private(&point)
+                    .map_err(|errno| format!("{complaint}, and it cannot be taken out of the jail: {errno}"))?;
+                Err(complaint)
             }
         }
     }
-    let complaints: Vec<_> = host.pools.iter().filter_map(|pool| pool.as_ref().err()).map(String::as_str).collect();
-    if complaints.len() < host.pools.len() {
-        return Ok(());
-    }
-    Err(format!("no pool can be served: {}", complaints.join("; ")))
-}
 
-/// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.
-///
-/// # Errors
-/// The kernel's error.
-pub fn narrow_to(pool: &Directory, host: &Host) -> SysResult<OwnedFd> {
-    process::own_mount_namespace()?;
-    mount::make_all_private()?;
-    for directory in host.directories().filter(|directory| directory.role != pool.role) {
-        mount::detach_private(&directory.role.point())?;
+    /// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn narrow_to(&self, pool: &Directory) -> SysResult<OwnedFd> {
+        process::own_mount_namespace()?;
+        mount::make_all_private()?;
+        let own = pool.role.point();
+        for point in self.points.iter().map(String::as_str).chain([NODES]).filter(|point| *point != own) {
+            mount::detach_private(point)?;
+        }
+        pool.open_inside()
     }
-    mount::detach_private(NODES)?;
-    pool.open_inside()
 }

@@ -4,10 +4,13 @@
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::PoolName;
+use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use rustix::fs::{Mode, OFlags};
 
+use crate::log::shown;
 use crate::state::PoolConfig;
-use crate::state::layout::MARKER;
+use crate::state::layout::{self, MARKER};
+use crate::sys::quota::{self, Look, ProjectId};
 use crate::sys::{Errno, Result as SysResult, file};
 
 /// No marker is longer than this.
@@ -15,29 +18,69 @@ const MAX_LENGTH: usize = 4096;
 /// The first line of a marker; the number is the layout of what is in the pool.
 const HEADER: &str = "bulkhead-pool 1";
 
-/// Checks the marker of a pool. `false` if there is none but the pool is to get one at its first start, because its
+/// What the marker of a pool says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marker {
+    /// The pool's uuid: its identity. Two directories with one are copies.
+    pub uuid: String,
+    /// What the filesystem had in use when the pool was made and empty, if that was measured.
+    pub overhead: Option<u64>,
+}
+
+/// What an inode takes on XFS, unless mkfs was told otherwise.
+const XFS_INODE: u64 = 512;
+
+/// Reads the marker of a pool. `None` if there is none but the pool is to get one at its first start, because its
 /// directory is empty and the root of a mount.
 ///
 /// # Errors
 /// One sentence on why the directory is not to be served.
-pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<bool, String> {
-    let shown = pool.directory.display();
-    let fail = |what: &str, errno: Errno| format!("cannot {what} {shown}/{MARKER}: {errno}");
+pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Result<Option<Marker>, String> {
+    let path = shown(&pool.directory).to_string();
+    let fail = |what: &str, errno: Errno| format!("cannot {what} {path}/{MARKER}: {errno}");
     match file::open(directory, MARKER, OFlags::RDONLY) {
         Ok(marker) => {
             let content = file::read_up_to(&marker, MAX_LENGTH).map_err(|errno| fail("read", errno))?;
-            check(&String::from_utf8_lossy(&content), pool)?;
-            Ok(true)
+            Ok(Some(check(&String::from_utf8_lossy(&content), pool)?))
         }
         Err(Errno::NOENT) if !is_mount_root => Err(format!(
-            "{shown} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {shown}"
+            "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
         Err(Errno::NOENT) if !is_empty(directory).map_err(|errno| fail("look for", errno))? => Err(format!(
-            "{shown} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {shown}"
+            "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
-        Err(Errno::NOENT) => Ok(false),
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(fail("open", errno)),
     }
+}
+
+/// Reads the marker's text.
+///
+/// # Errors
+/// The kernel's error.
+pub fn read(directory: &OwnedFd) -> SysResult<Vec<u8>> {
+    file::read_up_to(file::open(directory, MARKER, OFlags::RDONLY)?, MAX_LENGTH)
+}
+
+/// Changes something about the marker, as far as that is possible.
+///
+/// # Errors
+/// The kernel's error.
+pub fn touch(directory: &OwnedFd) -> SysResult<()> {
+    layout::try_journal(file::open(directory, MARKER, OFlags::RDONLY)?, 0)
+}
+
+/// Measures what a filesystem has in use that can never be given to volumes. What is charged to its own project is not
+/// part of that: it can go.
+fn overhead(directory: &OwnedFd) -> SysResult<u64> {
+    let found = rustix::fs::fstatvfs(directory)?;
+    let is_xfs = rustix::fs::fstatfs(directory)?.f_type == XFS_SUPER_MAGIC.into();
+    let (block, inode) = if is_xfs { (found.f_frsize, XFS_INODE) } else { (512, 0) };
+    let used = found.f_blocks.saturating_sub(found.f_bfree).saturating_mul(found.f_frsize);
+    let inodes = found.f_files.saturating_sub(found.f_ffree).saturating_mul(inode);
+    let quotas = quota::state(directory).map_or(0, |(_, blocks)| blocks.saturating_mul(block));
+    let system = quota::get(directory, Look::AtOnce, ProjectId(0)).map_or(0, |quota| quota.used_bytes);
+    Ok([inodes, quotas, system].iter().fold(used, |left, part| left.saturating_sub(*part)))
 }
 
 /// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. A descriptor from
@@ -46,56 +89,65 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
 /// # Errors
 /// One sentence on why the pool is not to be served.
 pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> {
-    let shown = pool.directory.display();
+    let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
-        Err(Errno::AGAIN) => Err(format!("{shown} is served by another helper; stop it first")),
-        marker => marker.map_err(|errno| format!("cannot lock {shown}/{MARKER}: {errno}")),
+        Err(Errno::AGAIN) => Err(format!("{path} is served by another helper; stop it first")),
+        marker => marker.map_err(|errno| format!("cannot lock {path}/{MARKER}: {errno}")),
     }
 }
 
-/// Makes a directory a pool.
+/// Makes a directory a pool, and returns its marker.
 ///
 /// # Errors
 /// `EXIST` if it already is one.
-pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<()> {
+pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
     let uuid = file::read_up_to(file::open_at_start("/proc/sys/kernel/random/uuid", OFlags::RDONLY)?, 64)?;
+    let uuid = String::from_utf8_lossy(&uuid).trim().to_owned();
+    let made = Marker { uuid, overhead: Some(overhead(directory)?) };
     let unfinished = format!("{MARKER}.new");
     match file::remove(directory, &*unfinished) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(errno) => return Err(errno),
     }
     let marker = file::create(directory, &unfinished, Mode::RUSR | Mode::WUSR)?;
-    rustix::io::write(&marker, text(&String::from_utf8_lossy(&uuid), name).as_bytes())?;
+    rustix::io::write(&marker, text(&made, name).as_bytes())?;
     file::sync(&marker)?;
     let renamed = file::rename_new(directory, &unfinished, directory, MARKER);
     if renamed.is_err() {
         let _ = file::remove(directory, &*unfinished);
     }
     renamed?;
-    file::sync(directory)
+    file::sync(directory)?;
+    Ok(made)
 }
 
-fn text(uuid: &str, name: Option<&PoolName>) -> String {
+fn text(marker: &Marker, name: Option<&PoolName>) -> String {
     let name = name.map_or_else(String::new, |name| format!("name {name}\n"));
-    format!("{HEADER}\nuuid {}\n{name}", uuid.trim())
+    let overhead = marker.overhead.map_or_else(String::new, |bytes| format!("overhead {bytes}\n"));
+    format!("{HEADER}\nuuid {}\n{name}{overhead}", marker.uuid)
 }
 
-fn check(text: &str, pool: &PoolConfig) -> Result<(), String> {
-    let shown = pool.directory.display();
+/// Checks the text of a marker, and reads it.
+fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
+    let path = shown(&pool.directory);
     let mut lines = text.lines();
     match lines.next() {
         Some(HEADER) => {}
         Some(other) if other.starts_with("bulkhead-pool ") => {
-            return Err(format!("{shown} has the layout of another release ({other}); use that release's helper"));
+            return Err(format!("{path} has the layout of another release ({other:?}); use that release's helper"));
         }
-        _ => return Err(format!("{shown}/{MARKER} is not the marker of a pool")),
+        _ => return Err(format!("{path}/{MARKER} is not the marker of a pool")),
     }
-    match lines.find_map(|line| line.strip_prefix("name ")) {
+    let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
+    match value("name ") {
         Some(name) if name != pool.name.as_str() => {
-            Err(format!("{shown} is marked as pool {name}, not {}; is the right disk mounted there?", pool.name))
+            Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name))
         }
-        _ => Ok(()),
+        _ => {
+            let uuid = value("uuid ").ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
+            Ok(Marker { uuid, overhead: value("overhead ").and_then(|bytes| bytes.parse().ok()) })
+        }
     }
 }
 
@@ -146,10 +198,10 @@ mod tests {
     fn a_directory_without_a_marker_becomes_a_pool_only_if_it_is_an_empty_mount() {
         in_directory(|directory| {
             let found = |is_mount_root| find(directory, is_mount_root, &config());
-            assert_eq!(found(true), Ok(false));
+            assert_eq!(found(true), Ok(None));
             assert!(found(false).is_err_and(|error| error.contains("is not the root of a mount")));
             file::make_directory(directory, "lost+found", Mode::RWXU).expect("a directory");
-            assert_eq!(found(true), Ok(false), "mkfs.ext4 makes that");
+            assert_eq!(found(true), Ok(None), "mkfs.ext4 makes that");
             file::create(directory, "other", Mode::RUSR).expect("a file");
             assert!(found(true).is_err_and(|error| error.contains("is not empty")));
         });
@@ -158,24 +210,27 @@ mod tests {
     #[test]
     fn a_marker_is_made_once_and_belongs_to_its_owner_alone() {
         in_directory(|directory| {
-            make(directory, Some(&config().name)).expect("a marker");
+            let made = make(directory, Some(&config().name)).expect("a marker");
             assert_eq!(make(directory, None).expect_err("there is one"), Errno::EXIST);
             let mode = file::status_at(directory, MARKER).expect("the marker").mode;
             assert_eq!(mode & 0o7777, 0o600);
-            assert_eq!(find(directory, false, &config()), Ok(true));
+            assert_eq!(find(directory, false, &config()), Ok(Some(made)));
             let other = PoolConfig { name: "slow".parse().expect("a name"), ..config() };
-            assert!(find(directory, false, &other).is_err_and(|error| error.contains("is marked as pool fast")));
+            assert!(find(directory, false, &other).is_err_and(|error| error.contains("is marked as pool \"fast\"")));
         });
     }
 
     #[test]
     fn a_marker_is_accepted_with_the_pools_name_and_without_any() {
         let name: PoolName = "fast".parse().expect("a name");
-        let uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4\n";
-        assert_eq!(text(uuid, Some(&name)), "bulkhead-pool 1\nuuid 0fc63daf-8483-4772-8e79-3d69d8477de4\nname fast\n");
-        assert_eq!(complaint(&text(uuid, Some(&name))), None);
-        assert_eq!(complaint(&text(uuid, None)), None);
-        assert_eq!(complaint("bulkhead-pool 1"), None);
+        let uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4".to_owned();
+        let marker = Marker { uuid, overhead: Some(4096) };
+        let written = "bulkhead-pool 1\nuuid 0fc63daf-8483-4772-8e79-3d69d8477de4\nname fast\noverhead 4096\n";
+        assert_eq!(text(&marker, Some(&name)), written);
+        for marker in [marker.clone(), Marker { overhead: None, ..marker }] {
+            assert_eq!(check(&text(&marker, Some(&name)), &config()), Ok(marker.clone()));
+            assert_eq!(check(&text(&marker, None), &config()), Ok(marker));
+        }
     }
 
     #[test]
@@ -184,11 +239,12 @@ mod tests {
             ("", "/pool/.bulkhead is not the marker of a pool"),
             ("\nbulkhead-pool 1\n", "is not the marker of a pool"),
             ("bulkhead-pool", "is not the marker of a pool"),
-            ("bulkhead-pool 2\nname fast\n", "the layout of another release (bulkhead-pool 2)"),
-            ("bulkhead-pool 11\nname fast\n", "the layout of another release (bulkhead-pool 11)"),
-            ("bulkhead-pool 1\nuuid x\nname fas\n", "is marked as pool fas, not fast"),
-            ("bulkhead-pool 1\nuuid x\nname fast2\n", "is marked as pool fast2, not fast"),
-            ("bulkhead-pool 1\nuuid x\nname \n", "is marked as pool , not fast"),
+            ("bulkhead-pool 1\nname fast\n", "has no uuid"),
+            ("bulkhead-pool 2\nname fast\n", "the layout of another release (\"bulkhead-pool 2\")"),
+            ("bulkhead-pool 11\nname fast\n", "the layout of another release (\"bulkhead-pool 11\")"),
+            ("bulkhead-pool 1\nuuid x\nname fas\n", "is marked as pool \"fas\", not fast"),
+            ("bulkhead-pool 1\nuuid x\nname fast2\n", "is marked as pool \"fast2\", not fast"),
+            ("bulkhead-pool 1\nuuid x\nname \n", "is marked as pool \"\", not fast"),
         ] {
             let found = complaint(text);
             assert!(found.as_ref().is_some_and(|found| found.contains(part)), "{text:?}: {found:?}");

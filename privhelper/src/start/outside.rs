@@ -8,7 +8,7 @@ use rustix::net::SocketType;
 
 use super::config::Config;
 use super::directory;
-use crate::log;
+use crate::log::{self, shown};
 use crate::sys::{Errno, file, socket};
 
 /// Where the frontend connects.
@@ -16,8 +16,8 @@ use crate::sys::{Errno, file, socket};
 pub enum Listener {
     /// The socket that systemd has passed.
     Passed(OwnedFd),
-    /// The path of a socket that is yet to be made, and the directory that is to hold it.
-    Own(PathBuf, OwnedFd),
+    /// The path of a socket that is yet to be made, the directory that is to hold it, and the lock beside it.
+    Own(PathBuf, OwnedFd, OwnedFd),
 }
 
 /// Where the service manager waits to be told that the helper is ready, if it does.
@@ -40,7 +40,9 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
         (Some(passed), _) => Listener::Passed(passed),
         (None, Some(path)) => {
             let directory = path.parent().ok_or(Errno::INVAL).and_then(directory::open);
-            Listener::Own(path.clone(), directory.map_err(|errno| cannot_create(path, errno))?)
+            let directory = directory.map_err(|errno| cannot_create(path, errno))?;
+            let lock = take_lock(path, &directory)?;
+            Listener::Own(path.clone(), directory, lock)
         }
         (None, None) => return Err("no socket to listen on: give --socket, or have systemd pass one".to_owned()),
     };
@@ -48,22 +50,23 @@ pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
 }
 
 impl Listener {
-    /// The listening socket. The helper's own replaces an older one, so it is made last, when it is certain that no
-    /// other helper serves the pools.
+    /// The listening socket, and the lock beside it. The helper's own replaces an older one, so it is made late, when it
+    /// is certain that no other helper serves the pools.
     ///
     /// # Errors
     /// A sentence when it cannot be made.
-    pub fn listen(self, config: &Config) -> Result<OwnedFd, String> {
-        let socket = match self {
-            Self::Passed(socket) => socket,
-            Self::Own(path, directory) => {
+    pub fn listen(self, config: &Config) -> Result<(OwnedFd, Option<OwnedFd>), String> {
+        let (socket, lock) = match self {
+            Self::Passed(socket) => (socket, None),
+            Self::Own(path, directory, lock) => {
                 let name = path.file_name().and_then(|name| name.to_str()).ok_or(Errno::INVAL);
-                name.and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)))
-                    .map_err(|errno| cannot_create(&path, errno))?
+                let socket = name
+                    .and_then(|name| socket::listen(&directory, name, SocketType::SEQPACKET, Some(config.allowed_uid)));
+                (socket.map_err(|errno| cannot_create(&path, errno))?, Some(lock))
             }
         };
         match socket::refuse_descriptors(&socket) {
-            Ok(()) | Err(Errno::NOPROTOOPT) => Ok(socket),
+            Ok(()) | Err(Errno::NOPROTOOPT) => Ok((socket, lock)),
             Err(errno) => Err(format!("cannot refuse descriptors on the helper's socket: {errno}")),
         }
     }
@@ -82,7 +85,23 @@ impl ServiceManager {
 }
 
 fn cannot_create(socket: &Path, errno: Errno) -> String {
-    format!("cannot create the socket {}: {errno}", socket.display())
+    format!("cannot create the socket {}: {errno}", shown(socket))
+}
+
+/// Takes the lock beside a socket, so that no other helper takes the socket's name.
+fn take_lock(socket: &Path, directory: &OwnedFd) -> Result<OwnedFd, String> {
+    let name = format!("{}.lock", socket.file_name().unwrap_or_default().to_string_lossy());
+    let lock = match file::create(directory, &name, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::EXIST) => file::open(directory, &*name, OFlags::RDONLY),
+        made => made,
+    };
+    match lock.and_then(|lock| file::lock(&lock).map(|()| lock)) {
+        Err(Errno::AGAIN) => Err(format!(
+            "another helper listens on {}; stop it first, or give this one another --socket",
+            shown(socket)
+        )),
+        lock => lock.map_err(|errno| format!("cannot lock {}.lock: {errno}", shown(socket))),
+    }
 }
 
 /// The socket that systemd passes, if it passes one (sd_listen_fds(3)).

@@ -1,70 +1,135 @@
-//! Whether a directory is fit to be served as a pool. This is checked while the host's own tree is in sight.
+//! A pool on its way through the start, and whether a directory is fit to be one. The latter is checked while the host's
+//! own tree is in sight.
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{MountFlags, QuotaMode};
+use bulkhead_protocol::{MountFlags, QuotaMode, VolumeId};
 use rustix::fs::{OFlags, StatVfsMountFlags};
 
 use super::directory::{Directory, Role};
-use super::marker;
-use super::mountinfo::{Mount, Table};
+use super::marker::{self, Marker};
+use super::mounts::{Mounts, Position};
+use super::patience;
+use crate::log::shown;
 use crate::state::PoolConfig;
-use crate::sys::file;
-use crate::sys::quota::{self, QuotaState};
+use crate::sys::mountinfo::Mount;
+use crate::sys::quota::{self, Enforcement};
+use crate::sys::{Errno, file};
 
-/// A pool that passed its checks.
+/// A configured pool, and what is known of it so far, or why it is not to be served.
+#[derive(Debug)]
+pub struct Candidate<T> {
+    /// As configured.
+    pub config: PoolConfig,
+    /// What is known of it.
+    pub state: Result<T, String>,
+    /// The volumes in a directory that is not to be served, as far as it could be read.
+    pub volumes: Vec<VolumeId>,
+    /// The connection to a process that waits for its filesystem to answer.
+    pub waiting: Option<OwnedFd>,
+}
+
+/// A directory that is fit to be a pool.
 #[derive(Debug)]
 pub struct HostPool {
-    /// Its directory.
+    /// The directory.
     pub directory: Directory,
-    /// Whether it already has a marker, rather than being about to get one.
-    pub marked: bool,
-    /// Its marker, once it is locked.
-    pub marker: Option<OwnedFd>,
+    /// What its marker says, if it has one already rather than being about to get one.
+    pub marker: Option<Marker>,
     /// The flags that every mount of its volumes has because the pool's own mount has them.
     pub inherited: MountFlags,
-    /// Whether its filesystem has a journal.
-    pub journal: bool,
-    /// Problems that do not keep it from being served.
-    pub warnings: Vec<String>,
+    /// Whether it is the whole of its filesystem.
+    pub is_whole: bool,
+    /// Whether its filesystem is XFS, or else ext4.
+    pub is_xfs: bool,
+    /// Whether its filesystem enforces the limits of projects.
+    pub is_enforced: bool,
+}
+
+impl<T> Candidate<T> {
+    /// Takes the next step with it, if it has come this far.
+    pub fn then<U>(self, step: impl FnOnce(&PoolConfig, T) -> Result<U, String>) -> Candidate<U> {
+        let state = self.state.and_then(|state| step(&self.config, state));
+        Candidate { config: self.config, state, volumes: self.volumes, waiting: self.waiting }
+    }
+}
+
+impl Candidate<HostPool> {
+    /// Looks at a pool of the configuration, and changes nothing.
+    pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool) -> Self {
+        let config = config.clone();
+        let answers = patience::in_child(|_| touch(&config, writes), |_| {});
+        let (state, waiting) = match answers {
+            Ok(Ok(())) => (inspect(&config, mounts), None),
+            Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
+            Err(errno) => (Err(format!("cannot start a process that looks at it: {errno}")), None),
+        };
+        Self { config, state, volumes: Vec::new(), waiting }
+    }
+
+    /// Does not serve it, and takes note of the volumes in it: none of their ids may be given to another volume.
+    pub fn refuse(&mut self, why: String) {
+        if let Ok(pool) = std::mem::replace(&mut self.state, Err(why)) {
+            let listed = file::each_entry(&pool.directory.descriptor, |name| {
+                self.volumes.extend(name.to_str().ok().and_then(|name| name.parse().ok()));
+                Ok(())
+            });
+            if let Err(errno) = listed {
+                crate::log::warning!(
+                    "a pool that is not served cannot be listed pool={} errno={errno}",
+                    self.config.name
+                );
+            }
+        }
+    }
+}
+
+/// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it is a pool already.
+fn touch(config: &PoolConfig, writes: bool) {
+    let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
+    // What fails here fails again when it matters.
+    let _ = file::each_entry(&directory, |_| Ok(()));
+    let _ = marker::read(&directory);
+    if writes {
+        let _ = marker::touch(&directory);
+        let _ = file::sync(&directory);
+    }
 }
 
 /// Checks a pool, and changes nothing.
-///
-/// # Errors
-/// One sentence on why it is not to be served and how to fix that.
-pub fn inspect(config: &PoolConfig, mounts: &Table) -> Result<HostPool, String> {
-    let shown = config.directory.display();
+fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
+    let path = shown(&config.directory).to_string();
     let directory = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY)
-        .map_err(|errno| format!("cannot open {shown}: {errno}"))?;
-    let status = file::status(&directory).map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
+        .map_err(|errno| format!("cannot open {path}: {errno}"))?;
+    let status = file::status(&directory).map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
     // This comes first: without its disk it does not matter what else is wrong with the filesystem visible in its
     // place.
-    let marked = marker::find(&directory, status.mount_root, config)?;
-    let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{shown} is not on any mount of this namespace"))?;
-    let point = mount.point.display();
+    let marker = marker::find(&directory, status.mount_root, config)?;
+    let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{path} is not on any mount of this namespace"))?;
+    let point = shown(&mount.point).to_string();
     if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
         return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
     }
     if !matches!(mount.filesystem.as_str(), "xfs" | "ext4") {
-        return Err(format!("{shown} is on {}; a pool must be on XFS or ext4", mount.filesystem));
+        return Err(format!("{path} is on {}; a pool must be on XFS or ext4", mount.filesystem));
+    }
+    if !has_journal(mount) {
+        return Err(format!(
+            "{point} is ext4 without a journal, so a power cut could undo what was answered as done; run: tune2fs -O has_journal on the unmounted device"
+        ));
     }
     if file::is_open_to_others(&status) {
         return Err(format!(
-            "{shown} can be changed by users other than root; run: chown root {shown}; chmod go-w {shown}"
+            "{path} can be changed by users other than root; run: chown root {path}; chmod go-w {path}"
         ));
     }
-    if config.quota == QuotaMode::Enforced {
-        check_quotas(&directory, config, mount)?;
-    }
-    let mut warnings = Vec::new();
-    if mount.has("noexec") {
-        warnings.push(format!("{point} is mounted noexec, so no program can be run from this pool's volumes"));
-    }
+    let is_enforced = check_quotas(&directory, config, mount)?;
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
-        .map_err(|errno| format!("cannot inspect {shown}: {errno}"))?;
-    Ok(HostPool { directory, marked, marker: None, inherited: mount.flags(), journal: has_journal(mount), warnings })
+        .map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
+    let position = Position::of(&directory.real_path, status.mount_id, mounts)?;
+    let (is_whole, is_xfs) = (position.inner.parent().is_none(), mount.filesystem == "xfs");
+    Ok(HostPool { directory, marker, inherited: mount.flags(), is_whole, is_xfs, is_enforced })
 }
 
 /// XFS always has a journal. ext4 may be made without one; `journal_task` is the number of the thread that writes it.
@@ -79,31 +144,37 @@ fn has_journal(mount: &Mount) -> bool {
     mount.filesystem == "xfs" || read(&format!("/sys/fs/ext4/{name}/journal_task")).trim().parse::<u32>().is_ok()
 }
 
-fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<(), String> {
-    let (shown, point) = (config.directory.display(), mount.point.display());
-    let remedy = if mount.filesystem == "xfs" {
-        "mount it with -o prjquota (a remount is not enough)"
-    } else {
-        "run tune2fs -O project,quota -Q prjquota on the unmounted device and mount it with -o prjquota"
+/// Checks the quotas of a pool, if it is to have any; returns whether its filesystem enforces limits.
+fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Result<bool, String> {
+    let (path, point) = (shown(&config.directory).to_string(), shown(&mount.point).to_string());
+    let (enforcement, _) =
+        quota::state(directory).map_err(|errno| format!("cannot query the quotas of {path}: {errno}"))?;
+    if config.quota == QuotaMode::None {
+        return Ok(enforcement == Enforcement::Enforced);
+    }
+    let remedy = match (mount.filesystem.as_str(), enforcement) {
+        ("xfs", _) => "mount it with -o prjquota (a remount is not enough)",
+        (_, Enforcement::Accounted) => "run: mount -o remount,prjquota",
+        _ => "run tune2fs -O project,quota -Q prjquota on the unmounted device and mount it with -o prjquota",
     };
-    match quota::state(directory).map_err(|errno| format!("cannot query the quotas of {shown}: {errno}"))? {
-        QuotaState::Enforced => {}
-        QuotaState::Accounted => {
+    match enforcement {
+        Enforcement::Enforced => {}
+        Enforcement::Accounted => {
             return Err(format!("{point} counts project quotas but does not enforce them; {remedy}"));
         }
-        QuotaState::Off => {
+        Enforcement::Off => {
             return Err(format!(
                 "{point} has no project quotas; {remedy}, or configure quota=none to run without enforced sizes"
             ));
         }
     }
-    let attributes =
-        file::attributes(directory).map_err(|errno| format!("cannot read the project id of {shown}: {errno}"))?;
+    let attributes = file::attributes(directory);
+    let attributes = attributes.map_err(|errno: Errno| format!("cannot read the project id of {path}: {errno}"))?;
     if attributes.fsx_projid != 0 || attributes.fsx_xflags & file::PROJECT_INHERIT != 0 {
         return Err(format!(
-            "{shown} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {shown}",
+            "{path} itself is in project {}; remove its project id: xfs_quota -x -c 'project -C', or chattr -P -p 0 {path}",
             attributes.fsx_projid
         ));
     }
-    Ok(())
+    Ok(true)
 }

@@ -6,6 +6,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::host::Host;
 use super::jail::Jail;
+use crate::log::shown;
 use crate::state::TRIAL;
 use crate::sys::{Errno, Result as SysResult, file, mount, with_patience};
 
@@ -18,9 +19,9 @@ const TMPFS: rustix::fs::FsWord = 0x0102_1994;
 /// # Errors
 /// A sentence that names the directory.
 pub fn prove(host: &Host, jail: &Jail) -> Result<(), String> {
-    for (outside, inside) in host.publish.iter().zip(&jail.publish) {
-        let shown = outside.path.display();
-        let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes).map_err(|errno| match errno {
+    for ((outside, _), inside) in host.publish.iter().zip(&jail.publish) {
+        let shown = shown(&outside.path).to_string();
+        let (appeared, went) = try_mount(&outside.descriptor, inside, &jail.nodes.0).map_err(|errno| match errno {
             Errno::BUSY => {
                 format!("the trial mount {shown}/{TRIAL} is in use; find out by what: fuser -vm {shown}/{TRIAL}")
             }

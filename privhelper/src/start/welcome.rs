@@ -17,7 +17,7 @@ pub fn welcome(config: &Config, state: &State) -> Result<Welcome, String> {
         .iter()
         .map(|directory| PublishDirectory { name: directory.name.clone(), host_path: directory.host_path.clone() })
         .collect();
-    let pools: Vec<_> = state.pools.iter().map(pool).collect();
+    let pools: Vec<_> = state.pools.iter().map(|served| pool(served)).collect();
     let path =
         |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     let welcome = Welcome {

@@ -2,12 +2,11 @@
 //!
 //! ```text
 //! POOL/.bulkhead                  marker of the pool
-//! POOL/.bulkhead.ballast          space for deletions when the pool is full
 //! POOL/<volume id>/               root's, mode 0700; carries record, project id and quota; never mounted
 //! POOL/<volume id>/data/          directory volume: what is published
 //! POOL/<volume id>/image          block volume: what is attached
 //! POOL/.making.<volume id>/       being created
-//! POOL/.deleted.<number>.<…>/     deleted, being emptied
+//! POOL/.deleted.<number>.<…>/     deleted, being emptied; one that cannot be renamed has mode 1700 instead
 //! ```
 //! A volume id never begins with a dot, so the names cannot collide.
 
@@ -16,16 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use bulkhead_protocol::{VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
-use rustix::fs::{OFlags, XattrFlags};
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 
 use crate::sys::capability::raise;
+use crate::sys::file::Status;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult, file};
 
 /// The marker file of a pool.
 pub const MARKER: &str = ".bulkhead";
-/// The file that reserves space for deletions.
-pub const BALLAST: &str = ".bulkhead.ballast";
 /// The part of a directory volume that is published.
 pub const DATA: &str = "data";
 /// The part of a block volume that is attached.
@@ -35,6 +33,8 @@ const DELETED: &str = ".deleted.";
 
 /// The extended attribute of a volume's directory that holds the record; pods cannot reach it.
 const ATTRIBUTE: &str = "trusted.bulkhead";
+/// The extended attribute of a pool's marker whose value changes, and means nothing.
+const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
 /// does not know the latter does not serve such a volume, and so never publishes one without noting it.
 const USED: u8 = 1;
@@ -86,7 +86,7 @@ impl Entry {
         }
         match name.parse() {
             Ok(id) => Self::Volume(id),
-            Err(_) if matches!(name, MARKER | BALLAST | "lost+found") => Self::OfPool,
+            Err(_) if matches!(name, MARKER | "lost+found") => Self::OfPool,
             Err(_) => Self::Foreign,
         }
     }
@@ -102,6 +102,25 @@ pub fn deleted_name(number: u64, name: &str) -> String {
     format!("{DELETED}{number}.{}", name.trim_start_matches('.'))
 }
 
+/// Whether an entry with that name was deleted.
+pub fn is_deleted(name: &str) -> bool {
+    name.starts_with(DELETED)
+}
+
+/// The mode of a volume's own directory that was deleted in place; that of any other is 0700. The sticky bit has no other
+/// meaning on a directory to which only root can write; and to set it takes no block, however full the pool is.
+pub const DELETED_MODE: u32 = 0o1700;
+
+/// Deletes a volume in place.
+pub fn delete_in_place(volume: impl AsFd) -> SysResult<()> {
+    rustix::fs::fchmod(volume, Mode::from_raw_mode(DELETED_MODE))
+}
+
+/// Whether a volume's own directory says that the volume was deleted.
+pub fn is_deleted_in_place(status: &Status) -> bool {
+    status.file_type == FileType::Directory && status.uid == 0 && status.mode & 0o7777 == DELETED_MODE
+}
+
 /// Opens a volume's directory, under whatever name it has in the pool.
 pub fn open_volume(pool: impl AsFd, name: &str) -> SysResult<OwnedFd> {
     file::open(pool, name, OFlags::RDONLY | OFlags::DIRECTORY)
@@ -113,6 +132,18 @@ pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -
         Kind::Directory => file::open(pool, format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
         Kind::Block => file::open(pool, format!("{id}/{IMAGE}"), flags),
     }
+}
+
+/// Removes the data directory of a volume if it is empty.
+pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
+    file::remove_directory(open_volume(pool, id.as_str())?, DATA)
+}
+
+/// Changes something on the marker of a pool that the filesystem's journal has to write. If the journal cannot write any
+/// more, this fails: it tells the truth where fsync(2) of a directory does not.
+pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty())
 }
 
 /// The project to which a volume's directory is charged.
@@ -144,12 +175,6 @@ impl Record {
         let volume = open_volume(pool, id.as_str())?;
         self.write(&volume)?;
         Ok(volume)
-    }
-
-    /// The same with a record that differs, and makes it survive a power cut, together with a quota that was set
-    /// before: syncing a directory that has not changed does not commit the quota (seen on XFS).
-    pub fn replace(&self, pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
-        file::sync(self.write_to(pool, id)?)
     }
 
     fn encode(&self) -> SysResult<Vec<u8>> {

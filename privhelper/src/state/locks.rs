@@ -1,63 +1,57 @@
-//! Locks on volumes and targets. A second operation on a locked one gets `Busy`; no operation waits for another. Also
+//! Locks on volumes and targets. A second operation on a locked one gets `Busy`; no operation waits for another. Also:
 //! how many operations are in progress on a filesystem: one that is frozen, or whose disk does not answer, must not
 //! hold up operations on others.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Error, ErrorKind, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, TargetPath, VolumeId};
 
-use super::lock;
+use super::{busy, lock};
 
 /// The volumes and targets on which operations are in progress.
 #[derive(Debug, Default)]
-pub struct Locks(Mutex<Held>);
-
-#[derive(Debug, Default)]
-struct Held {
-    volumes: BTreeSet<VolumeId>,
-    targets: BTreeSet<TargetPath>,
+pub struct Locks {
+    volumes: Mutex<BTreeSet<VolumeId>>,
+    targets: Mutex<BTreeSet<TargetPath>>,
 }
 
-/// Exclusive access to a volume, and to a target if there is one, until this is dropped.
+/// Exclusive access to a volume or a target, until this is dropped.
 #[derive(Debug)]
-pub struct Locked<'a> {
-    locks: &'a Locks,
-    volume: VolumeId,
-    target: Option<TargetPath>,
+pub struct Locked<'a, T: Ord> {
+    held: &'a Mutex<BTreeSet<T>>,
+    object: T,
 }
 
 impl Locks {
-    /// Locks a volume, and the target if there is one.
+    /// Locks a volume.
     ///
     /// # Errors
-    /// `Busy` when another operation holds either.
-    pub fn lock(&self, volume: &VolumeId, target: Option<&TargetPath>) -> Result<Locked<'_>, Error> {
-        let busy = |object: String| {
-            Error::new(ErrorKind::Busy, format!("another operation on {object} is in progress; try again"))
-        };
-        let mut held = lock(&self.0);
-        if held.volumes.contains(volume) {
-            return Err(busy(format!("volume {volume}")));
-        }
-        if let Some(target) = target.filter(|target| held.targets.contains(target)) {
-            return Err(busy(format!("target {target}")));
-        }
-        held.volumes.insert(volume.clone());
-        held.targets.extend(target.cloned());
-        Ok(Locked { locks: self, volume: volume.clone(), target: target.cloned() })
+    /// `Busy` when another operation holds it.
+    pub fn volume(&self, id: &VolumeId) -> Result<Locked<'_, VolumeId>, Error> {
+        take(&self.volumes, id)
+            .ok_or_else(|| busy(format!("another operation on volume {id} is in progress; try again")))
+    }
+
+    /// Locks a target.
+    ///
+    /// # Errors
+    /// `Busy` when another operation holds it.
+    pub fn target(&self, path: &TargetPath) -> Result<Locked<'_, TargetPath>, Error> {
+        take(&self.targets, path)
+            .ok_or_else(|| busy(format!("another operation on target {path} is in progress; try again")))
     }
 }
 
-impl Drop for Locked<'_> {
+fn take<'a, T: Ord + Clone>(held: &'a Mutex<BTreeSet<T>>, object: &T) -> Option<Locked<'a, T>> {
+    lock(held).insert(object.clone()).then(|| Locked { held, object: object.clone() })
+}
+
+impl<T: Ord> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        let mut held = lock(&self.locks.0);
-        held.volumes.remove(&self.volume);
-        if let Some(target) = &self.target {
-            held.targets.remove(target);
-        }
+        lock(self.held).remove(&self.object);
     }
 }
 
@@ -66,30 +60,30 @@ pub const MOST_ON_A_FILESYSTEM: usize = 16;
 /// A filesystem on which an operation takes longer is reported as hanging.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// When the operations in progress on a filesystem began.
-#[derive(Debug, Default)]
-pub struct InProgress(Mutex<Vec<Instant>>);
+/// When the operations in progress on a filesystem began. A clone is about the same filesystem.
+#[derive(Clone, Debug, Default)]
+pub struct InProgress(Arc<Mutex<Vec<Instant>>>);
 
 /// An operation in progress, until it is dropped.
 #[derive(Debug)]
-pub struct Admitted<'a>(&'a InProgress, Instant);
+pub struct Admitted(InProgress, Instant);
 
 impl InProgress {
     /// Notes an operation on a pool of the filesystem.
     ///
     /// # Errors
     /// `Busy` when too many are in progress: each ties up a thread, and all of them may hang.
-    pub fn admit(&self, pool: impl Display) -> Result<Admitted<'_>, Error> {
+    pub fn admit(&self, pool: impl Display) -> Result<Admitted, Error> {
         let mut begun = lock(&self.0);
         if begun.len() >= MOST_ON_A_FILESYSTEM {
             let message = format!(
                 "{MOST_ON_A_FILESYSTEM} operations are in progress on the filesystem of pool {pool}; try again; if this persists, find out why the filesystem does not answer"
             );
-            return Err(Error::new(ErrorKind::Busy, message));
+            return Err(busy(message));
         }
         let now = Instant::now();
         begun.push(now);
-        Ok(Admitted(self, now))
+        Ok(Admitted(self.clone(), now))
     }
 
     /// How long the oldest operation has taken, if that is too long.
@@ -99,7 +93,7 @@ impl InProgress {
     }
 }
 
-impl Drop for Admitted<'_> {
+impl Drop for Admitted {
     fn drop(&mut self) {
         let mut begun = lock(&self.0.0);
         if let Some(position) = begun.iter().position(|begun| *begun == self.1) {
@@ -110,6 +104,8 @@ impl Drop for Admitted<'_> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_protocol::ErrorKind;
+
     use super::*;
 
     fn id(text: &str) -> VolumeId {
@@ -123,25 +119,25 @@ mod tests {
     #[test]
     fn a_volume_is_locked_until_the_lock_is_dropped() {
         let locks = Locks::default();
-        let first = locks.lock(&id("vol-a"), None).expect("it is free");
-        let error = locks.lock(&id("vol-a"), Some(&target("a"))).expect_err("it is locked");
+        let first = locks.volume(&id("vol-a")).expect("it is free");
+        let error = locks.volume(&id("vol-a")).expect_err("it is locked");
         assert_eq!(error.kind, ErrorKind::Busy);
         assert!(error.message.as_str().contains("volume vol-a"), "{error}");
         drop(first);
-        drop(locks.lock(&id("vol-a"), None).expect("it is free again"));
+        drop(locks.volume(&id("vol-b")).expect("another volume is free"));
+        drop(locks.volume(&id("vol-a")).expect("it is free again"));
     }
 
     #[test]
-    fn two_volumes_exclude_each_other_at_one_target_only() {
+    fn a_target_is_locked_by_its_directory_and_its_path() {
         let locks = Locks::default();
-        let first = locks.lock(&id("vol-a"), Some(&target("a"))).expect("both are free");
-        let error = locks.lock(&id("vol-b"), Some(&target("a"))).expect_err("the target is locked");
+        let first = locks.target(&target("a")).expect("it is free");
+        let error = locks.target(&target("a")).expect_err("it is locked");
         assert_eq!(error.kind, ErrorKind::Busy);
         assert!(error.message.as_str().contains("target work:a"), "{error}");
-        // The failed attempt has left nothing locked.
-        drop(locks.lock(&id("vol-b"), Some(&target("b"))).expect("both are free"));
+        drop(locks.target(&target("b")).expect("another target is free"));
         drop(first);
-        drop(locks.lock(&id("vol-b"), Some(&target("a"))).expect("the target is free again"));
+        drop(locks.target(&target("a")).expect("it is free again"));
     }
 
     #[test]

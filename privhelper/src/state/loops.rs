@@ -1,13 +1,15 @@
-//! Loop devices: one for each attached volume, reached through nodes in the helper's own tmpfs.
+//! Loop devices: one for each attached volume, reached through nodes in the helper's own tmpfs, and a second one on top
+//! of it.
 //!
 //! Anybody who can open a loop device's node controls the device: unbinding it and setting its flags need no
-//! capability. Each device is therefore held open while a volume is attached to it. When somebody asks to unbind it,
-//! the kernel then merely marks it, and its number cannot come to stand for another volume while a pod still has a node
-//! for it.
+//! capability. But a device that is open is only marked when somebody unbinds it. So each device of a volume backs
+//! another device, the hold, of which nobody gets a node: the kernel itself then has it open, whether the helper lives
+//! or not, and its number cannot come to stand for another file while a pod still has a node for it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{BlockSize, VolumeId};
@@ -15,9 +17,10 @@ use caps::Capability;
 use rustix::fs::OFlags;
 
 use super::lock;
+use crate::log;
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId};
-use crate::sys::loopdevice;
+use crate::sys::loopdevice::{self, Configuration, OURS};
 use crate::sys::{Errno, Result as SysResult};
 
 /// The loop device of a volume.
@@ -25,6 +28,8 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Device {
     /// Its number.
     pub number: u32,
+    /// The number of the device that it backs, so that it stays bound.
+    pub hold: u32,
     /// Whether it refuses writes.
     pub read_only: bool,
 }
@@ -34,67 +39,94 @@ pub struct Device {
 pub struct Loops {
     control: OwnedFd,
     nodes: OwnedFd,
-    /// The devices of attached volumes. Only the holder of a volume's lock takes a copy of its descriptor, so the last
-    /// close is the one in [`Self::detach`].
-    held: Mutex<BTreeMap<u32, Arc<OwnedFd>>>,
-    idle: Mutex<Idle>,
-    /// Notified when there is a device to remove.
-    surplus: Condvar,
+    /// The number from which the search for a new one continues.
+    next: AtomicU32,
+    /// How often a device was opened to inspect it.
+    looks: AtomicU32,
+    stock: Mutex<Stock>,
+    /// Notified when there is something to do for the stock.
+    changed: Condvar,
+    /// Whether all devices have said at start what they are bound to.
+    is_complete: bool,
 }
 
-/// Numbers of devices that were unbound when last seen.
+/// Numbers of unbound devices.
 #[derive(Debug, Default)]
-struct Idle {
-    /// One that is given back goes to the end and is the last to be used again, because a container's own node for it
-    /// may still exist.
-    kept: VecDeque<u32>,
-    /// To be removed, and until then used when there are no others.
-    surplus: VecDeque<u32>,
+struct Stock {
+    /// How many are to be made in advance. None are as long as no volume is attached.
+    wanted: usize,
+    /// Made in advance: the kernel takes a while for each.
+    ready: VecDeque<u32>,
+    /// Holds that were given back. Nobody ever had a node of one, so it can be used again.
+    holds: VecDeque<u32>,
+    /// To be removed. A container's own node for one of these may still exist, so it is never used again.
+    spent: VecDeque<u32>,
 }
 
-/// How many numbers to try before giving up: other programs bind loop devices too.
+/// How many numbers to try before giving up: other programs bind unbound devices too.
 const TRIES: usize = 64;
-
-/// How many idle devices are kept. Any given back beyond these is removed.
-const MOST_IDLE: usize = 128;
+/// How many devices are made in advance.
+const READY: usize = 4;
 
 impl Loops {
-    /// Loop devices managed through this control device, with their nodes in this directory.
-    pub fn new(control: OwnedFd, nodes: OwnedFd) -> Self {
-        Self { control, nodes, held: Mutex::default(), idle: Mutex::default(), surplus: Condvar::new() }
+    /// Loop devices managed through this control device, with their nodes in this directory. New numbers begin at a
+    /// random place: those of an earlier helper are not used again soon.
+    pub fn new(control: OwnedFd, nodes: OwnedFd, random: u32, is_complete: bool) -> Self {
+        let (next, looks) = (AtomicU32::new(random), AtomicU32::new(0));
+        Self { control, nodes, next, looks, stock: Mutex::default(), changed: Condvar::new(), is_complete }
     }
 
-    /// Opens an existing device to inspect it.
+    /// Opens an existing device to inspect it, by a node of its own: what is published has to stay in the tmpfs, or
+    /// the kubelet could not bind it again.
     pub fn open_existing(&self, number: u32) -> SysResult<OwnedFd> {
-        let device = self.open(number, OFlags::RDONLY);
-        self.remove_node(number);
+        let name = format!("look{}", self.looks.fetch_add(1, Relaxed));
+        self.make_node(&name, number)?;
+        let device = loopdevice::open_node(self.nodes.as_fd(), &name, OFlags::RDONLY);
+        // This can fail only if the node is already missing.
+        let _ = file::remove(&self.nodes, &name);
         device
     }
 
-    /// Takes over a device that is bound to a volume's image.
-    pub fn adopt(&self, number: u32, device: OwnedFd) -> SysResult<Device> {
-        self.make_node(number)?;
+    /// Takes over a device that is bound to a volume's image, and the hold on it if there is one.
+    pub fn adopt(&self, number: u32, hold: Option<u32>) -> SysResult<Device> {
+        let device = self.open(number, OFlags::RDONLY)?;
         let read_only = loopdevice::is_read_only(&device)?;
-        lock(&self.held).insert(number, Arc::new(device));
-        Ok(Device { number, read_only })
+        let hold = hold.map_or_else(|| self.hold(&device), Ok)?;
+        Ok(Device { number, hold, read_only })
     }
 
-    /// Notes that a device is unbound, and that nobody can have a node for it. It is kept: it may be another program's,
-    /// or one that a killed helper had yet to remove.
-    pub fn note_idle(&self, number: u32) {
-        lock(&self.idle).kept.push_back(number);
+    /// Gives up a number for ever. Its device is unbound, and removed in the background.
+    pub fn discard(&self, number: u32) {
+        lock(&self.stock).spent.push_back(number);
+        self.changed.notify_one();
     }
 
-    /// Removes devices that are given back beyond those that are kept, for as long as the process lives. The kernel
-    /// takes milliseconds for each; this way no operation waits for that.
-    pub fn remove_surplus(&self) {
+    /// Makes devices in advance and removes spent ones, for as long as the process lives: the kernel takes long for both,
+    /// and this way no operation waits for it.
+    pub fn keep_stock(&self) {
         loop {
-            let idle = self.surplus.wait_while(lock(&self.idle), |idle| idle.surplus.is_empty());
-            let next = idle.unwrap_or_else(PoisonError::into_inner).surplus.pop_front();
-            // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
-            let is_busy = || next.is_some_and(|number| loopdevice::remove(&self.control, number) == Err(Errno::BUSY));
-            (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
+            let is_idle = |stock: &mut Stock| stock.ready.len() >= stock.wanted && stock.spent.is_empty();
+            let stock = self.changed.wait_while(lock(&self.stock), is_idle);
+            let mut stock = stock.unwrap_or_else(PoisonError::into_inner);
+            let spent = if stock.ready.len() < stock.wanted { None } else { stock.spent.pop_front() };
+            drop(stock);
+            match spent {
+                Some(number) => self.remove(number),
+                None => match self.make() {
+                    Ok(number) => lock(&self.stock).ready.push_back(number),
+                    Err(errno) => {
+                        log::warning!("cannot make a loop device in advance errno={errno}");
+                        std::thread::sleep(Duration::from_secs(1));
+                    }
+                },
+            }
         }
+    }
+
+    fn remove(&self, number: u32) {
+        // A device manager may have it open for a moment; or another program has taken it by now, and keeps it.
+        let is_busy = || loopdevice::remove(&self.control, number) == Err(Errno::BUSY);
+        (0..20).take_while(|_| is_busy()).for_each(|_| std::thread::sleep(Duration::from_millis(50)));
     }
 
     /// Attaches an image, which is open for writing, to a device that is not in use.
@@ -105,20 +137,70 @@ impl Loops {
         block_size: BlockSize,
         read_only: bool,
     ) -> SysResult<Device> {
+        if !self.is_complete {
+            // One of those that did not answer may be bound to this image.
+            return Err(Errno::BUSY);
+        }
+        let how =
+            Configuration { label: volume.as_str(), block_size: block_size.get(), direct: true, read_only: false };
+        lock(&self.stock).wanted = READY;
+        let (number, bound) = self.bind(&image, how, |stock| stock.ready.pop_front())?;
+        self.changed.notify_one();
+        let held = || {
+            // Open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
+            let device = self.open(number, OFlags::RDONLY)?;
+            {
+                let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+                // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
+                loopdevice::set_read_only(&device, read_only)?;
+            }
+            self.hold(&device)
+        };
+        let hold = held().inspect_err(|_| {
+            // Nobody knows the device yet. If this fails as well, the next start finds it.
+            let _ = loopdevice::unbind(&bound);
+            self.remove_node(number);
+            self.discard(number);
+        })?;
+        Ok(Device { number, hold, read_only })
+    }
+
+    /// Binds a device to another on top of it, so that the kernel keeps that one open.
+    fn hold(&self, device: &OwnedFd) -> SysResult<u32> {
+        let how = Configuration { label: "hold", block_size: 0, direct: false, read_only: true };
+        let (hold, _) = self.bind(device, how, |stock| stock.holds.pop_front().or_else(|| stock.ready.pop_front()))?;
+        self.remove_node(hold);
+        Ok(hold)
+    }
+
+    /// Binds a file to a device that is not in use, and returns its number and the device, open. Its node stays.
+    fn bind(
+        &self,
+        file: impl AsFd,
+        how: Configuration<'_>,
+        take: impl Fn(&mut Stock) -> Option<u32>,
+    ) -> SysResult<(u32, OwnedFd)> {
+        let access = if how.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         for _ in 0..TRIES {
-            let idle = lock(&self.idle).take();
-            // Not just any unbound device: a container may have a node for one whose volume was detached by others.
-            let number = idle.map_or_else(|| loopdevice::add(&self.control), Ok)?;
-            match self.bind(number, volume, &image, block_size, read_only) {
-                Ok(device) => {
-                    lock(&self.held).insert(number, Arc::new(device));
-                    return Ok(Device { number, read_only });
-                }
+            let ready = take(&mut lock(&self.stock));
+            let number = ready.map_or_else(|| self.make(), Ok)?;
+            let bound = self.open(number, access).and_then(|device| {
+                // A backing file may not support direct I/O, or not with this block size.
+                let configured = match loopdevice::configure(&device, &file, how) {
+                    Err(Errno::INVAL) if how.direct => {
+                        loopdevice::configure(&device, &file, Configuration { direct: false, ..how })
+                    }
+                    configured => configured,
+                };
+                configured.map(|()| device)
+            });
+            match bound {
+                Ok(device) => return Ok((number, device)),
                 // It is being removed, or another program uses it.
                 Err(Errno::NXIO | Errno::BUSY) => self.remove_node(number),
                 Err(errno) => {
                     self.remove_node(number);
-                    lock(&self.idle).kept.push_back(number);
+                    self.discard(number);
                     return Err(errno);
                 }
             }
@@ -126,114 +208,132 @@ impl Loops {
         Err(Errno::NODEV)
     }
 
-    /// Binds an image to a device, and returns the descriptor that holds it.
-    fn bind(
-        &self,
-        number: u32,
-        volume: &VolumeId,
-        image: impl AsFd,
-        block_size: BlockSize,
-        read_only: bool,
-    ) -> SysResult<OwnedFd> {
-        let device = self.open(number, OFlags::RDWR)?;
-        let configure = |direct| loopdevice::configure(&device, &image, volume.as_str(), block_size.get(), direct);
-        // A backing file may not support direct I/O, or not with this block size.
-        configure(true).or_else(|errno| if errno == Errno::INVAL { configure(false) } else { Err(errno) })?;
-        // Held open for reading only: while a device is open for writing, some kernels refuse to mount what is on it.
-        let held = self.open(number, OFlags::RDONLY).and_then(|held| {
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
-            loopdevice::set_read_only(&held, read_only)?;
-            Ok(held)
-        });
-        held.inspect_err(|_| {
-            // Nobody knows the device yet. If this fails as well, the next start finds it.
-            let _ = loopdevice::unbind(&device);
-        })
+    /// Makes a device with a number that none has.
+    fn make(&self) -> SysResult<u32> {
+        let size = OURS.end().saturating_sub(*OURS.start());
+        for _ in 0..size {
+            let step = self.next.fetch_add(1, Relaxed).checked_rem(size).unwrap_or_default();
+            let number = OURS.start().saturating_add(step);
+            match loopdevice::add(&self.control, number) {
+                Err(Errno::EXIST) => {}
+                made => return made.map(|()| number),
+            }
+        }
+        Err(Errno::NODEV)
     }
 
-    /// Detaches a device.
-    ///
-    /// # Errors
-    /// `BUSY` while somebody else has it open.
-    pub fn detach(&self, device: Device) -> SysResult<()> {
-        let Some(held) = self.held(device.number) else { return Ok(()) };
+    /// Detaches a device that is bound to an image. Returns the device as it is now if somebody else has it open, so that
+    /// it stays attached.
+    pub fn detach(&self, device: Device, image: FileId) -> SysResult<Option<Device>> {
+        let opened = match self.open(device.number, OFlags::RDONLY) {
+            Err(Errno::NXIO) => return Ok(None),
+            opened => opened?,
+        };
+        let held = self.holds(device)?;
+        match loopdevice::binding(&opened) {
+            // Another program has bound it to something else, since it was unbound.
+            Ok(binding) if binding.image != image && !held => return Ok(None),
+            Err(errno) if errno != Errno::NXIO && !held => return Err(errno),
+            _ => {}
+        }
+        if held {
+            self.release(device.hold)?;
+        }
         // Device managers briefly open every device when it changes.
         for pause in [0, 1, 2, 4, 8, 16, 32, 12] {
             std::thread::sleep(Duration::from_millis(pause));
-            match loopdevice::unbind(&held) {
+            match loopdevice::unbind(&opened) {
                 Ok(()) | Err(Errno::NXIO) => {}
                 Err(errno) => return Err(errno),
             }
             // A device that is still bound may return another error, for example because its image is on a dead
             // filesystem.
-            if loopdevice::binding(&held) == Err(Errno::NXIO) {
-                return self.give_back(device, held);
+            if loopdevice::binding(&opened) == Err(Errno::NXIO) {
+                // Since Linux 6.10 this close is what unbinds it.
+                drop(opened);
+                self.remove_node(device.number);
+                self.discard(device.number);
+                return Ok(None);
             }
         }
-        Err(Errno::BUSY)
+        // It must stay bound when whoever has it open lets go.
+        let hold = self.hold(&opened)?;
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        loopdevice::take_back(&opened)?;
+        Ok(Some(Device { hold, ..device }))
     }
 
-    /// Lets go of a device that is unbound, and notes it as idle.
-    fn give_back(&self, device: Device, held: Arc<OwnedFd>) -> SysResult<()> {
-        if device.read_only {
-            // It would stay read-only for the next user, which may be another program.
-            let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            loopdevice::set_read_only(&held, false)?;
+    /// Whether the hold on a device is in place. It proves that the device was never unbound.
+    fn holds(&self, device: Device) -> SysResult<bool> {
+        match self.open_existing(device.hold).and_then(loopdevice::binding) {
+            Err(Errno::NXIO) => Ok(false),
+            hold => hold.map(|hold| hold.on == Some(device.number)),
         }
-        lock(&self.held).remove(&device.number);
-        // Since Linux 6.10 this close is what unbinds the device: only now can the number be used again.
-        drop(held);
-        self.remove_node(device.number);
-        let mut idle = lock(&self.idle);
-        if idle.kept.len() < MOST_IDLE {
-            idle.kept.push_back(device.number);
+    }
+
+    /// Unbinds a hold.
+    pub fn release(&self, hold: u32) -> SysResult<()> {
+        // Since Linux 6.10 the close at the end of this is what unbinds it.
+        loopdevice::unbind(self.open_existing(hold)?)?;
+        let mut stock = lock(&self.stock);
+        if stock.holds.len() < READY {
+            stock.holds.push_back(hold);
         } else {
-            idle.surplus.push_back(device.number);
-            self.surplus.notify_one();
+            stock.spent.push_back(hold);
+            self.changed.notify_one();
         }
         Ok(())
     }
 
-    /// Undoes what others may have done to an attached device, so that it stays bound. Returns whether it is still
-    /// bound to the image.
-    pub fn revive(&self, number: u32, image: FileId) -> SysResult<bool> {
-        let Some(held) = self.held(number) else { return Ok(false) };
-        let binding = match loopdevice::binding(&held) {
-            Err(Errno::NXIO) => return Ok(false),
+    /// Whether a device is one that helpers make, and bound to nothing: its node shows nothing then.
+    pub fn is_vacant(&self, number: u32) -> bool {
+        let binding = || self.open_existing(number).and_then(loopdevice::binding);
+        OURS.contains(&number) && binding() == Err(Errno::NXIO)
+    }
+
+    /// Undoes what others may have done to an attached device, so that it stays bound. Returns the device with the hold
+    /// that it has now, or `None` if it is no longer bound to the image.
+    pub fn revive(&self, device: Device, image: FileId) -> SysResult<Option<Device>> {
+        let opened = match self.open(device.number, OFlags::RDONLY) {
+            Err(Errno::NXIO) => return Ok(None),
+            opened => opened?,
+        };
+        let binding = match loopdevice::binding(&opened) {
+            Err(Errno::NXIO) => return Ok(None),
             binding => binding?,
         };
+        if binding.image != image {
+            return Ok(None);
+        }
         if binding.altered {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            loopdevice::take_back(&held)?;
+            loopdevice::take_back(&opened)?;
         }
-        Ok(binding.image == image)
+        let hold = if self.holds(device)? { device.hold } else { self.hold(&opened)? };
+        Ok(Some(Device { hold, ..device }))
     }
 
     /// Makes a device take on its image's new length.
     pub fn refresh(&self, number: u32) -> SysResult<()> {
-        let held = self.held(number).ok_or(Errno::NXIO)?;
+        let device = self.open(number, OFlags::RDONLY)?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        loopdevice::refresh_capacity(held)
+        loopdevice::refresh_capacity(device)
     }
 
     /// The node of a device, to be bound to a target.
     pub fn node(&self, number: u32) -> SysResult<OwnedFd> {
+        self.make_node(&node_name(number), number)?;
         file::open_entry(&self.nodes, &node_name(number))
     }
 
-    fn held(&self, number: u32) -> Option<Arc<OwnedFd>> {
-        lock(&self.held).get(&number).cloned()
-    }
-
     fn open(&self, number: u32, access: OFlags) -> SysResult<OwnedFd> {
-        self.make_node(number)?;
+        self.make_node(&node_name(number), number)?;
         loopdevice::open_node(self.nodes.as_fd(), &node_name(number), access)
     }
 
-    fn make_node(&self, number: u32) -> SysResult<()> {
+    fn make_node(&self, name: &str, number: u32) -> SysResult<()> {
         let _raised = raise(Capability::CAP_MKNOD)?;
-        match loopdevice::make_node(self.nodes.as_fd(), &node_name(number), number) {
+        match loopdevice::make_node(self.nodes.as_fd(), name, number) {
             Err(Errno::EXIST) => Ok(()),
             made => made,
         }
@@ -245,13 +345,7 @@ impl Loops {
     }
 }
 
-impl Idle {
-    fn take(&mut self) -> Option<u32> {
-        self.kept.pop_front().or_else(|| self.surplus.pop_front())
-    }
-}
-
 /// The name of a device's node.
-pub fn node_name(number: u32) -> String {
+fn node_name(number: u32) -> String {
     format!("loop{number}")
 }

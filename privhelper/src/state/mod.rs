@@ -1,16 +1,29 @@
 //! What the helper knows while it serves. The pools and the kernel are authoritative; this is rebuilt from them at
 //! start.
+//!
+//! What must hold is a type wherever it can be: an operation has no volume unless it holds it, a row changes in one
+//! place. These rules of the whole helper hold by a comment only, so a change has to be read with them in mind:
+//!
+//! 1. A path is opened from the root of the file system at start only (`open_at_start`), and nothing that was opened
+//!    outside the jail is kept, except the host's mount tables, `/dev/loop-control` and the lock beside the socket.
+//! 2. A lock of a table is held for memory only, never during a system call that may wait for a disk.
+//! 3. Only recovery changes rows of volumes that it does not hold: nothing else runs then.
+//! 4. What was changed is synced before its request is answered, and a change that a reply rests on is synced again.
+//! 5. Content is put aside in the pool before its row says that it is deleted.
+//! 6. A project is released after nothing is left that counts towards it.
+//! 7. A mount gets its flags before it is attached anywhere.
+//! 8. That a publish directory is joined to the host's is asked before anything is mounted or unmounted there.
+//! 9. A loop device gets its hold before anybody gets its node.
+//! 10. The number of a device that had a node outside the helper's tmpfs is never used again; only holds are.
+//! 11. What may hang is done by a child at start, and admitted by its filesystem afterwards.
+//! 12. The emptier is woken after the start knows all volumes, and not before.
+//! 13. Once lines are written out by their thread, nothing else writes to standard error.
 
-mod ballast;
-mod cached;
-mod deletions;
-mod filesystem;
+mod host;
 pub mod layout;
-mod ledger;
-mod limits;
 mod locks;
 mod loops;
-mod pins;
+mod operation;
 mod pool;
 mod sockets;
 mod targets;
@@ -18,27 +31,24 @@ mod vol_data;
 mod volumes;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
-use rustix::fs::OFlags;
 
-pub use ballast::Ballast;
-pub use deletions::{Deletion, Deletions};
-pub use filesystem::{Filesystem, KUBELET_PROJECTS, Strays, limits};
+pub use host::{Host, Step, Way};
 pub use layout::{Kind, Record};
-pub use ledger::{Measured, Share};
-pub use limits::Limits;
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, Loops};
-pub use pins::{Pin, Pins};
-pub use pool::{Pool, PoolConfig, Served};
-pub use sockets::{Place, Sockets};
+pub use operation::{Held, HeldTarget};
+pub use pool::{Place, Pool, PoolConfig, Served};
+pub use sockets::{SocketPlace, Sockets};
 pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
-pub use volumes::{Published, Volume, Volumes};
+pub use volumes::{Deleted, Proof, Published, Volume, Volumes};
 
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::bookkeeping::Limits;
+use crate::sys::{Errno, Result as SysResult};
 
 /// Everything the operations work on.
 #[derive(Debug)]
@@ -46,17 +56,21 @@ pub struct State {
     /// CSI plugin name.
     pub driver: DriverName,
     /// The configured pools, served or broken.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<Arc<Pool>>,
     /// Where volumes are published.
     pub publish_directories: Vec<PublishDirectory>,
     /// How many volumes and targets there may be.
     pub limits: Limits,
+    /// Whether system calls that are not allowed end the process.
+    pub is_confined: bool,
     /// The volumes and their targets.
     pub volumes: Volumes,
-    /// Mounts of volumes that are not targets.
-    pub pins: Pins,
-    /// Volumes that exist but cannot be served, and why.
-    pub unserved: BTreeMap<VolumeId, String>,
+    /// Volumes that exist but cannot be served: in which pool, and why.
+    pub unserved: BTreeMap<VolumeId, (PoolName, String)>,
+    /// Images of unknown volumes that were attached to a loop device at start, by what the device said it was bound to.
+    pub attached: BTreeMap<VolumeId, u32>,
+    /// The host's mounts.
+    pub host: Host,
     /// Loop devices.
     pub loops: Loops,
     /// The operations in progress.
@@ -66,72 +80,64 @@ pub struct State {
 }
 
 impl State {
-    /// The served pool with that name, and its index.
-    pub fn pool(&self, name: &PoolName) -> Result<(usize, &Served), Error> {
-        let found = self.pools.iter().enumerate().find(|(_, pool)| pool.config.name == *name);
-        let (index, pool) =
-            found.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("pool {name} does not exist")))?;
-        Ok((index, pool.served()?))
-    }
-
-    /// The served pool at the index noted for a volume.
-    pub fn pool_at(&self, index: usize) -> Result<&Served, Error> {
-        let pool =
-            self.pools.get(index).ok_or_else(|| Error::new(ErrorKind::PoolBroken, "the volume's pool is gone"))?;
-        pool.served()
-    }
-
-    /// What a pool's filesystem has to share out.
-    pub fn measure(&self, pool: &Served) -> Result<Measured, Error> {
-        let measured = pool.filesystem.measure(|| self.occupied_by_images(&pool.filesystem));
-        measured.map_err(|errno| failed("determine the free space of pool", &pool.config.name, errno))
-    }
-
-    /// What is occupied by images that no project accounts for. This is not what was allocated for them: their users
-    /// discard blocks.
-    fn occupied_by_images(&self, filesystem: &Arc<Filesystem>) -> SysResult<u64> {
-        let mut sum = 0_u64;
-        for (index, pool) in self.pools.iter().enumerate() {
-            let Some(pool) = pool.state.as_ref().ok().filter(|pool| Arc::ptr_eq(&pool.filesystem, filesystem)) else {
-                continue;
-            };
-            for id in self.volumes.uncounted_images(index) {
-                let image = layout::open_content(&pool.directory, &id, Kind::Block, OFlags::PATH);
-                match image.and_then(file::status) {
-                    Ok(image) => sum = sum.saturating_add(image.allocated),
-                    // It was deleted meanwhile.
-                    Err(Errno::NOENT) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
-        }
-        Ok(sum)
+    /// The pool with that name.
+    ///
+    /// # Errors
+    /// `Invalid` when there is none.
+    pub fn pool(&self, name: &PoolName) -> Result<&Arc<Pool>, Error> {
+        let found = self.pools.iter().find(|pool| pool.config.name == *name);
+        found.ok_or_else(|| invalid(format!("pool {name} does not exist")))
     }
 
     /// Why no volume with that id is known. `NotFound` only if it certainly does not exist: it may exist without being
     /// served.
     pub fn unknown(&self, id: &VolumeId) -> Error {
-        let broken = self.pools.iter().find(|pool| pool.state.is_err());
-        match (self.unserved.get(id), broken) {
-            (Some(why), _) => Error::new(ErrorKind::PoolBroken, format!("volume {id} is not served: {why}")),
+        let unserved = self.pools.iter().find(|pool| pool.served().is_err());
+        match (self.unserved.get(id), unserved) {
+            (Some((_, why)), _) => broken(format!("volume {id} is not served: {why}")),
             (None, Some(pool)) => {
-                let message = format!("volume {id} may be in pool {}, which is not served", pool.config.name);
-                Error::new(ErrorKind::PoolBroken, message)
+                broken(format!("volume {id} may be in pool {}, which is not served", pool.config.name))
             }
             (None, None) => Error::new(ErrorKind::NotFound, format!("volume {id} does not exist")),
         }
     }
 
     /// The publish directory of a target.
+    ///
+    /// # Errors
+    /// `Refused` when there is none of that name.
     pub fn publish_directory(&self, target: &TargetPath) -> Result<&PublishDirectory, Error> {
-        self.publish_directories.iter().find(|directory| directory.name == target.directory).ok_or_else(|| {
-            Error::new(ErrorKind::Refused, format!("publish directory {} does not exist", target.directory))
-        })
+        let found = self.publish_directories.iter().find(|directory| directory.name == target.directory);
+        found.ok_or_else(|| refused(format!("publish directory {} does not exist", target.directory)))
     }
 }
 
+/// Errors of one kind each, with a message: the operation, its object, the cause, what to do.
+macro_rules! errors {
+    ($($name:ident $kind:ident)*) => {
+        $(pub fn $name(message: impl Into<String>) -> Error {
+            Error::new(ErrorKind::$kind, message)
+        })*
+    };
+}
+
+errors! {
+    exists AlreadyExists
+    in_use InUse
+    busy Busy
+    no_space NoSpace
+    invalid Invalid
+    refused Refused
+    broken PoolBroken
+}
+
+/// The error for a request that only the other kind of volume supports.
+pub fn wrong_kind(id: &VolumeId, wanted: Kind) -> Error {
+    Error::new(ErrorKind::WrongKind, format!("volume {id} is not a {wanted}"))
+}
+
 /// An error for a failed system call: the operation, its object, the cause.
-pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> Error {
+pub fn failed(operation: &str, object: impl Display, errno: Errno) -> Error {
     let kind = match errno {
         Errno::NOSPC | Errno::DQUOT | Errno::FBIG => ErrorKind::NoSpace,
         Errno::BUSY => ErrorKind::Busy,
@@ -145,7 +151,7 @@ pub fn failed(operation: &str, object: impl std::fmt::Display, errno: Errno) -> 
 ///
 /// # Errors
 /// `BUSY` when it is held for two seconds.
-fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
+pub fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
     for _ in 0..200 {
         if let Ok(guard) = mutex.try_lock() {
             return Ok(guard);
@@ -156,6 +162,73 @@ fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
 }
 
 /// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What tests of several modules need.
+#[cfg(test)]
+pub mod testing {
+    use bulkhead_protocol::{BlockSize, Bytes, NameHash, QuotaMode, VolumeKind, VolumeSpec};
+
+    use super::*;
+    use crate::sys::file::FileId;
+    use crate::sys::mountinfo::MountTable;
+
+    /// A pool that is not served.
+    pub fn pool(name: &str) -> Arc<Pool> {
+        let config = PoolConfig {
+            name: name.parse().expect("a name"),
+            directory: "/pool".into(),
+            quota: QuotaMode::None,
+            overcommit_permille: 1000,
+            reserve: 0,
+        };
+        Arc::new(Pool { config, state: Err("a test".to_owned()), trouble: std::sync::OnceLock::new() })
+    }
+
+    /// A sparse block volume of 4 KiB in a pool.
+    pub fn volume(pool: &Arc<Pool>) -> Volume {
+        let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
+        let size = Bytes::try_from(4096).expect("a size");
+        Volume {
+            pool: Arc::clone(pool),
+            project: None,
+            record: Record { spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) }, unused: true },
+            growth: 0,
+            content: FileId { device: (0, 0), inode: 1 },
+            published: Box::default(),
+            device: None,
+            seen_elsewhere: false,
+        }
+    }
+
+    /// A volume id.
+    pub fn id(text: &str) -> VolumeId {
+        text.parse().expect("a volume id")
+    }
+
+    /// A target in the publish directory called work.
+    pub fn target(path: &str) -> TargetPath {
+        TargetPath { directory: "work".parse().expect("a name"), path: path.parse().expect("a path") }
+    }
+
+    /// A helper without pools or publish directories.
+    pub fn state() -> State {
+        let nothing = || rustix::fs::memfd_create("nothing", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        State {
+            driver: "bulkhead.csi.local".parse().expect("a name"),
+            pools: Vec::new(),
+            publish_directories: Vec::new(),
+            limits: Limits::default(),
+            is_confined: true,
+            volumes: Volumes::default(),
+            unserved: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            host: Host::new("nodes".to_owned(), Vec::new(), [MountTable::of(""), MountTable::of("")]),
+            loops: Loops::new(nothing(), nothing(), 0, true),
+            locks: Locks::default(),
+            sockets: Sockets::new(BTreeMap::new()),
+        }
+    }
 }

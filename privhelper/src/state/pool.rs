@@ -1,18 +1,18 @@
 //! A configured pool, served or not.
 
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use bulkhead_protocol::{Condition, ConditionKind, Error, ErrorKind, MountFlags, PoolName, QuotaMode};
-
+use bulkhead_protocol::{Condition, Error, MountFlags, PoolName, QuotaMode, VolumeId};
 use rustix::fs::OFlags;
 
-use super::{Ballast, Deletions, Filesystem, layout, lock, lock_in_time};
-use crate::sys::{Errno, Result as SysResult, file};
-
-const SHUT_DOWN: &str = "the pool's filesystem has shut down after an error, and nothing in it can be read or written; see dmesg, and docs/operate.md for the way out";
-const READ_ONLY: &str = "the pool's filesystem has become read-only, perhaps after an error; see dmesg, and docs/operate.md for the way out";
+use super::locks::Admitted;
+use super::{broken, layout, lock, lock_in_time};
+use crate::bookkeeping::{Deletions, Filesystem};
+use crate::sys::{Errno, Result as SysResult, file, mount};
 
 /// How a pool is to be served.
 #[derive(Clone, Debug)]
@@ -36,80 +36,148 @@ pub struct Pool {
     pub config: PoolConfig,
     /// What is needed to serve it, or why it is not served.
     pub state: Result<Served, String>,
+    /// Why it is not served although it could be: its volumes are not all known.
+    pub trouble: OnceLock<String>,
 }
 
 /// A pool that is served.
 #[derive(Debug)]
 pub struct Served {
-    /// As configured.
-    pub config: PoolConfig,
     /// Its directory, open for reading (only such a descriptor can be synced).
     pub directory: OwnedFd,
     /// Its filesystem.
     pub filesystem: Arc<Filesystem>,
+    /// Where it is on its filesystem.
+    pub place: Place,
     /// The flags that every mount of its volumes inherits from the pool's own mount.
     pub inherited: MountFlags,
-    /// Whether its filesystem has a journal.
-    pub journal: bool,
     /// Its deleted volumes, until nothing is left of them.
     pub deletions: Deletions,
-    /// Space reserved for deletions when it is full.
-    pub ballast: Ballast,
-    /// Whether a power cut may lose names of its entries, because the last sync failed.
-    pub unsynced: Mutex<bool>,
-    /// Problems that do not keep it from being served.
-    pub warnings: Vec<String>,
     /// The marker, locked: no other helper can serve the pool at the same time.
-    pub _marker: OwnedFd,
+    marker: OwnedFd,
+    /// Whether a power cut may lose names of its entries, because the last sync failed.
+    unsynced: Mutex<bool>,
+    syncs: AtomicU64,
+}
+
+/// Where a pool is on its filesystem.
+#[derive(Debug)]
+pub struct Place {
+    /// The device of the filesystem, major and minor.
+    pub device: (u32, u32),
+    /// The pool's directory when it was opened.
+    pub inner: PathBuf,
+    /// The jail's mount of it, on kernels that have unique ids of mounts.
+    pub copy: Option<NonZeroU64>,
+}
+
+/// An entry that was deleted: the name that it has now, and whether a power cut can bring it back.
+#[derive(Debug)]
+pub struct Aside {
+    /// Its name.
+    pub name: String,
+    /// Whether it is on disk.
+    pub synced: SysResult<()>,
 }
 
 impl Pool {
     /// The pool, if it is served.
+    ///
+    /// # Errors
+    /// `PoolBroken` if not.
     pub fn served(&self) -> Result<&Served, Error> {
-        self.state.as_ref().map_err(|condition| {
-            Error::new(ErrorKind::PoolBroken, format!("pool {} is not served: {condition}", self.config.name))
-        })
+        let complaint = self.trouble.get().or(self.state.as_ref().err());
+        match (&self.state, complaint) {
+            (Ok(served), None) => Ok(served),
+            (_, complaint) => {
+                let why = complaint.map_or("it has no state", String::as_str);
+                Err(broken(format!("pool {} is not served: {why}", self.config.name)))
+            }
+        }
+    }
+
+    /// Lets an operation begin that may have to wait for the pool's filesystem. One that is not served needs no such
+    /// permission.
+    ///
+    /// # Errors
+    /// `Busy` when too many are in progress there.
+    pub fn admit(&self) -> Result<Option<Admitted>, Error> {
+        let served = self.state.as_ref().ok();
+        served.map(|served| served.filesystem.in_progress.admit(&self.config.name)).transpose()
+    }
+
+    /// The device of its filesystem.
+    pub fn filesystem(&self) -> (u32, u32) {
+        self.state.as_ref().map(|served| served.place.device).unwrap_or_default()
+    }
+
+    /// Whether its sizes are enforced by quotas.
+    pub fn has_quotas(&self) -> bool {
+        self.config.quota == QuotaMode::Enforced
+    }
+
+    /// What each inode that is promised to one of its volumes takes. Where nothing limits them, none are promised.
+    pub fn inode_size(&self) -> u64 {
+        let served = self.state.as_ref().ok().filter(|_| self.has_quotas());
+        served.map_or(0, |served| served.filesystem.inode_size())
     }
 }
 
 impl Served {
-    /// Renames an entry for deletion, and returns its new name.
-    pub fn put_aside(&self, name: &str) -> SysResult<String> {
+    /// A pool with these parts.
+    pub fn new(
+        (directory, marker): (OwnedFd, OwnedFd),
+        filesystem: Arc<Filesystem>,
+        place: Place,
+        inherited: MountFlags,
+        deletions: Deletions,
+    ) -> Self {
+        let (unsynced, syncs) = (Mutex::default(), AtomicU64::default());
+        Self { directory, filesystem, place, inherited, deletions, marker, unsynced, syncs }
+    }
+
+    /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full pool
+    /// does not have. From then on the emptier may find the entry.
+    pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
-        let rename = || file::rename_new(&self.directory, name, &self.directory, &aside);
-        match rename() {
-            Err(Errno::NOSPC) => self.ballast.give().and_then(|()| rename())?,
-            result => result?,
+        match file::rename_new(&self.directory, name, &self.directory, &aside) {
+            Ok(()) => Ok(Aside { name: aside, synced: self.sync_names() }),
+            Err(errno) => {
+                let in_place = || {
+                    let volume = layout::open_volume(&self.directory, name)?;
+                    layout::delete_in_place(&volume)?;
+                    Ok(Aside { name: name.to_owned(), synced: self.sync(volume) })
+                };
+                in_place().map_err(|_: Errno| errno)
+            }
         }
-        Ok(aside)
     }
 
-    /// Ensures that changes made to a file survive a power cut if any later change does, by whatever process. A journal
-    /// preserves this order by itself: XFS and ext4 commit changes to inodes, names, extended attributes and quotas in
-    /// the order in which they were made, and syncing any of them commits all that came before. Blocks that were
-    /// allocated but not written read as zeros until the change that says otherwise is committed as well.
-    pub fn keep_order(&self, file: impl AsFd) -> SysResult<()> {
-        if self.journal { Ok(()) } else { file::sync(file) }
+    /// Makes changes to a file, and all that were made before, survive a power cut. When the disk has died, fsync(2) of
+    /// a directory returns success on XFS, and on ext4 until it has noticed: only a change after it tells the truth.
+    pub fn sync(&self, file: impl AsFd) -> SysResult<()> {
+        file::sync(file)?;
+        layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))
     }
 
-    /// Syncs the names of its entries to disk.
-    pub fn sync(&self) -> SysResult<()> {
-        let synced = file::sync(&self.directory);
+    /// The same for the names of its entries.
+    pub fn sync_names(&self) -> SysResult<()> {
+        let synced = self.sync(&self.directory);
         if synced.is_err() {
             *lock(&self.unsynced) = true;
         }
         synced
     }
 
-    /// Syncs again if the last sync failed: a reply that changes nothing itself may rest on a change that was not
-    /// synced.
+    /// Syncs its names again if the last sync failed: a reply that changes nothing itself may rest on a change that was
+    /// not synced.
     ///
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds, and may be forever.
-    pub fn sync_again(&self) -> SysResult<()> {
+    pub fn sync_names_again(&self) -> SysResult<()> {
         let mut unsynced = lock_in_time(&self.unsynced)?;
         if *unsynced {
-            file::sync(&self.directory)?;
+            self.sync(&self.directory)?;
             *unsynced = false;
         }
         Ok(())
@@ -120,14 +188,18 @@ impl Served {
     /// once it is read-only (since Linux 6.14 that is not a flag of the mount).
     pub fn failure(&self) -> Option<Condition> {
         match file::open(&self.directory, layout::MARKER, OFlags::RDWR) {
-            Err(Errno::IO) => Some(Condition::new(ConditionKind::ShutDown, SHUT_DOWN)),
-            Err(Errno::ROFS) => Some(Condition::new(ConditionKind::ReadOnly, READ_ONLY)),
+            Err(Errno::IO) => Some(Condition::ShutDown),
+            Err(Errno::ROFS) => Some(Condition::ReadOnly),
             _ => None,
         }
     }
+}
 
-    /// Whether the pool's sizes are enforced by quotas.
-    pub fn has_quotas(&self) -> bool {
-        self.config.quota == QuotaMode::Enforced
+impl Place {
+    /// Where a volume is: the device, and the volume's directory under the names that lead there now.
+    pub fn of_volume(&self, id: &VolumeId) -> ((u32, u32), PathBuf) {
+        // KERNEL(6.8): until then, a pool that is renamed while it is served is not found under its new name.
+        let now = self.copy.and_then(|copy| mount::root_of(copy).ok());
+        (self.device, now.as_ref().unwrap_or(&self.inner).join(id.as_str()))
     }
 }

@@ -1,5 +1,6 @@
 //! The two listening sockets that the helper makes for the frontend and keeps, as an init system would: when a frontend
-//! restarts, no connection is lost and the kubelet notices nothing.
+//! restarts, no connection is lost and the kubelet notices nothing. A frontend that still lives when another asks for
+//! its socket loses it: it could go on accepting connections.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -8,13 +9,13 @@ use std::sync::Mutex;
 use bulkhead_protocol::{Error, ErrorKind, Socket};
 use rustix::net::SocketType;
 
-use super::{failed, lock};
+use super::{exists, failed, lock};
 use crate::sys::file::{self, FileId};
 use crate::sys::{Errno, socket};
 
 /// Where a socket appears.
 #[derive(Debug)]
-pub struct Place {
+pub struct SocketPlace {
     /// The directory, in the jail.
     pub directory: OwnedFd,
     /// The name in it.
@@ -24,7 +25,7 @@ pub struct Place {
 /// The sockets.
 #[derive(Debug)]
 pub struct Sockets {
-    places: BTreeMap<Socket, Place>,
+    places: BTreeMap<Socket, SocketPlace>,
     listening: Mutex<BTreeMap<Socket, Listening>>,
 }
 
@@ -34,20 +35,24 @@ struct Listening {
     socket: OwnedFd,
     /// The entry that had its name then.
     entry: FileId,
+    /// The process that was given it, and its number. KERNEL(6.5): until then it is not known, and each that asks gets a
+    /// new socket.
+    holder: Option<(OwnedFd, i32)>,
 }
 
 impl Sockets {
     /// The sockets that can be requested.
-    pub fn new(places: BTreeMap<Socket, Place>) -> Self {
+    pub fn new(places: BTreeMap<Socket, SocketPlace>) -> Self {
         Self { places, listening: Mutex::default() }
     }
 
-    /// The listening socket, made when it is first requested, and again when nobody can connect to it any more: a
-    /// frontend that was given it may have shut it down, or its name may have been removed.
+    /// The listening socket for the process at the other end of a connection. It is made when it is first requested,
+    /// again when nobody can connect to it any more (a frontend that was given it may have shut it down, or its name may
+    /// have been removed), and again when another process that was given it still lives.
     ///
     /// # Errors
     /// `Unsupported` when none is configured, `AlreadyExists` when something other than a socket has its name.
-    pub fn listening(&self, which: Socket) -> Result<OwnedFd, Error> {
+    pub fn listening(&self, which: Socket, connection: &OwnedFd) -> Result<OwnedFd, Error> {
         let Some(place) = self.places.get(&which) else {
             let message = format!(
                 "no {which:?} socket is configured; start the helper with --kubelet-dir or with the socket's own flag"
@@ -55,25 +60,28 @@ impl Sockets {
             return Err(Error::new(ErrorKind::Unsupported, message));
         };
         let mut listening = lock(&self.listening);
-        let made = match listening.remove(&which).filter(|made| place.leads_to(made)) {
-            Some(made) => made,
-            None => place.listen()?,
+        let mut made = match listening.remove(&which) {
+            Some(made) if place.leads_to(&made) && made.is_free_for(connection) => made,
+            old => {
+                // Whoever holds it accepts nothing more.
+                let _ = old.map(|old| socket::shut_down(old.socket));
+                place.listen()?
+            }
         };
+        made.holder = holder(connection);
         let made = listening.entry(which).or_insert(made);
         rustix::io::fcntl_dupfd_cloexec(&made.socket, 0)
             .map_err(|errno| failed("duplicate the socket", &place.name, errno))
     }
 }
 
-impl Place {
+impl SocketPlace {
     fn listen(&self) -> Result<Listening, Error> {
-        let made = socket::listen(&self.directory, &self.name, SocketType::STREAM, None)
-            .and_then(|socket| Ok(Listening { socket, entry: file::status_at(&self.directory, &self.name)?.id }));
+        let made = socket::listen(&self.directory, &self.name, SocketType::STREAM, None).and_then(|socket| {
+            Ok(Listening { socket, entry: file::status_at(&self.directory, &self.name)?.id, holder: None })
+        });
         made.map_err(|errno| match errno {
-            Errno::EXIST => {
-                let message = format!("{} exists and is not a socket; remove it", self.name);
-                Error::new(ErrorKind::AlreadyExists, message)
-            }
+            Errno::EXIST => exists(format!("{} exists and is not a socket; remove it", self.name)),
             errno => failed("make the socket", &self.name, errno),
         })
     }
@@ -83,4 +91,18 @@ impl Place {
         let named = file::status_at(&self.directory, &self.name).is_ok_and(|status| status.id == made.entry);
         named && !socket::is_shut_down(&made.socket)
     }
+}
+
+impl Listening {
+    /// Whether nobody but the process at the other end of a connection can hold it.
+    fn is_free_for(&self, connection: &OwnedFd) -> bool {
+        let Some((process, pid)) = &self.holder else { return false };
+        // While it lives, its number is its own; 0 is that of any process in another pid namespace.
+        let is_the_same = || *pid != 0 && socket::peer(connection).is_ok_and(|peer| peer.pid == *pid);
+        socket::has_ended(process) || is_the_same()
+    }
+}
+
+fn holder(connection: &OwnedFd) -> Option<(OwnedFd, i32)> {
+    Some((socket::peer_process(connection).ok()?, socket::peer(connection).ok()?.pid))
 }

@@ -1,11 +1,12 @@
 //! Publish directories, the shapes of the kubelet's targets, and what the kubelet has recorded about them.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
-use bulkhead_protocol::{DriverName, Error, ErrorKind, PublishName, RelativePath, TargetPath, Text, VolumeId};
+use bulkhead_protocol::{DriverName, Error, PublishName, RelativePath, TargetPath, Text, VolumeId};
 use rustix::fs::{FileType, OFlags};
 
-use super::{Kind, failed, vol_data};
+use super::{Kind, failed, refused, vol_data};
 use crate::sys::{Errno, file};
 
 /// The name below each publish directory at which startup tries a mount. The kubelet does not mistake a directory of
@@ -19,6 +20,8 @@ pub struct PublishDirectory {
     pub name: PublishName,
     /// Its path as seen on the host.
     pub host_path: Text,
+    /// The same without symbolic links.
+    pub real_path: PathBuf,
     /// The directory in the jail.
     pub root: OwnedFd,
     /// Which targets are allowed below it.
@@ -54,8 +57,7 @@ impl PublishDirectory {
         if self.shape.allows(&target.path, kind) {
             return Ok(());
         }
-        let message = format!("target {target} is not a path at which a {kind} may be published");
-        Err(Error::new(ErrorKind::Refused, message))
+        Err(refused(format!("target {target} is not a path at which a {kind} may be published")))
     }
 
     /// Checks that the kubelet has recorded, in `vol_data.json`, that this very volume of ours belongs at the target.
@@ -68,8 +70,7 @@ impl PublishDirectory {
             return Ok(());
         }
         let refused = |why: &str| {
-            let message = format!("cannot publish volume {volume} at {target}: the kubelet's file vol_data.json {why}");
-            Error::new(ErrorKind::Refused, message)
+            refused(format!("cannot publish volume {volume} at {target}: the kubelet's file vol_data.json {why}"))
         };
         let fail = |errno| match errno {
             Errno::NOENT => refused("is missing"),
@@ -101,16 +102,6 @@ impl PublishDirectory {
     pub fn open_parent(&self, path: &RelativePath) -> Result<OwnedFd, Obstacle> {
         let mut directory = self.host_path.to_string();
         self.walk(path, &mut directory).map_err(|errno| Obstacle { errno, directory })
-    }
-
-    /// Whether certainly nothing is mounted at a path. A mount moves along when a directory on the way to it is
-    /// renamed, so this is certain only where nobody but root can rename anything.
-    pub fn is_free(&self, path: &RelativePath) -> bool {
-        let parent = self.open_parent(path).map_err(|obstacle| obstacle.errno);
-        match parent.and_then(|parent| file::status_at(parent, path.split_last().1)) {
-            Ok(status) => !status.mount_root,
-            Err(errno) => errno == Errno::NOENT,
-        }
     }
 
     fn walk(&self, path: &RelativePath, shown: &mut String) -> Result<OwnedFd, Errno> {
@@ -225,11 +216,17 @@ mod tests {
     fn a_refusal_of_a_targets_shape_names_the_target_and_the_kind() {
         let root = file::open_at_start("/", OFlags::PATH).expect("the root directory");
         let name: PublishName = "pods".parse().expect("a name");
-        let pods = PublishDirectory { name: name.clone(), host_path: Text::new("/"), root, shape: Shape::KubeletPods };
+        let pods = PublishDirectory {
+            name: name.clone(),
+            host_path: Text::new("/"),
+            real_path: "/".into(),
+            root,
+            shape: Shape::KubeletPods,
+        };
         let check = |text, kind| pods.check_shape(&TargetPath { directory: name.clone(), path: path(text) }, kind);
         assert!(check(POD, Kind::Directory).is_ok());
         let error = check(POD, Kind::Block).expect_err("it is for directories");
-        assert_eq!(error.kind, ErrorKind::Refused);
+        assert_eq!(error.kind, bulkhead_protocol::ErrorKind::Refused);
         let message = format!("target pods:{POD} is not a path at which a block volume may be published");
         assert_eq!(error.message.as_str(), message);
     }

@@ -1,47 +1,107 @@
-//! The table of volumes and of the targets at which they are published.
-//!
-//! The helper has to keep track itself: the kernel allows a bind-mounted directory to be renamed and removed, so a
-//! deletion must look here.
+//! The table of volumes: one row for each, from being made to being gone. What is promised, which project ids are taken
+//! and how many volumes and targets there are are sums over the rows, kept by the one function that changes a row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 
-use bulkhead_protocol::{MountFlags, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, MountFlags, PoolName, TargetPath, VolumeId};
 
-use super::{Device, Kind, Record, Share, lock};
+use super::{Device, Kind, Pool, Record, lock};
+use crate::bookkeeping::{Progress, Share};
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
 
 /// A volume.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Index of its pool.
-    pub pool: usize,
+    /// Its pool.
+    pub pool: Arc<Pool>,
     /// Its project, in a pool with quotas.
     pub project: Option<ProjectId>,
     /// What is recorded about it.
     pub record: Record,
+    /// What it is promised in addition while it is being grown, in bytes.
+    pub growth: u64,
     /// The directory that is published, or the image; what is mounted or attached is compared with it.
     pub content: FileId,
-    /// Where it is published. Most volumes have one target, for which a map would take ten times the memory.
-    pub targets: Box<[(Arc<TargetPath>, Published)]>,
+    /// Where it is published, or may still be. Most volumes have one target, for which a map would take ten times the
+    /// memory.
+    pub published: Box<[Published]>,
     /// The loop device its image is attached to.
     pub device: Option<Device>,
+    /// Whether the start saw it mounted where it is not published. It may not be any more: the host is asked again before
+    /// anything depends on it.
+    pub seen_elsewhere: bool,
 }
 
-/// What is mounted at a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What was mounted at a target, until it is proved to be gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
+    /// The target.
+    pub target: Arc<TargetPath>,
     /// The directory or device node that was bound there.
     pub source: FileId,
     /// How it is mounted.
     pub flags: MountFlags,
-    /// The directory that held the target when it was mounted there.
-    pub parent: FileId,
-    /// The mount's unique id, on kernels that have such ids.
-    pub mount: Option<NonZeroU64>,
+    /// What proves that it is gone.
+    pub proof: Proof,
+}
+
+/// What proves that a mount is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The kernel no longer knows its unique id.
+    Id(NonZeroU64),
+    /// KERNEL(6.8): nothing is mounted at the target in this very directory. Only root, who could unmount it as well,
+    /// can have moved it out of there.
+    Place(FileId),
+}
+
+/// Its names: the key of a row.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Volume(VolumeId),
+    Deleted(Box<(PoolName, String)>),
+}
+
+/// A volume from being made to being gone.
+#[derive(Clone, Debug)]
+enum Row {
+    Making(Arc<Pool>, Share),
+    Live(Arc<Volume>),
+    Deleted(Box<Deleted>),
+}
+
+/// A deleted volume, or one whose creation failed: until nothing is left of it, it takes up its share.
+#[derive(Clone, Debug)]
+pub struct Deleted {
+    /// Its pool.
+    pub pool: Arc<Pool>,
+    /// What it takes up.
+    pub share: Share,
+    /// How far its end has progressed.
+    pub progress: Progress,
+}
+
+/// All volumes of all pools.
+#[derive(Debug, Default)]
+pub struct Volumes(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    rows: BTreeMap<Key, Row>,
+    /// By the device of their filesystem.
+    sums: BTreeMap<(u32, u32), Sums>,
+    targets: usize,
+}
+
+/// What the rows of a filesystem take up together.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Sums {
+    promised: u64,
+    projects: BTreeSet<ProjectId>,
 }
 
 impl Volume {
@@ -52,231 +112,257 @@ impl Volume {
 
     /// What is mounted at a target, if it is published there.
     pub fn published_at(&self, target: &TargetPath) -> Option<&Published> {
-        self.targets.iter().find(|(path, _)| **path == *target).map(|(_, published)| published)
+        self.published.iter().find(|published| *published.target == *target)
+    }
+
+    /// Adds a target, or changes what is mounted there.
+    pub fn publish(&mut self, new: Published) {
+        let others = self.published.iter().filter(|published| published.target != new.target).cloned();
+        self.published = others.chain([new.clone()]).collect();
+    }
+
+    /// Forgets a target at which nothing of the volume is mounted any more.
+    pub fn unpublish(&mut self, target: &TargetPath) {
+        self.published = self.published.iter().filter(|published| *published.target != *target).cloned().collect();
     }
 
     /// What it takes up on its filesystem.
     pub fn share(&self) -> Share {
-        Share::of(&self.record.spec, self.project)
+        let share = Share::of(&self.record.spec, self.pool.inode_size(), self.project);
+        Share { bytes: share.bytes.saturating_add(self.growth), ..share }
     }
 }
 
-/// All volumes of all pools.
-#[derive(Debug, Default)]
-pub struct Volumes(Mutex<Table>);
+impl Row {
+    fn pool(&self) -> &Arc<Pool> {
+        match self {
+            Self::Making(pool, _) => pool,
+            Self::Live(volume) => &volume.pool,
+            Self::Deleted(deleted) => &deleted.pool,
+        }
+    }
 
-#[derive(Debug, Default)]
-struct Table {
-    volumes: BTreeMap<VolumeId, Arc<Volume>>,
-    targets: BTreeMap<Arc<TargetPath>, VolumeId>,
+    fn share(&self) -> Share {
+        match self {
+            Self::Making(_, share) => *share,
+            Self::Live(volume) => volume.share(),
+            Self::Deleted(deleted) => deleted.share,
+        }
+    }
+
+    fn targets(&self) -> usize {
+        if let Self::Live(volume) = self { volume.published.len() } else { 0 }
+    }
+}
+
+impl Table {
+    /// The one place where rows change.
+    fn set(&mut self, key: Key, row: Option<Row>) {
+        if let Some(old) = self.rows.remove(&key) {
+            let (share, sums) = (old.share(), self.sums.entry(old.pool().filesystem()).or_default());
+            sums.promised = sums.promised.saturating_sub(share.bytes);
+            share.project.map(|project| sums.projects.remove(&project));
+            self.targets = self.targets.saturating_sub(old.targets());
+        }
+        if let Some(new) = row {
+            let (share, sums) = (new.share(), self.sums.entry(new.pool().filesystem()).or_default());
+            sums.promised = sums.promised.saturating_add(share.bytes);
+            sums.projects.extend(share.project);
+            self.targets = self.targets.saturating_add(new.targets());
+            self.rows.insert(key, new);
+        }
+    }
+
+    fn promised(&self, pool: &Pool) -> u64 {
+        self.sums.get(&pool.filesystem()).map_or(0, |sums| sums.promised)
+    }
+
+    fn has(&self, pool: &Pool, project: ProjectId) -> bool {
+        self.sums.get(&pool.filesystem()).is_some_and(|sums| sums.projects.contains(&project))
+    }
+
+    fn volume(&self, id: &VolumeId) -> Option<&Arc<Volume>> {
+        match self.rows.get(&Key::Volume(id.clone())) {
+            Some(Row::Live(volume)) => Some(volume),
+            _ => None,
+        }
+    }
 }
 
 impl Volumes {
-    /// What is known about a volume. It stays true while the caller holds the volume's lock.
+    /// What is known about a volume.
     pub fn get(&self, id: &VolumeId) -> Option<Arc<Volume>> {
-        lock(&self.0).volumes.get(id).cloned()
+        lock(&self.0).volume(id).cloned()
     }
 
-    /// The index of a volume's pool.
-    pub fn pool(&self, id: &VolumeId) -> Option<usize> {
-        lock(&self.0).volumes.get(id).map(|volume| volume.pool)
-    }
-
-    /// Adds a volume; `false` if there already is one with that id.
-    pub fn insert(&self, id: VolumeId, volume: Volume) -> bool {
+    /// Promises a share to a volume that is to be made, if `check` agrees, given what is promised so far.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn begin(
+        &self,
+        id: &VolumeId,
+        pool: &Arc<Pool>,
+        share: Share,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut table = lock(&self.0);
-        if table.volumes.contains_key(&id) {
+        check(table.promised(pool))?;
+        table.set(Key::Volume(id.clone()), Some(Row::Making(Arc::clone(pool), share)));
+        Ok(())
+    }
+
+    /// Takes a project for a volume that is being made, unless another has it.
+    pub fn claim(&self, id: &VolumeId, project: ProjectId) -> bool {
+        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
+        let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return false };
+        if table.has(&pool, project) {
             return false;
         }
-        table.volumes.insert(id, Arc::new(volume));
+        table.set(key, Some(Row::Making(pool, Share { project: Some(project), ..share })));
         true
     }
 
-    /// Forgets a volume that is published nowhere.
-    pub fn remove(&self, id: &VolumeId) {
-        lock(&self.0).volumes.remove(id);
+    /// Forgets a volume of which nothing was made.
+    pub fn give_up(&self, id: &VolumeId) {
+        lock(&self.0).set(Key::Volume(id.clone()), None);
     }
 
-    /// Changes what is known about a volume, except its targets.
-    pub fn update(&self, id: &VolumeId, change: impl FnOnce(&mut Volume)) {
-        if let Some(volume) = lock(&self.0).volumes.get_mut(id) {
-            change(Arc::make_mut(volume));
-        }
-    }
-
-    /// Notes that a volume is published at a target.
-    pub fn add_target(&self, id: &VolumeId, target: TargetPath, published: Published) {
+    /// Adds a volume that is there; `false` if there already is one with that id.
+    pub fn add(&self, id: VolumeId, volume: Volume) -> bool {
         let mut table = lock(&self.0);
-        let target = Arc::new(target);
-        // Use the table's own id, so that its text is stored only once.
-        let own = table.volumes.get_key_value(id).map(|(own, _)| own.clone());
-        if let (Some(own), Some(volume)) = (own, table.volumes.get_mut(id)) {
-            let others = volume.targets.iter().filter(|(path, _)| *path != target).cloned();
-            Arc::make_mut(volume).targets = others.chain([(Arc::clone(&target), published)]).collect();
-            table.targets.insert(target, own);
+        let is_new = table.volume(&id).is_none();
+        if is_new {
+            table.set(Key::Volume(id), Some(Row::Live(Arc::new(volume))));
         }
+        is_new
     }
 
-    /// Notes that a volume is no longer published at a target.
-    pub fn remove_target(&self, id: &VolumeId, target: &TargetPath) {
+    /// Changes a volume if `check` agrees, given what is promised so far, and returns it as it is now.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn change(
+        &self,
+        id: &VolumeId,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+        change: impl FnOnce(&mut Volume),
+    ) -> Result<Option<Arc<Volume>>, Error> {
         let mut table = lock(&self.0);
-        if let Some(volume) = table.volumes.get_mut(id) {
-            let others = volume.targets.iter().filter(|(path, _)| **path != *target).cloned();
-            Arc::make_mut(volume).targets = others.collect();
-        }
-        if table.targets.get(target) == Some(id) {
-            table.targets.remove(target);
+        let Some(mut volume) = table.volume(id).cloned() else { return Ok(None) };
+        check(table.promised(&volume.pool))?;
+        change(Arc::make_mut(&mut volume));
+        table.set(Key::Volume(id.clone()), Some(Row::Live(Arc::clone(&volume))));
+        Ok(Some(volume))
+    }
+
+    /// Notes that a volume, or what was made of one, now has a name under which it is emptied.
+    pub fn delete(&self, id: &VolumeId, name: &str) {
+        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
+        if let Some(row) = table.rows.get(&key).cloned() {
+            let (pool, share) = (Arc::clone(row.pool()), row.share());
+            table.set(key, None);
+            let deleted = Deleted { pool, share, progress: Progress::default() };
+            table.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
         }
     }
 
-    /// Which volume is published at a target.
-    pub fn at(&self, target: &TargetPath) -> Option<VolumeId> {
-        lock(&self.0).targets.get(target).cloned()
+    /// Adds a deleted volume that was found at start.
+    pub fn add_deleted(&self, name: &str, deleted: Deleted) {
+        lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+    }
+
+    /// Whether a deleted volume of a pool goes by that name.
+    pub fn is_deleted(&self, pool: &Pool, name: &str) -> bool {
+        lock(&self.0).rows.contains_key(&Key::deleted(&pool.config.name, name))
+    }
+
+    /// Notes how far the end of a deleted volume has progressed; `None` if nothing is left of it.
+    pub fn progress(&self, pool: &PoolName, name: &str, progress: Option<Progress>) {
+        let (mut table, key) = (lock(&self.0), Key::deleted(pool, name));
+        match (table.rows.get_mut(&key), progress) {
+            (Some(Row::Deleted(deleted)), Some(progress)) => deleted.progress = progress,
+            (_, None) => table.set(key, None),
+            _ => {}
+        }
+    }
+
+    /// The deleted volumes of a pool, each as `show` presents it.
+    pub fn deleted<T>(&self, pool: &PoolName, show: impl Fn(&str, &Deleted) -> Option<T>) -> Vec<T> {
+        let table = lock(&self.0);
+        let of_pool = table.rows.range(Key::deleted(pool, "")..).map_while(|row| match row {
+            (Key::Deleted(name), Row::Deleted(deleted)) if name.0 == *pool => Some((&name.1, deleted)),
+            _ => None,
+        });
+        of_pool.filter_map(|(name, deleted)| show(name, deleted)).collect()
     }
 
     /// At most `limit` volumes after `after`, in the order of their ids, each as `show` presents it.
-    pub fn page<T>(
-        &self,
-        after: Option<&VolumeId>,
-        limit: usize,
-        show: impl Fn(&VolumeId, &Volume) -> Option<T>,
-    ) -> Vec<T> {
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+    pub fn page<T>(&self, after: Option<&VolumeId>, limit: usize, show: impl Fn(&VolumeId, &Volume) -> T) -> Vec<T> {
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(Key::Volume(after.clone())));
         let table = lock(&self.0);
-        let volumes = table.volumes.range((from, Bound::Unbounded)).take(limit);
-        volumes.filter_map(|(id, volume)| show(id, volume)).collect()
+        let live = table.rows.range((from, Bound::Unbounded)).filter_map(|(key, row)| match (key, row) {
+            (Key::Volume(id), Row::Live(volume)) => Some(show(id, volume)),
+            _ => None,
+        });
+        live.take(limit).collect()
     }
 
-    /// The block volumes of a pool that no project accounts for.
-    pub fn uncounted_images(&self, pool: usize) -> Vec<VolumeId> {
-        let table = lock(&self.0);
-        let is_uncounted =
-            |volume: &Volume| volume.pool == pool && volume.project.is_none() && volume.kind() == Kind::Block;
-        table.volumes.iter().filter(|(_, volume)| is_uncounted(volume)).map(|(id, _)| id.clone()).collect()
+    /// The block volumes on a filesystem that no project accounts for, with their pools.
+    pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>)> {
+        let is_uncounted = |volume: &Volume| {
+            volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() == Kind::Block
+        };
+        let show =
+            |id: &VolumeId, volume: &Volume| is_uncounted(volume).then(|| (id.clone(), Arc::clone(&volume.pool)));
+        self.page(None, usize::MAX, show).into_iter().flatten().collect()
     }
 
-    /// How many volumes there are.
+    /// The volume that is published at a target. Looks at all rows: it is for messages.
+    pub fn holder(&self, target: &TargetPath) -> Option<VolumeId> {
+        let show = |id: &VolumeId, volume: &Volume| volume.published_at(target).map(|_| id.clone());
+        self.page(None, usize::MAX, show).into_iter().flatten().next()
+    }
+
+    /// How many bytes are promised on a pool's filesystem.
+    pub fn promised(&self, pool: &Pool) -> u64 {
+        lock(&self.0).promised(pool)
+    }
+
+    /// The projects of all volumes on a pool's filesystem.
+    pub fn projects(&self, pool: &Pool) -> BTreeSet<ProjectId> {
+        lock(&self.0).sums.get(&pool.filesystem()).map(|sums| sums.projects.clone()).unwrap_or_default()
+    }
+
+    /// Whether a project belongs to a volume.
+    pub fn has_project(&self, pool: &Pool, project: ProjectId) -> bool {
+        lock(&self.0).has(pool, project)
+    }
+
+    /// How many volumes there are, deleted ones included.
     pub fn number(&self) -> usize {
-        lock(&self.0).volumes.len()
+        lock(&self.0).rows.len()
     }
 
     /// At how many targets they are published.
     pub fn number_of_targets(&self) -> usize {
-        lock(&self.0).targets.len()
+        lock(&self.0).targets
     }
 
-    /// How many volumes a pool has.
-    pub fn count(&self, pool: usize) -> usize {
-        lock(&self.0).volumes.values().filter(|volume| volume.pool == pool).count()
+    /// How many volumes a pool has, and how many deleted ones.
+    pub fn count(&self, pool: &PoolName) -> (usize, usize) {
+        let table = lock(&self.0);
+        let of_pool = || table.rows.values().filter(|row| row.pool().config.name == *pool);
+        let deleted = of_pool().filter(|row| matches!(row, Row::Deleted(_))).count();
+        (of_pool().count().saturating_sub(deleted), deleted)
+    }
+}
+
+impl Key {
+    fn deleted(pool: &PoolName, name: &str) -> Self {
+        Self::Deleted(Box::new((pool.clone(), name.to_owned())))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use bulkhead_protocol::{BlockSize, Bytes, NameHash, VolumeKind, VolumeSpec};
-
-    use super::*;
-
-    fn id(text: &str) -> VolumeId {
-        text.parse().expect("a volume id")
-    }
-
-    fn target(path: &str) -> TargetPath {
-        TargetPath { directory: "work".parse().expect("a name"), path: path.parse().expect("a path") }
-    }
-
-    fn volume(pool: usize) -> Volume {
-        let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
-        let spec = VolumeSpec { size: Bytes::MAX, kind, name_hash: NameHash([0; 32]) };
-        Volume {
-            pool,
-            project: None,
-            record: Record { spec, unused: true },
-            content: FileId { device: (0, 0), inode: 1 },
-            targets: Box::default(),
-            device: None,
-        }
-    }
-
-    fn table(ids: &[&str]) -> Volumes {
-        let volumes = Volumes::default();
-        for (pool, name) in ids.iter().enumerate() {
-            assert!(volumes.insert(id(name), volume(pool % 2)));
-        }
-        volumes
-    }
-
-    fn published() -> Published {
-        let file = |inode| FileId { device: (0, 0), inode };
-        Published { source: file(2), flags: MountFlags::default(), parent: file(3), mount: None }
-    }
-
-    #[test]
-    fn an_id_is_taken_once() {
-        let volumes = table(&["vol-a"]);
-        assert!(!volumes.insert(id("vol-a"), volume(7)));
-        assert_eq!(volumes.get(&id("vol-a")).map(|volume| volume.pool), Some(0), "the first one stays");
-        volumes.remove(&id("vol-a"));
-        assert!(volumes.get(&id("vol-a")).is_none());
-        assert!(volumes.insert(id("vol-a"), volume(7)));
-    }
-
-    #[test]
-    fn a_page_begins_after_an_id_and_ends_at_its_limit() {
-        let volumes = table(&["vol-c", "vol-a", "vol-d", "vol-b"]);
-        let page = |after: Option<&str>, limit| {
-            volumes.page(after.map(id).as_ref(), limit, |id, _| Some(id.as_str().to_owned())).join(" ")
-        };
-        assert_eq!(page(None, 2), "vol-a vol-b");
-        assert_eq!(page(Some("vol-b"), 2), "vol-c vol-d");
-        assert_eq!(page(Some("vol-bb"), 9), "vol-c vol-d", "the id need not exist");
-        assert_eq!(page(Some("vol-d"), 2), "");
-        assert_eq!(page(None, 0), "");
-    }
-
-    #[test]
-    fn volumes_are_counted_by_pool() {
-        let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-        assert_eq!([volumes.count(0), volumes.count(1), volumes.count(2), volumes.number()], [2, 1, 0, 3]);
-    }
-
-    #[test]
-    fn the_images_without_a_project_are_known() {
-        let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-        volumes.update(&id("vol-c"), |volume| volume.project = Some(ProjectId(7)));
-        assert_eq!(volumes.uncounted_images(0), [id("vol-a")]);
-    }
-
-    #[test]
-    fn a_target_belongs_to_one_volume_until_it_is_removed() {
-        let volumes = table(&["vol-a", "vol-b"]);
-        volumes.add_target(&id("vol-a"), target("a"), published());
-        assert_eq!(volumes.at(&target("a")), Some(id("vol-a")));
-        assert_eq!(volumes.at(&target("b")), None);
-        assert_eq!(volumes.number_of_targets(), 1);
-        let volume = volumes.get(&id("vol-a")).expect("it exists");
-        assert_eq!((volume.targets.len(), volume.published_at(&target("a"))), (1, Some(&published())));
-        assert_eq!(volume.published_at(&target("b")), None);
-        volumes.remove_target(&id("vol-b"), &target("a"));
-        assert_eq!(volumes.at(&target("a")), Some(id("vol-a")), "another volume's target stays");
-        volumes.remove_target(&id("vol-a"), &target("a"));
-        assert_eq!(volumes.at(&target("a")), None);
-    }
-
-    #[test]
-    fn what_is_known_of_a_volume_is_changed_and_its_share_is_that_of_its_record() {
-        let volumes = table(&["vol-a", "vol-b"]);
-        volumes.update(&id("vol-a"), |volume| volume.project = Some(ProjectId(7)));
-        let of = |name| volumes.get(&id(name)).expect("it exists");
-        assert_eq!((of("vol-a").project, of("vol-b").project), (Some(ProjectId(7)), None));
-        assert_eq!(of("vol-a").share(), Share::of(&of("vol-a").record.spec, Some(ProjectId(7))));
-    }
-
-    #[test]
-    fn nothing_is_published_of_a_volume_that_does_not_exist() {
-        let volumes = Volumes::default();
-        volumes.add_target(&id("vol-a"), target("a"), published());
-        assert_eq!(volumes.at(&target("a")), None);
-        volumes.update(&id("vol-a"), |_| panic!("there is nothing to change"));
-    }
-}
+mod tests;

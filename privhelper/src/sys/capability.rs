@@ -59,7 +59,8 @@ impl Drop for Raised {
         {
             // The thread would keep it for every request that follows. Lowering needs no privilege, so this is no time
             // to find out what else fails.
-            std::process::abort();
+            crate::log::last_words("the helper exits: a capability cannot be lowered again");
+            std::process::exit(1);
         }
     }
 }

@@ -167,7 +167,15 @@ pub fn rename_new(from: impl AsFd, old: impl rustix::path::Arg, to: impl AsFd, n
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)
 }
 
-/// Syncs a file or directory to disk.
+/// Whether an open file holds anything but zeros that were never written (lseek(2), `SEEK_DATA`).
+pub fn holds_data(file: impl AsFd) -> Result<bool> {
+    match rustix::fs::seek(file, SeekFrom::Data(0)) {
+        Err(Errno::NXIO) => Ok(false),
+        found => found.map(|_| true),
+    }
+}
+
+/// Syncs a file or directory to disk. This proves nothing if the disk has died: see [`crate::state::Served::sync`].
 pub fn sync(file: impl AsFd) -> Result<()> {
     rustix::fs::fsync(file)
 }

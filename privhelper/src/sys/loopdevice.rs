@@ -15,12 +15,14 @@ use super::{Result, checked};
 pub const MAJOR: u32 = 7;
 
 /// What a bound loop device says about itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The file that backs it.
     pub image: FileId,
-    /// Whether anybody who has it open may replace that file (`LO_FLAGS_READ_ONLY`).
-    pub exchangeable: bool,
+    /// The loop device that backs it, if one does: its number.
+    pub on: Option<u32>,
+    /// What it was labelled with. Anybody who has it open for writing may change that.
+    pub label: String,
     /// Whether somebody has set anything that [`take_back`] undoes.
     pub altered: bool,
 }
@@ -36,19 +38,34 @@ pub fn open_node(directory: BorrowedFd<'_>, name: &str, access: OFlags) -> Resul
     super::file::open(directory, name, access)
 }
 
-/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8); both must be open for writing.
-/// `EBUSY` if it is already bound.
-pub fn configure(device: impl AsFd, image: impl AsFd, label: &str, block_size: u32, direct: bool) -> Result<()> {
+/// The numbers of the devices that helpers make: far above those that the kernel chooses when other programs ask for a
+/// device. So the number says whose a device is, and no other device is ever opened.
+pub const OURS: std::ops::RangeInclusive<u32> = 0x8_0000..=0xf_ffff;
+
+/// How an image is bound to a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Configuration<'a> {
+    /// What the device says it is bound to, at most 63 bytes.
+    pub label: &'a str,
+    /// The device's logical block size; 0 leaves the choice to the kernel.
+    pub block_size: u32,
+    /// Whether the page cache is passed by.
+    pub direct: bool,
+    /// Whether the image is open for reading only.
+    pub read_only: bool,
+}
+
+/// Binds an image to an unbound device in one step (`LOOP_CONFIGURE`, Linux 5.8). `EBUSY` if it is already bound.
+pub fn configure(device: impl AsFd, image: impl AsFd, how: Configuration<'_>) -> Result<()> {
     let mut info = empty_info();
-    if direct {
-        info.lo_flags |= raw::LO_FLAGS_DIRECT_IO as u32;
-    }
+    let flags = [(how.direct, raw::LO_FLAGS_DIRECT_IO as u32), (how.read_only, raw::LO_FLAGS_READ_ONLY as u32)];
+    info.lo_flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
     // The last byte stays zero: the field is a C string.
-    for (to, from) in info.lo_file_name.iter_mut().take(63).zip(label.bytes()) {
+    for (to, from) in info.lo_file_name.iter_mut().take(63).zip(how.label.bytes()) {
         *to = from;
     }
     let fd = u32::try_from(raw_fd(&image)).map_err(|_| super::Errno::BADF)?;
-    let config = raw::loop_config { fd, block_size, info, __reserved: [0; 8] };
+    let config = raw::loop_config { fd, block_size: how.block_size, info, __reserved: [0; 8] };
     // SAFETY: the kernel reads one `struct loop_config` from `config`, which outlives the call, as does the image's fd.
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_CONFIGURE as Request, &raw const config) }))
         .map(drop)
@@ -57,10 +74,12 @@ pub fn configure(device: impl AsFd, image: impl AsFd, label: &str, block_size: u
 /// What the device is bound to; `ENXIO` if it is not bound.
 pub fn binding(device: impl AsFd) -> Result<Binding> {
     let info = get_status(&device)?;
-    let device = (rustix::fs::major(info.lo_device), rustix::fs::minor(info.lo_device));
+    let number = |device: u64| (rustix::fs::major(device), rustix::fs::minor(device));
+    let (major, minor) = number(info.lo_rdevice);
     Ok(Binding {
-        image: FileId { device, inode: info.lo_inode },
-        exchangeable: info.lo_flags & raw::LO_FLAGS_READ_ONLY as u32 != 0,
+        image: FileId { device: number(info.lo_device), inode: info.lo_inode },
+        on: (major == MAJOR).then_some(minor),
+        label: info.lo_file_name.iter().copied().take_while(|byte| *byte != 0).map(char::from).collect(),
         altered: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0 || (info.lo_offset, info.lo_sizelimit) != (0, 0),
     })
 }
@@ -104,16 +123,12 @@ pub fn set_read_only(device: impl AsFd, read_only: bool) -> Result<()> {
     checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), BLKROSET as Request, &raw const read_only) })).map(drop)
 }
 
-/// Creates a new device and returns its number.
-pub fn add(control: impl AsFd) -> Result<u32> {
-    let any = libc::c_long::from(ANY);
-    // SAFETY: LOOP_CTL_ADD takes a number and returns one.
-    let number = checked(i64::from(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, any) }))?;
-    u32::try_from(number).map_err(|_| super::Errno::RANGE)
+/// Creates the device with this number; `EEXIST` if there already is one.
+pub fn add(control: impl AsFd, number: u32) -> Result<()> {
+    let number = libc::c_ulong::from(number);
+    // SAFETY: LOOP_CTL_ADD takes a number.
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&control), raw::LOOP_CTL_ADD as Request, number) })).map(drop)
 }
-
-/// Lets the kernel choose the number of a new device.
-pub const ANY: libc::c_int = -1;
 
 /// Removes a device; `EBUSY` if it is bound or open.
 pub fn remove(control: impl AsFd, number: u32) -> Result<()> {

@@ -7,6 +7,7 @@ pub mod file;
 pub mod landlock;
 pub mod loopdevice;
 pub mod mount;
+pub mod mountinfo;
 pub mod process;
 pub mod quota;
 pub mod socket;

@@ -1,10 +1,14 @@
 //! The mount interface of Linux 5.2 and later: a mount is complete before it is visible.
 
 use std::ffi::CStr;
+use std::ffi::OsString;
+use std::mem::offset_of;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
-use linux_raw_sys::general::{__NR_statmount, STATX_MNT_ID_UNIQUE, mnt_id_req};
+use linux_raw_sys::general::{__NR_statmount, STATMOUNT_MNT_ROOT, STATX_MNT_ID_UNIQUE, mnt_id_req, statmount};
 use nix::libc;
 use rustix::fs::{AtFlags, StatxFlags};
 pub use rustix::mount::MountAttrFlags;
@@ -14,7 +18,7 @@ use rustix::mount::{
 };
 
 use super::file::raw_fd;
-use super::{Result, checked};
+use super::{Errno, Result, checked};
 
 /// How a single mount is cloned: without those below it.
 pub const CLONE_ONE: OpenTreeFlags =
@@ -71,8 +75,10 @@ pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
 }
 
 /// A detached, empty tmpfs that only root can enter, with limits on its size and its inodes. Device nodes work in it.
-pub fn tmpfs((size, inodes): (&str, &str)) -> Result<OwnedFd> {
+/// The mount table shows `source` as what it was mounted from.
+pub fn tmpfs(source: &str, (size, inodes): (&str, &str)) -> Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", source)?;
     fsconfig_set_string(context.as_fd(), "size", size)?;
     fsconfig_set_string(context.as_fd(), "nr_inodes", inodes)?;
     fsconfig_set_string(context.as_fd(), "mode", "0700")?;
@@ -106,12 +112,30 @@ pub fn unique_id(parent: impl AsFd, name: &str) -> Result<Option<NonZeroU64>> {
 /// Looks for a mount in this namespace by its unique id, wherever it is (statmount(2), Linux 6.8); `ENOENT` if it is
 /// gone.
 pub fn find(unique_id: NonZeroU64) -> Result<()> {
-    let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| super::Errno::INVAL)?;
-    let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: 0, mnt_ns_id: 0 };
-    let nowhere = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the kernel reads `size` bytes of `wanted`, which outlives the call, and writes nothing to a buffer of
-    // length 0.
-    checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, nowhere, 0_usize, 0_u32) }).map(drop)
+    stat_mount(unique_id, 0, &mut [])
+}
+
+/// Which part of its filesystem a mount of this namespace shows, under the names that lead there now (statmount(2),
+/// Linux 6.8).
+pub fn root_of(unique_id: NonZeroU64) -> Result<PathBuf> {
+    let mut found = [0; STATMOUNT_ROOM];
+    stat_mount(unique_id, STATMOUNT_MNT_ROOT, &mut found)?;
+    let begin = found.get(offset_of!(statmount, mnt_root)..).and_then(|field| field.first_chunk());
+    let begin = usize::try_from(u32::from_ne_bytes(*begin.ok_or(Errno::BADMSG)?)).map_err(|_| Errno::BADMSG)?;
+    let text = found.get(size_of::<statmount>().saturating_add(begin)..).unwrap_or_default();
+    let text = CStr::from_bytes_until_nul(text).map_err(|_| Errno::BADMSG)?;
+    Ok(OsString::from_vec(text.to_bytes().to_owned()).into())
+}
+
+/// How much room [`root_of`] leaves for what the kernel says of a mount: the fixed part and a path.
+pub const STATMOUNT_ROOM: usize = 8 << 10;
+
+fn stat_mount(unique_id: NonZeroU64, what: u32, found: &mut [u8]) -> Result<()> {
+    let size = u32::try_from(size_of::<mnt_id_req>()).map_err(|_| Errno::INVAL)?;
+    let wanted = mnt_id_req { size, spare: 0, mnt_id: unique_id.get(), param: what.into(), mnt_ns_id: 0 };
+    // SAFETY: the kernel reads `size` bytes of `wanted`, and writes at most as many bytes to `found` as it has; both
+    // outlive the call.
+    checked(unsafe { libc::syscall(STATMOUNT, &raw const wanted, found.as_mut_ptr(), found.len(), 0_u32) }).map(drop)
 }
 
 /// The system call number of statmount(2), the same on every architecture.

@@ -40,10 +40,20 @@ pub fn fork() -> Result<bool> {
     }
 }
 
-/// Raises the limit on open descriptors to the maximum that the service manager allows: attached devices are held open.
-pub fn allow_all_descriptors() -> Result<()> {
+/// A random number.
+pub fn random() -> Result<u32> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+/// Raises the limit on open descriptors to `number`; `PERM` when the service manager does not allow that many.
+pub fn allow_descriptors(number: u64) -> Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    if limit.maximum.is_some_and(|maximum| maximum < number) {
+        return Err(Errno::PERM);
+    }
+    let raised = rustix::process::Rlimit { current: Some(number), ..limit };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised)
 }
 

@@ -22,12 +22,19 @@ pub struct ProjectQuota {
     pub limit_bytes: u64,
     /// The limit on inodes.
     pub limit_inodes: u64,
+    /// Whether there is a soft limit on either, which binds as well once its time is over.
+    pub soft: bool,
 }
 
 impl ProjectQuota {
-    /// Whether nothing is charged to the project and nothing limits it.
+    /// Whether nothing is charged to the project.
     pub fn is_unused(&self) -> bool {
-        *self == Self::default()
+        (self.used_bytes, self.used_inodes) == (0, 0)
+    }
+
+    /// Whether exactly these limits bind, in bytes and inodes.
+    pub fn is_limited_to(&self, limits: (u64, u64)) -> bool {
+        (self.limit_bytes, self.limit_inodes) == limits && !self.soft
     }
 }
 
@@ -42,7 +49,7 @@ pub enum Look {
 
 /// How far project quotas are switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QuotaState {
+pub enum Enforcement {
     /// Not at all.
     Off,
     /// Use is counted; limits are not enforced.
@@ -55,12 +62,16 @@ pub enum QuotaState {
 const PROJECT: u32 = 2;
 /// `Q_SETQUOTA`: sets limits.
 pub const SET: u32 = (0x80_0008 << 8) | PROJECT;
+/// `Q_GETQUOTA`: a project's usage and limits.
+pub const GET: u32 = (0x80_0007 << 8) | PROJECT;
+/// `Q_XGETQUOTA` of linux/dqblk_xfs.h, which ext4 supports too: the same.
+pub const XFS_GET: u32 = (0x5803 << 8) | PROJECT;
 /// `Q_GETNEXTQUOTA`: the next project that the filesystem knows, with its usage and limits.
 pub const GET_NEXT: u32 = (0x80_0009 << 8) | PROJECT;
 /// `Q_XGETNEXTQUOTA` of linux/dqblk_xfs.h, which ext4 supports too: the same.
 pub const XFS_GET_NEXT: u32 = (0x5809 << 8) | PROJECT;
 /// `Q_XGETQSTATV` of linux/dqblk_xfs.h, which ext4 supports too: how far quotas are switched on.
-const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
+pub const GET_XFS_STATE: u32 = (0x5808 << 8) | PROJECT;
 
 /// `QIF_LIMITS` of linux/quota.h: block and inode limits are valid.
 const LIMITS: u32 = 1 | 4;
@@ -111,43 +122,55 @@ struct XfsState {
     padding: u8,
     flags: u16,
     in_core: u32,
-    files: [u64; 9],
+    files: [[u64; 3]; 3],
     timers: [i32; 3],
     warnings: [u16; 4],
     more: [u64; 8],
 }
 
-/// Whether project quotas are on.
-pub fn state(filesystem: impl AsFd) -> Result<QuotaState> {
+/// Whether project quotas are on, and how many blocks the files take in which all quotas are kept. XFS counts blocks of
+/// the filesystem there, ext4 those of 512 bytes.
+pub fn state(filesystem: impl AsFd) -> Result<(Enforcement, u64)> {
     let mut found = XfsState { version: 1, ..XfsState::default() };
-    match call(filesystem, GET_XFS_STATE, 0, &mut found) {
-        Ok(()) if found.flags & ENFORCED != 0 => Ok(QuotaState::Enforced),
-        Ok(()) if found.flags & ACCOUNTED != 0 => Ok(QuotaState::Accounted),
-        Ok(()) | Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => Ok(QuotaState::Off),
-        Err(errno) => Err(errno),
-    }
+    let enforcement = match call(filesystem, GET_XFS_STATE, 0, &mut found) {
+        Ok(()) if found.flags & ENFORCED != 0 => Enforcement::Enforced,
+        Ok(()) if found.flags & ACCOUNTED != 0 => Enforcement::Accounted,
+        Ok(()) | Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) => Enforcement::Off,
+        Err(errno) => return Err(errno),
+    };
+    Ok((enforcement, found.files.iter().map(|[_, blocks, _]| *blocks).fold(0, u64::saturating_add)))
 }
 
 /// What a project uses and may use; one that the filesystem does not know uses nothing.
 pub fn get(filesystem: impl AsFd, look: Look, project: ProjectId) -> Result<ProjectQuota> {
-    let found = get_next(filesystem, look, project)?;
-    Ok(found.filter(|(id, _)| *id == project).map(|(_, quota)| quota).unwrap_or_default())
+    let found = match look {
+        Look::Waiting => find(filesystem, GET, project, |block: &Block| (block.id, quota_of(block))),
+        Look::AtOnce => find(filesystem, XFS_GET, project, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
+    };
+    Ok(found?.map(|(_, quota)| quota).unwrap_or_default())
 }
 
-/// The first project at or after `from` that the filesystem knows.
+/// The first project at or after `from` that the filesystem knows. XFS walks there through every block that its quota
+/// file has: the caller must know that one is not far.
 pub fn get_next(filesystem: impl AsFd, look: Look, from: ProjectId) -> Result<Option<(ProjectId, ProjectQuota)>> {
-    let found = match look {
-        Look::Waiting => {
-            let mut block = Block::default();
-            call(filesystem, GET_NEXT, from.0, &mut block).map(|()| (ProjectId(block.id), quota_of(&block)))
+    match look {
+        Look::Waiting => find(filesystem, GET_NEXT, from, |block: &Block| (block.id, quota_of(block))),
+        Look::AtOnce => find(filesystem, XFS_GET_NEXT, from, |block: &XfsBlock| (block.id, quota_of_xfs(block))),
+    }
+}
+
+fn find<T: Default>(
+    filesystem: impl AsFd,
+    command: u32,
+    project: ProjectId,
+    read: impl FnOnce(&T) -> (u32, ProjectQuota),
+) -> Result<Option<(ProjectId, ProjectQuota)>> {
+    let mut block = T::default();
+    match call(filesystem, command, project.0, &mut block) {
+        Ok(()) => {
+            let (id, quota) = read(&block);
+            Ok(Some((ProjectId(id), quota)))
         }
-        Look::AtOnce => {
-            let mut block = XfsBlock::default();
-            call(filesystem, XFS_GET_NEXT, from.0, &mut block).map(|()| (ProjectId(block.id), quota_of_xfs(&block)))
-        }
-    };
-    match found {
-        Ok(found) => Ok(Some(found)),
         Err(Errno::NOENT | Errno::SRCH) => Ok(None),
         Err(errno) => Err(errno),
     }
@@ -172,6 +195,7 @@ fn quota_of(block: &Block) -> ProjectQuota {
         used_inodes: block.used_inodes,
         limit_bytes: block.hard_blocks.saturating_mul(BLOCK),
         limit_inodes: block.hard_inodes,
+        soft: (block.soft_blocks, block.soft_inodes) != (0, 0),
     }
 }
 
@@ -181,5 +205,6 @@ fn quota_of_xfs(block: &XfsBlock) -> ProjectQuota {
         used_inodes: block.used_inodes,
         limit_bytes: block.hard_blocks.saturating_mul(XFS_BLOCK),
         limit_inodes: block.hard_inodes,
+        soft: (block.soft_blocks, block.soft_inodes) != (0, 0),
     }
 }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use linux_raw_sys::net::SO_PEERPIDFD;
 use nix::libc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
@@ -15,7 +16,7 @@ use rustix::net::{
 };
 
 use super::file::{self, raw_fd};
-use super::{Errno, Result, checked};
+use super::{Errno, Result, checked, with_patience};
 
 /// Who is at the other end of a connection, as it was when it connected (`SO_PEERCRED`, unix(7)).
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +82,15 @@ pub fn listen(directory: &OwnedFd, name: &str, socket_type: SocketType, owner: O
     Ok(socket)
 }
 
+/// An unconnected socket with an abstract name, which no other socket of the network namespace can have; `ADDRINUSE` if
+/// one still has it after two seconds.
+pub fn take_name(name: &str) -> Result<OwnedFd> {
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
+    with_patience(Errno::ADDRINUSE, || rustix::net::bind(&socket, &address))?;
+    Ok(socket)
+}
+
 /// Stops anybody from sending descriptors over connections to a listening socket (`SO_PASSRIGHTS`, Linux 6.16).
 pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     const SO_PASSRIGHTS: i32 = 83;
@@ -130,6 +140,26 @@ pub fn peer(connection: impl AsFd) -> Result<Peer> {
     Ok(Peer { pid: raw.pid, uid: raw.uid })
 }
 
+/// The process at the other end of a connection, as something that can be asked whether it still lives
+/// (`SO_PEERPIDFD`, unix(7), Linux 6.5).
+pub fn peer_process(connection: impl AsFd) -> Result<OwnedFd> {
+    let (level, option) = (libc::SOL_SOCKET, SO_PEERPIDFD as libc::c_int);
+    let mut number: libc::c_int = -1;
+    let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: the kernel writes at most `length` bytes, one `int`, to `number`, which outlives the call.
+    let called =
+        unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut number).cast(), &raw mut length) };
+    checked(called.into())?;
+    // SAFETY: the kernel has just created this descriptor for the caller, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Whether a process that [`peer_process`] returned has ended.
+pub fn has_ended(process: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|found| found > 0)
+}
+
 /// Sets how long a receive waits; `None` means forever.
 pub fn set_receive_timeout(socket: impl AsFd, limit: Option<Duration>) -> Result<()> {
     set_socket_timeout(socket, Timeout::Recv, limit)
@@ -157,6 +187,13 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
         length if length > room => Received::Truncated,
         length => Received::Packet(length),
     })
+}
+
+/// Sends one packet if there is room for it now.
+pub fn send_at_once(socket: impl AsFd, packet: &[u8]) -> Result<()> {
+    let mut nothing = SendAncillaryBuffer::default();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::net::sendmsg(socket, &[IoSlice::new(packet)], &mut nothing, flags).map(drop)
 }
 
 /// Sends one packet, and a descriptor with it if there is one.

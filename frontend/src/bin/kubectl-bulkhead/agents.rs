@@ -60,7 +60,7 @@ pub struct Pool {
     pub volumes: Option<u64>,
     pub emptying: Option<u64>,
     pub abnormal: Option<u64>,
-    pub conditions: Vec<ConditionKind>,
+    pub conditions: Vec<&'static ConditionKind>,
 }
 
 /// The agents' pods, each with its node. Pods in other namespaces are not agents, whatever their labels.
@@ -180,8 +180,7 @@ impl Pool {
             "bulkhead_pool_emptying_volumes" => &mut self.emptying,
             "bulkhead_pool_abnormal_volumes" => &mut self.abnormal,
             "bulkhead_pool_condition" => {
-                let kind =
-                    sample.label("condition").map(|name| ConditionKind::named(name).unwrap_or(ConditionKind::Other));
+                let kind = sample.label("condition").map(ConditionKind::named);
                 self.conditions.extend(kind.filter(|_| sample.value != 0.0));
                 return;
             }
@@ -208,8 +207,8 @@ mod tests {
         assert_eq!(agent.release, "0.1.0");
         let fast = &agent.pools["fast"];
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
-        assert_eq!(fast.conditions, [ConditionKind::ShutDown]);
-        assert_eq!(agent.pools["slow"].conditions, [ConditionKind::Other]);
+        assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
+        assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
     }
 
     #[test]

@@ -132,11 +132,11 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         Some(_) => format!("{} of {} available", size(pool.available), size(pool.size)),
         None => "no figures".to_owned(),
     };
-    let facts = std::iter::once(room.as_str()).chain(pool.conditions.iter().map(|kind| kind.meaning()));
+    let facts = std::iter::once(room.as_str()).chain(pool.conditions.iter().map(|kind| kind.meaning));
     let message = facts.collect::<Vec<_>>().join("; ");
     if pool.conditions.is_empty() {
         Check::ok(check, message)
-    } else if pool.conditions.iter().all(|kind| kind.severity() == Severity::Notice) {
+    } else if pool.conditions.iter().all(|kind| kind.severity == Severity::Notice) {
         Check::note(check, message)
     } else {
         Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))

@@ -38,7 +38,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
 
 fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.meaning()).collect();
+    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.meaning).collect();
     [
         node.to_owned(),
         name.to_owned(),
@@ -72,7 +72,7 @@ fn described(node: &str, name: &str, pool: &Pool) -> Value {
         "node": node, "pool": name, "totalBytes": pool.size, "availableBytes": pool.available,
         "largestVolumeBytes": pool.largest_volume, "promisedBytes": pool.promised, "usedBytes": pool.used,
         "volumes": pool.volumes, "emptying": pool.emptying, "abnormalVolumes": pool.abnormal,
-        "conditions": pool.conditions.iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+        "conditions": pool.conditions.iter().map(|kind| kind.name).collect::<Vec<_>>(),
     })
 }
 

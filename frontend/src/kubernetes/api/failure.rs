@@ -50,7 +50,7 @@ impl Failure {
 
     /// Whether another node may have what this one lacks: space, or the pool.
     pub fn is_of_this_node(&self) -> bool {
-        matches!(self, Self::Volume(fault) if fault.is(ErrorKind::NoSpace) || fault.is(ErrorKind::PoolBroken))
+        matches!(self, Self::Volume(fault) if fault.is_no_room() || fault.is(ErrorKind::PoolBroken))
     }
 
     /// Whether it concerns the volume rather than the API server, so that the object's owner should know.

@@ -11,13 +11,13 @@ use kube::ResourceExt;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::storage_class;
-use crate::volumes::{Capacity, Fault, FaultKind, Parameters};
+use crate::volumes::{Capacity, Fault, FaultKind, Mode, Parameters, Room};
 
 /// How long a size that proved impossible is not offered again.
 const RULED_OUT: Duration = Duration::from_secs(60);
 
 /// What was measured in one pass over all classes: a pool that several of them share is measured once.
-pub type Measured = HashMap<PoolName, Capacity>;
+pub type Measured = HashMap<PoolName, Room>;
 
 /// The estimates, by class.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// The capacity for volumes of `class`. A pool that fails has none.
+    /// The capacity for volumes of `class` and this mode, if it is known. A pool that fails has none.
     ///
     /// # Errors
     /// When the class cannot be served at all, or the helper is unavailable, so that the capacity is unknown.
@@ -35,10 +35,12 @@ impl Estimates {
         &self,
         context: &Context,
         class: &StorageClass,
+        mode: Option<Mode>,
         measured: &mut Measured,
     ) -> Result<Capacity, Failure> {
-        let measured = match measure(context, &storage_class::parameters(class)?, measured).await {
-            Ok(capacity) => capacity,
+        let parameters = storage_class::parameters(class)?;
+        let measured = match measure(context, &parameters, measured).await {
+            Ok(room) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
             Err(fault) if matches!(fault.kind, FaultKind::Typed(kind) if kind != ErrorKind::Busy) => {
                 Capacity::default()
@@ -70,12 +72,12 @@ impl Estimates {
     }
 }
 
-async fn measure(context: &Context, parameters: &Parameters, measured: &mut Measured) -> Result<Capacity, Fault> {
+async fn measure(context: &Context, parameters: &Parameters, measured: &mut Measured) -> Result<Room, Fault> {
     let pool = context.volumes.pool(parameters).await?;
-    if let Some(capacity) = measured.get(&pool) {
-        return Ok(*capacity);
+    if let Some(room) = measured.get(&pool) {
+        return Ok(*room);
     }
-    let capacity = context.volumes.room(&pool).await?;
-    measured.insert(pool, capacity);
-    Ok(capacity)
+    let room = context.volumes.room(&pool).await?;
+    measured.insert(pool, room);
+    Ok(room)
 }

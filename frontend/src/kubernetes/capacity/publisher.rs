@@ -14,7 +14,7 @@ use super::turns::Turns;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
-use crate::volumes::Capacity;
+use crate::volumes::{Capacity, Mode};
 
 /// Publishes this node's capacity.
 pub struct CapacityPublisher {
@@ -46,21 +46,21 @@ impl CapacityPublisher {
         self.context.capacity_changed.notified().await;
     }
 
-    /// The capacity for volumes of `class`.
+    /// The capacity for volumes of `class` and this mode.
     ///
     /// # Errors
     /// When the class cannot be served at all, or the helper is unavailable.
-    pub async fn estimate(&self, class: &StorageClass) -> Result<Capacity, Failure> {
-        self.estimates.of(&self.context, class, &mut Measured::new()).await
+    pub async fn estimate(&self, class: &StorageClass, mode: Mode) -> Result<Capacity, Failure> {
+        self.estimates.of(&self.context, class, Some(mode), &mut Measured::new()).await
     }
 
-    /// Publishes that a volume of `size` bytes of `class` could not be made, and returns once the API server has it.
+    /// Publishes that a volume of `size` bytes of `class` and this mode could not be made, and returns once the API server has it.
     /// The pool's other classes follow later, so that the claim does not wait for them.
     ///
     /// # Errors
     /// When it could not be published.
-    pub async fn rule_out(&self, class: &StorageClass, size: u64) -> Result<(), Failure> {
-        if self.estimate(class).await?.largest_volume >= size {
+    pub async fn rule_out(&self, class: &StorageClass, mode: Mode, size: u64) -> Result<(), Failure> {
+        if self.estimate(class, mode).await?.largest_volume >= size {
             self.estimates.rule_out(&class.name_any(), size);
         }
         self.context.capacity_changed.notify_one();
@@ -117,7 +117,8 @@ impl CapacityPublisher {
     ) -> Result<Verdict, Failure> {
         let name = class.name_any();
         let _turn = self.turns.of(&name).await;
-        let capacity = match self.estimates.of(&self.context, class, measured).await {
+        // A class serves both directories and devices.
+        let capacity = match self.estimates.of(&self.context, class, None, measured).await {
             Ok(capacity) => capacity,
             // No volume of such a class can be made.
             Err(failure) if failure.is_final() => Capacity::default(),

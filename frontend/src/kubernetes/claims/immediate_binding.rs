@@ -86,7 +86,7 @@ impl ImmediateBinding {
     pub async fn compete(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {
         let (memory, uid) = (&self.context.memory, claim::uid(claim));
         // A claim that cannot be served as it stands still has to be refused by one node: the one that gets it.
-        let capacity = match self.capacity.estimate(class).await {
+        let capacity = match self.capacity.estimate(class, claim::mode(claim)).await {
             Ok(capacity) => Some(capacity),
             Err(failure) if failure.is_final() => None,
             Err(failure) => return Err(failure),

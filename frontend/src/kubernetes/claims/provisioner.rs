@@ -197,7 +197,8 @@ impl Provisioner {
     /// Lets the scheduler choose another node. The remaining capacity of this one is published first: otherwise the
     /// scheduler would choose it again at once.
     async fn reschedule(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), Failure> {
-        self.capacity.rule_out(class, claim::requested_bytes(claim).unwrap_or_default()).await?;
+        let size = claim::requested_bytes(claim).unwrap_or_default();
+        self.capacity.rule_out(class, claim::mode(claim), size).await?;
         select(&self.context, claim, None).await
     }
 

@@ -15,7 +15,7 @@ pub fn requested_volume(claim: &PersistentVolumeClaim, class: &StorageClass) -> 
     let Some(spec) = &claim.spec else { return Err(refused("the claim has no spec")) };
     check_features(spec)?;
     check_access_modes(spec.access_modes.as_deref().unwrap_or_default())?;
-    let mode = if claim::is_block(claim) { Mode::Block } else { Mode::Directory };
+    let mode = claim::mode(claim);
     if mode == Mode::Directory {
         storage_class::check_mount_options(class)?;
     }

@@ -23,7 +23,7 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
 use crate::kubernetes::objects::{claim, persistent_volume, storage};
 use crate::quantity::Quantity;
-use crate::volumes::{Fault, FaultKind, Mode, SizeRange};
+use crate::volumes::{Fault, FaultKind, SizeRange};
 
 /// How long an expansion that failed for good is left alone. Another size is tried at once.
 const PAUSE: Duration = Duration::from_secs(300);
@@ -94,9 +94,8 @@ impl Resizer {
     }
 
     async fn grow(&self, claim: &PersistentVolumeClaim, volume: VolumeId, target: u64) -> Result<u64, Fault> {
-        let mode = if claim::is_block(claim) { Mode::Block } else { Mode::Directory };
         let range = SizeRange::new(i64::try_from(target).unwrap_or(i64::MAX), 0)?;
-        self.context.volumes.grow(volume, range, None, Some(mode)).await.map(|size| size.get())
+        self.context.volumes.grow(volume, range, None, Some(claim::mode(claim))).await.map(|size| size.get())
     }
 
     /// Writes that an expansion to `target` has started. This comes before everything else: a kubelet that found the
@@ -170,6 +169,7 @@ fn is_infeasible(fault: &Fault) -> bool {
         FaultKind::Typed(kind) => matches!(
             kind,
             ErrorKind::NoSpace
+                | ErrorKind::NoRoom { .. }
                 | ErrorKind::Invalid
                 | ErrorKind::NotFound
                 | ErrorKind::Unsupported

@@ -5,6 +5,7 @@ use kube::ResourceExt;
 
 use super::names::{BOUND, CLASS_BETA, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
 use super::storage;
+use crate::volumes::Mode;
 
 /// The provisioner that the control plane has assigned to the claim.
 pub fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
@@ -44,9 +45,12 @@ pub fn requested_bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage::bytes(claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref())
 }
 
-/// Whether it requests a block device.
-pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
-    claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block")
+/// Whether it requests a directory or a device.
+pub fn mode(claim: &PersistentVolumeClaim) -> Mode {
+    match claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) {
+        Some("Block") => Mode::Block,
+        _ => Mode::Directory,
+    }
 }
 
 /// Its uid. The API server gives every object one.

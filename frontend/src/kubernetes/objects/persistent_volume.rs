@@ -13,7 +13,7 @@ use kube::{Resource, ResourceExt};
 
 use super::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, FINALIZER, PROVISIONED_BY, PROVISIONER_IDENTITY};
 use super::{claim, node_affinity, storage};
-use crate::volumes::{Place, Provisioned};
+use crate::volumes::{Mode, Place, Provisioned};
 
 const FILESYSTEM_PARAMETER: &str = "csi.storage.k8s.io/fstype";
 
@@ -26,7 +26,7 @@ pub fn describe(
     provisioned: &Provisioned,
 ) -> PersistentVolume {
     let text = |text: &str| text.to_owned();
-    let block = claim::is_block(claim);
+    let block = claim::mode(claim) == Mode::Block;
     let filesystem = class.parameters.as_ref().and_then(|parameters| parameters.get(FILESYSTEM_PARAMETER));
     let spec = claim.spec.as_ref();
     PersistentVolume {

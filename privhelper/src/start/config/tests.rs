@@ -240,10 +240,10 @@ fn a_pool_has_a_valid_name_and_known_options() {
 
 #[test]
 fn project_ids_are_a_range_below_the_kubelets() {
-    for (value, range) in [("1-1", (1, 1)), ("1-1048576", (1, 1_048_576)), ("7-9", (7, 9))] {
+    for (value, range) in [("1-1", (1, 1)), ("1-1048575", (1, 1_048_575)), ("7-9", (7, 9))] {
         assert_eq!(good(&["--project-ids", value]).project_ids, range);
     }
-    for value in ["0-9", "5-4", "1-1048577", "1-", "-1", "1", "a-b", "1-2-3", "1-4294967296"] {
+    for value in ["0-9", "5-4", "1-1048576", "1-1048577", "1-", "-1", "1", "a-b", "1-2-3", "1-4294967296"] {
         refused(&["--project-ids", value], "expected FIRST-LAST");
     }
 }

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use bulkhead_protocol::{Invalid, QuotaMode};
 
 use super::PublishConfig;
+use crate::bookkeeping::KUBELET_PROJECTS;
 use crate::start::filter::OnViolation;
-use crate::state::{KUBELET_PROJECTS, PoolConfig, Shape};
+use crate::state::{PoolConfig, Shape};
 
 /// A name of any of the protocol's types.
 ///
@@ -36,9 +37,9 @@ pub fn uid(text: &str) -> Result<u32, String> {
 }
 
 pub fn project_ids(text: &str) -> Result<(u32, u32), String> {
-    let range = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-    range.filter(|(first, last)| *first >= 1 && first <= last && *last < KUBELET_PROJECTS).ok_or_else(|| {
-        format!("expected FIRST-LAST from 1 to 1048576, because the kubelet uses those above, instead of {text:?}")
+    let range = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse::<u32>().ok()?)));
+    range.filter(|(first, last)| *first >= 1 && first <= last && last.saturating_add(1) < KUBELET_PROJECTS).ok_or_else(|| {
+        format!("expected FIRST-LAST from 1 to 1048575, because the kubelet uses those from 1048577 on and one is kept between, instead of {text:?}")
     })
 }
 

@@ -1,135 +1,190 @@
-//! Loop devices that earlier helpers have left, and published nodes of those that are gone.
+//! Loop devices that earlier helpers have left. Only those with the helpers' own numbers are opened.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use bulkhead_protocol::TargetPath;
-use rustix::fs::FileType;
+use bulkhead_protocol::VolumeId;
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
 
 use super::Recovery;
 use crate::log;
-use crate::state::{Kind, PublishDirectory};
-use crate::sys::file::{self, Status};
-use crate::sys::loopdevice::{self, Binding, MAJOR};
-use crate::sys::{Errno, Result as SysResult, mount, process};
+use crate::start::host::Host;
+use crate::start::jail::Jail;
+use crate::start::mounts::Mounts;
+use crate::start::patience;
+use crate::sys::file::{self, FileId};
+use crate::sys::loopdevice::{self, OURS};
+use crate::sys::socket;
+use crate::sys::{Errno, Result as SysResult};
 
-impl Recovery {
-    /// Takes over the loop devices that are bound to images of ours, and notes those that are free. `shown` are the
-    /// numbers of those whose nodes are mounted somewhere on the host.
-    ///
-    /// # Errors
-    /// A sentence when one cannot be inspected: it may be a volume's.
-    pub(super) fn find_devices(&mut self, numbers: &[u32], shown: &BTreeSet<u32>) -> Result<(), String> {
-        process::allow_all_descriptors().map_err(|errno| format!("cannot raise the limit of open files: {errno}"))?;
-        self.vacant_devices = shown.iter().copied().filter(|number| !numbers.contains(number)).collect();
-        // If another program has attached an image a second time, the volume's device is the one that is published.
-        let (published, others): (Vec<u32>, Vec<u32>) = numbers.iter().partition(|number| shown.contains(number));
-        for number in published.into_iter().chain(others) {
-            let fail = |errno| format!("cannot look at loop device {number}: {errno}");
-            let device = match self.state.loops.open_existing(number) {
-                // It is being detached or removed.
-                Err(Errno::NXIO) => {
-                    self.vacant_devices.insert(number);
-                    continue;
-                }
-                device => device.map_err(fail)?,
-            };
-            match look(&device) {
-                Ok(binding) => self.take_over(number, device, binding).map_err(fail)?,
-                // Anybody with that node, or a container's copy of it, would have access to the next volume.
-                Err(Errno::NXIO) if shown.contains(&number) => {
-                    log::warning!(
-                        "a loop device is detached, but still published; it will not be used before the next start number={number}"
-                    );
-                    self.vacant_devices.insert(number);
-                }
-                Err(Errno::NXIO) => self.state.loops.note_idle(number),
-                Err(errno) if may_be_a_volumes(errno) => return Err(fail(errno)),
-                Err(errno) => {
-                    log::warning!("the backing file of a loop device is out of reach number={number} errno={errno}");
-                }
-            }
-        }
-        Ok(())
+/// What the devices have said of themselves.
+#[derive(Debug, Default)]
+pub struct Devices {
+    found: BTreeMap<u32, Found>,
+    /// Connections to processes that wait for one to answer.
+    pub waiting: Vec<OwnedFd>,
+}
+
+/// What a device has said of itself.
+#[derive(Debug, Serialize, Deserialize)]
+enum Found {
+    Unbound,
+    Bound { image: ((u32, u32), u64), on: Option<u32>, label: String },
+    Failed(i32),
+}
+
+impl Devices {
+    /// Whether all of them have answered.
+    pub fn is_complete(&self) -> bool {
+        self.waiting.is_empty()
     }
 
-    /// Notes a bound device, if it is a volume's.
-    fn take_over(&mut self, number: u32, device: OwnedFd, binding: Binding) -> SysResult<()> {
-        let Some(id) = self.owners.get(&binding.image) else {
-            // It may belong to a volume or a pool that is not served.
-            if self.state.unserved.is_empty() && self.state.pools.iter().all(|pool| pool.state.is_ok()) {
-                self.vacant_devices.insert(number);
+    fn bound(&self) -> impl Iterator<Item = (u32, FileId, Option<u32>, &str)> {
+        self.found.iter().filter_map(|(number, found)| match found {
+            Found::Bound { image: (device, inode), on, label } => {
+                Some((*number, FileId { device: *device, inode: *inode }, *on, label.as_str()))
             }
-            return Ok(());
-        };
-        self.devices.insert(number, id.clone());
-        if self.state.volumes.get(id).is_some_and(|volume| volume.device.is_some()) {
-            log::error!("another program has attached a volume's image once more volume={id} number={number}");
-            return Ok(());
-        }
-        if binding.exchangeable {
-            log::warning!(
-                "a volume's readers can exchange its image until it is unpublished: it was attached by an earlier release volume={id}"
-            );
-        }
-        let device = self.state.loops.adopt(number, device)?;
-        self.state.loops.revive(number, binding.image)?;
-        self.state.volumes.update(id, |volume| volume.device = Some(device));
-        Ok(())
-    }
-
-    /// Unmounts the node at a target if an earlier helper mounted it and its device certainly no longer belongs to a
-    /// volume: it stands for something else, or will.
-    pub(super) fn unmount_outlived(&self, directory: &PublishDirectory, target: &TargetPath) {
-        if directory.check_shape(target, Kind::Block).is_err() {
-            // The kubelet binds what we published again, at paths of its own.
-            return;
-        }
-        let name = target.path.split_last().1;
-        let parent = directory.open_parent(&target.path).map_err(|obstacle| obstacle.errno);
-        let unmounted = parent.and_then(|parent| {
-            if !self.is_outlived(&file::status_at(&parent, name)?) {
-                return Ok(false);
-            }
-            mount::unmount_entry(parent.as_fd(), name).map(|()| true)
-        });
-        match unmounted {
-            Ok(true) => log::warning!("unmounted the node of a loop device that was detached target={target}"),
-            Ok(false) => {}
-            Err(errno) => {
-                log::error!("cannot unmount the node of a loop device that was detached target={target} errno={errno}");
-            }
-        }
-    }
-
-    fn is_outlived(&self, status: &Status) -> bool {
-        let is_node = status.mount_root && status.file_type == FileType::BlockDevice && status.device.0 == MAJOR;
-        is_node && is_made_as_ours(status) && self.vacant_devices.contains(&status.device.1)
+            _ => None,
+        })
     }
 }
 
-/// What a device is bound to. A failure may be transient, so this retries.
-fn look(device: &OwnedFd) -> SysResult<Binding> {
-    for _ in 0..3 {
-        match loopdevice::binding(device) {
-            Ok(binding) => return Ok(binding),
-            Err(Errno::NXIO) => return Err(Errno::NXIO),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+/// Asks the loop devices what they are bound to. A file behind one may be on a filesystem that does not answer: then the
+/// others are asked by another process.
+///
+/// # Errors
+/// A sentence when that is not possible.
+pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
+    let mut numbers =
+        list(&host.devices).map_err(|errno| format!("cannot list the loop devices in /sys/block: {errno}"))?;
+    let mut devices = Devices::default();
+    while let Some(first) = numbers.first().copied() {
+        let ask = |line: &OwnedFd| {
+            for number in &numbers {
+                let answer = bulkhead_protocol::encode(&(*number, look(&jail.nodes.0, *number)));
+                let _ = answer.map(|packet| socket::send(line, &packet, None));
+            }
+        };
+        let mut found = BTreeMap::new();
+        let asked = patience::in_child(ask, |packet| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet)));
+        numbers.retain(|number| !found.contains_key(number));
+        devices.found.append(&mut found);
+        match asked.map_err(|errno| format!("cannot look at loop devices: {errno}"))? {
+            Ok(()) if numbers.is_empty() => {}
+            Ok(()) => return Err(format!("cannot look at loop device {first}")),
+            Err(waiting) => {
+                let silent = numbers.first().copied().unwrap_or(first);
+                log::error!("a loop device does not answer: nothing is attached until it does number={silent}");
+                numbers.retain(|number| *number != silent);
+                devices.waiting.push(waiting);
+            }
         }
     }
-    loopdevice::binding(device)
+    Ok(devices)
+}
+
+/// The numbers of the helpers' own devices.
+fn list(block_devices: &OwnedFd) -> SysResult<Vec<u32>> {
+    let mut numbers = Vec::new();
+    file::each_entry(block_devices, |name| {
+        let number = name.to_bytes().strip_prefix(b"loop").and_then(|number| std::str::from_utf8(number).ok());
+        numbers.extend(number.and_then(|number| number.parse().ok()).filter(|number| OURS.contains(number)));
+        Ok(())
+    })?;
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn look(nodes: &OwnedFd, number: u32) -> Found {
+    let look = || {
+        let name = format!("look{number}");
+        loopdevice::make_node(nodes.as_fd(), &name, number)?;
+        let device = loopdevice::open_node(nodes.as_fd(), &name, OFlags::RDONLY);
+        file::remove(nodes, &*name)?;
+        loopdevice::binding(device?)
+    };
+    // A failure may be transient.
+    let mut found = look();
+    for _ in 0..3 {
+        if matches!(found, Ok(_) | Err(Errno::NXIO)) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        found = look();
+    }
+    match found {
+        Ok(found) => {
+            let image = (found.image.device, found.image.inode);
+            Found::Bound { image, on: found.on, label: found.label }
+        }
+        Err(Errno::NXIO) => Found::Unbound,
+        Err(errno) => Found::Failed(errno.raw_os_error()),
+    }
+}
+
+impl Recovery {
+    /// Takes over the devices that are bound to images of ours, with the holds on them, and discards those that are bound
+    /// to nothing.
+    ///
+    /// # Errors
+    /// A sentence when one cannot be inspected: it may be a volume's.
+    pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), String> {
+        let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| self.state.host.node(mount)).collect();
+        let mut holds = BTreeMap::<u32, Vec<u32>>::new();
+        for (hold, _, on, _) in devices.bound() {
+            if let Some(on) = on {
+                holds.entry(on).or_default().push(hold);
+            }
+        }
+        // If another program has attached an image a second time, the volume's device is the one that is published.
+        let (published, others): (Vec<_>, Vec<_>) = devices.bound().partition(|(number, ..)| shown.contains(number));
+        for (number, image, on, label) in published.into_iter().chain(others) {
+            let Some(id) = self.owners.get(&image).cloned() else {
+                // It may belong to a volume or a pool that is not served.
+                self.state
+                    .attached
+                    .extend(label.parse::<VolumeId>().ok().filter(|_| on.is_none()).map(|id| (id, number)));
+                continue;
+            };
+            self.devices.insert(number, id.clone());
+            if self.state.volumes.get(&id).is_some_and(|volume| volume.device.is_some()) {
+                log::error!("another program has attached a volume's image once more volume={id} number={number}");
+                continue;
+            }
+            let fail = |errno| format!("cannot take over loop device {number}: {errno}");
+            let mut holds = holds.remove(&number).unwrap_or_default();
+            let device = self.state.loops.adopt(number, holds.pop()).map_err(fail)?;
+            // A start that failed may have left another one.
+            holds.into_iter().try_for_each(|hold| self.state.loops.release(hold)).map_err(fail)?;
+            let device = self.state.loops.revive(device, image).map_err(fail)?;
+            self.state
+                .volumes
+                .change(&id, |_| Ok(()), |volume| volume.device = device)
+                .map_err(|error| error.to_string())?;
+        }
+        for (number, found) in &devices.found {
+            match found {
+                Found::Unbound => self.state.loops.discard(*number),
+                Found::Failed(errno) if may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
+                    return Err(format!("cannot look at loop device {number}: {}", Errno::from_raw_os_error(*errno)));
+                }
+                Found::Failed(errno) => {
+                    let errno = Errno::from_raw_os_error(*errno);
+                    log::warning!("the backing file of a loop device is out of reach number={number} errno={errno}");
+                }
+                Found::Bound { .. } => {}
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Whether a device that cannot be inspected may be a volume's. If its backing file is out of reach, it is not: each
 /// volume's was within reach a moment ago. Any other failure proves nothing.
 fn may_be_a_volumes(errno: Errno) -> bool {
     !matches!(errno, Errno::IO | Errno::STALE | Errno::NOENT | Errno::ACCESS | Errno::TIMEDOUT | Errno::HOSTDOWN)
-}
-
-/// Whether a node may be one that a helper made: those of device managers and container runtimes have other modes.
-fn is_made_as_ours(status: &Status) -> bool {
-    (status.uid, status.mode & 0o7777) == (0, 0o600)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ fn entries_are_told_apart_by_their_names() {
         (".deleted.x.pvc-1", Entry::Deleted(0)),
         (".deleted.", Entry::Deleted(0)),
         (".bulkhead", Entry::OfPool),
-        (".bulkhead.ballast", Entry::OfPool),
+        (".bulkhead.ballast", Entry::Foreign),
         ("lost+found", Entry::OfPool),
         (".bulkhead.new", Entry::Foreign),
         (".hidden", Entry::Foreign),

@@ -53,7 +53,7 @@ fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &m
     wait::until(patience, || {
         ensure!(csi.get_capacity(GetCapacityRequest::default())?.available_capacity > 0);
         let log = log(stand)?;
-        ensure!(log.contains("the pool no longer reports: there are N volumes"), "{log}");
+        ensure!(log.contains("the pool no longer reports: there are"), "{log}");
         Ok(())
     })
 }

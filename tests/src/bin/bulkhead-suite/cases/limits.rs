@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind as HelperError, Reply, Request};
+use bulkhead_protocol::{Condition, ErrorKind as HelperError, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
@@ -327,7 +327,11 @@ fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
         wait::until(stand.patience(Duration::from_secs(10)), || {
             let reply = helper.ask(&Request::PoolStatus { pool: "default".parse()? })?;
             let Reply::Pool(status) = reply else { bail!("no pool status: {reply:?}") };
-            let told = status.conditions.as_slice().iter().any(|condition| condition.text.as_str().contains("4711"));
+            let told = status
+                .conditions
+                .as_slice()
+                .iter()
+                .any(|condition| matches!(condition, Condition::QuotaEvasion { first: 4711, .. }));
             ensure!(told, "{status:?}");
             Ok(())
         })

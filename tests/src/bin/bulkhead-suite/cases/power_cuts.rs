@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bulkhead_protocol::{ConditionKind, ErrorKind, Reply, Request, VolumeSpec};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -312,8 +312,8 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
         let Reply::Usage(usage) = helper.ask(&Request::Usage { volume: volume(id), target: None })? else {
             anyhow::bail!("no usage");
         };
-        let condition = usage.condition.map(|condition| condition.kind);
-        ensure!(condition.is_none_or(|kind| kind == ConditionKind::NotEnforced), "{id}: {condition:?}");
+        let condition = usage.condition;
+        ensure!(condition.as_ref().is_none_or(|kind| *kind == Condition::NotEnforced), "{id}: {condition:?}");
         ensure!(usage.spec == VolumeSpec { size: bytes(*size), ..spec(id) }, "{id}: {:?}", usage.spec);
         granted(&helper, &bind_or_attach(id))?;
         granted(&helper, &unbind_or_detach(id))?;

@@ -306,7 +306,7 @@ fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
 }
 
 fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
-    use bulkhead_protocol::{ConditionKind, QuotaMode};
+    use bulkhead_protocol::{Condition, QuotaMode};
     let helper = stand.helper()?;
     let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
         anyhow::bail!("the reply is not a pool's status");
@@ -315,7 +315,7 @@ fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
     ensure!(status.promised == 0 && status.volumes == 0 && status.emptying == 0, "{status:?}");
     let enforced = stand.setting.enforces_sizes();
     ensure!((status.quota == QuotaMode::Enforced) == enforced, "{status:?}");
-    let told = status.conditions.as_slice().iter().any(|condition| condition.kind == ConditionKind::NotEnforced);
+    let told = status.conditions.as_slice().contains(&Condition::NotEnforced);
     ensure!(told != enforced, "{status:?}");
     Ok(())
 }

@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::CreateVolumeRequest;
+use bulkhead_tests::daemon::Daemon;
 use bulkhead_tests::expect::{denied, refused};
-use bulkhead_tests::helper::{create, delete, directory_spec};
+use bulkhead_tests::helper::{HelperClient, create, delete, directory_spec};
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
-use bulkhead_tests::setting::{PoolFilesystem, program};
+use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
 use bulkhead_tests::stand::Stand;
 use tonic::Code;
 
@@ -21,11 +23,13 @@ cases! {
     a_configuration_file_says_the_same: Bare,
     an_empty_mounted_pool_is_marked_at_the_first_start: Bare,
     a_directory_that_is_no_mount_is_no_pool: Bare,
+    a_pool_that_is_mounted_later_is_served_within_a_minute: Bare,
     a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served: Bare,
-    a_pool_of_another_name_is_refused: Bare,
-    a_pool_that_another_helper_serves_is_refused: Bare,
-    a_read_only_pool_is_refused: Bare,
-    a_filesystem_without_quotas_is_refused: Bare + Filesystem,
+    a_pool_of_another_name_is_not_served: Bare,
+    a_pool_that_another_helper_serves_is_not_served: Bare,
+    a_read_only_pool_is_not_served_until_it_can_be_written: Bare,
+    a_filesystem_without_quotas_is_not_served: Bare + Filesystem,
+    an_ext4_without_a_journal_is_not_served: Bare,
     a_pool_whose_mount_vanished_still_has_its_volumes: Bare + Kernel,
     check_says_ok_and_changes_nothing: Bare + Filesystem,
     check_says_what_to_mend: Bare,
@@ -48,6 +52,27 @@ fn check_refuses(stand: &Stand, part: &str) -> Result<()> {
     let text = fails(&mut stand.helper_command()?)?;
     ensure!(text.contains(part), "does not say {part:?}: {text}");
     Ok(())
+}
+
+/// The helper must start, not serve a pool, and say why with `part`; and write nothing to it.
+fn check_serves_without(stand: &mut Stand, pool: &str, part: &str) -> Result<()> {
+    stand.start_helper()?;
+    let answer = stand.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })?;
+    denied(answer, ErrorKind::PoolBroken, part)?;
+    stand.running_helper()?.check_log(|log| {
+        ensure!(log.contains(&format!("a pool is not served pool={pool}")) && log.contains(part), "{log}");
+        Ok(())
+    })
+}
+
+/// The helper must notice within a minute that a pool that it did not serve is there, and end to be started anew; and
+/// then serve it.
+fn check_is_mended(stand: &mut Stand) -> Result<()> {
+    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&delete("vol-a")).map(drop)
 }
 
 fn doubtful_command_lines_are_refused_with_a_sentence(stand: &mut Stand) -> Result<()> {
@@ -122,13 +147,15 @@ fn a_directory_that_is_no_mount_is_no_pool(stand: &mut Stand) -> Result<()> {
     let directory = stand.work().join("pools/default");
     fs::create_dir_all(&directory)?;
     stand.pools.push(Pool { options: ",quota=none".to_owned(), ..Pool::existing(&directory, "default") });
-    check_refuses(stand, "bulkhead-setup init-pool")?;
+    check_serves_without(stand, "default", "bulkhead-setup init-pool")?;
     ensure!(fs::read_dir(&directory)?.count() == 0, "the directory was marked");
+    stand.kill_helper()?;
     // Nor is a filesystem with other contents.
     let other = stand.work().join("pools/other");
     stand.pools = vec![Pool::make_unmarked(&stand.setting, stand.templates(), &other, "default")?];
     fs::write(other.join("precious"), "content")?;
-    check_refuses(stand, "not empty")?;
+    check_serves_without(stand, "default", "not empty")?;
+    stand.kill_helper()?;
     fs::remove_file(other.join("precious"))?;
     Ok(())
 }
@@ -152,38 +179,54 @@ fn a_pool_that_is_not_mounted_is_a_condition_and_the_others_are_served(stand: &m
     Ok(())
 }
 
-fn a_pool_of_another_name_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_pool_of_another_name_is_not_served(stand: &mut Stand) -> Result<()> {
     let directory = stand.work().join("pools/default");
     let pool = Pool::make_unmarked(&stand.setting, stand.templates(), &directory, "default")?;
     let named = format!("fast={}", directory.display());
     run(Command::new(program("bulkhead-setup")?).args(["init-pool", &named]))?;
     stand.pools.push(pool);
-    check_refuses(stand, "fast")
+    check_serves_without(stand, "default", "fast")
 }
 
-fn a_pool_that_another_helper_serves_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_pool_that_is_mounted_later_is_served_within_a_minute(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let directory = stand.pool().directory.clone();
+    mounts::unmount_all(&directory)?;
+    check_serves_without(stand, "default", "bulkhead-setup init-pool")?;
+    mount_image(&stand.setting, &directory.with_extension("disk"), &directory)?;
+    check_is_mended(stand)
+}
+
+fn a_pool_that_another_helper_serves_is_not_served(stand: &mut Stand) -> Result<()> {
     stand.start()?;
     let other = stand.work().join("run/other.sock");
     let mut command = Command::new(program("bulkhead-privhelper")?);
     command.args(["--pool", &stand.pool().flag(), "--allow-uid", "901", "--socket"]).arg(&other);
     command.arg("--publish-dir").arg(format!("work={}", stand.publish_directory().display()));
-    let text = fails(&mut command)?;
-    ensure!(text.contains("another helper"), "{text}");
+    let mut second = Daemon::start("second", &mut command, &stand.logs())?;
+    let answer = second.wait_until(stand.patience(Duration::from_secs(20)), || {
+        let helper = HelperClient::welcomed(&other)?;
+        denied(
+            helper.request(&Request::PoolStatus { pool: "default".parse()? })?,
+            ErrorKind::PoolBroken,
+            "another helper",
+        )
+    });
+    second.kill()?;
     stand.running_helper()?.check_alive()?;
-    if other.exists() {
-        fs::remove_file(&other)?;
-    }
-    Ok(())
+    fs::remove_file(&other)?;
+    answer
 }
 
-fn a_read_only_pool_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_read_only_pool_is_not_served_until_it_can_be_written(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     run(Command::new("mount").args(["-o", "remount,ro"]).arg(&stand.pool().directory))?;
-    check_refuses(stand, "read-only")?;
-    run(Command::new("mount").args(["-o", "remount,rw"]).arg(&stand.pool().directory))
+    check_serves_without(stand, "default", "read-only")?;
+    run(Command::new("mount").args(["-o", "remount,rw"]).arg(&stand.pool().directory))?;
+    check_is_mended(stand)
 }
 
-fn a_filesystem_without_quotas_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_filesystem_without_quotas_is_not_served(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     if stand.setting.enforces_sizes() {
         let directory = stand.pool().directory.clone();
@@ -198,7 +241,25 @@ fn a_filesystem_without_quotas_is_refused(stand: &mut Stand) -> Result<()> {
     stand.pools[0].options.clear();
     // An ext4 made with quotas still counts without the option.
     let counts = stand.setting.enforces_sizes() && stand.setting.pool_fs == PoolFilesystem::Ext4;
-    check_refuses(stand, if counts { "does not enforce them" } else { "quota=none" })
+    check_serves_without(stand, "default", if counts { "does not enforce them" } else { "quota=none" })
+}
+
+fn an_ext4_without_a_journal_is_not_served(stand: &mut Stand) -> Result<()> {
+    let setting = Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() };
+    let directory = stand.work().join("pools/default");
+    let pool = Pool::make(&setting, stand.templates(), &directory, "default")?;
+    stand.pools.push(pool);
+    mounts::unmount_all(&directory)?;
+    let image = directory.with_extension("disk");
+    run(Command::new("tune2fs").args(["-O", "^has_journal"]).arg(&image))?;
+    mount_image(&setting, &image, &directory)?;
+    check_serves_without(stand, "default", "without a journal")?;
+    mounts::unmount_all(&directory)?;
+    run(Command::new("tune2fs").args(["-O", "has_journal"]).arg(&image))?;
+    // The id of a mount is used again: the helper tells two apart by having seen that there was none between them.
+    std::thread::sleep(Duration::from_millis(300));
+    mount_image(&setting, &image, &directory)?;
+    check_is_mended(stand)
 }
 
 fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Result<()> {
@@ -220,7 +281,7 @@ fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Resul
     csi.delete_volume(csi::delete("vol-a"))?;
     // The helper was the last user: once it ends, the disk can be mounted again.
     stand.stop()?;
-    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
         mount_image(&stand.setting, &directory.with_extension("disk"), &directory)
     })?;
     stand.start()

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Reply, Request};
+use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::attacker::{Attempt, attempt, errno, first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
@@ -21,13 +22,14 @@ use bulkhead_tests::wait;
 cases! {
     a_tenant_detaches_its_device_and_waits_for_the_next_volume: Kernel,
     a_tenant_detaches_its_device_and_the_helper_is_killed: Kernel,
+    a_tenant_detaches_its_device_and_root_attaches_a_file,
     a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open: Kernel,
     a_reader_puts_a_file_of_its_own_behind_the_device: Kernel,
     a_dying_device_is_handed_to_a_second_pod: Kernel,
     a_dying_device_is_handed_to_a_second_pod_after_a_kill: Kernel,
     a_tenants_marks_go_when_the_device_is_handed_out_again: Kernel,
-    a_start_leaves_the_nodes_of_others_where_they_are,
-    a_start_unmounts_no_node_where_somebody_else_could_exchange_it,
+    a_start_leaves_all_nodes_where_they_are,
+    a_start_leaves_the_nodes_of_another_helper,
     an_administrator_detaches_a_device_while_the_helper_is_down: Kernel,
     an_administrator_detaches_a_device_of_a_running_helper,
     devices_of_past_volumes_do_not_pile_up,
@@ -139,16 +141,42 @@ fn a_tenant_detaches_its_device_and_waits_for_the_next_volume(stand: &mut Stand)
 
 fn a_tenant_detaches_its_device_and_the_helper_is_killed(stand: &mut Stand) -> Result<()> {
     let node = published(stand, false)?;
-    attempt(Attempt::Detach, &node, false, &node)?;
+    let device = only_device(stand)?.path;
+    for _ in 0..3 {
+        for writing in [false, true] {
+            attempt(Attempt::Detach, &node, writing, &node)?;
+        }
+        stand.kill_helper()?;
+        // Nobody has the device open any more but the kernel itself, for the device on top of it.
+        attempt(Attempt::Detach, &node, true, &node)?;
+        check_shows_a(&node)?;
+        stand.start_helper()?;
+        let found = only_device(stand)?;
+        ensure!(found.path == device && !found.autoclear, "{found:?}");
+        check_no_volume_comes_into_sight(stand, &node)?;
+    }
+    check_shows_a(&stand.target("a"))?;
+    take_down(stand, &["a"])
+}
+
+/// Whatever happens, a node shows its own volume or nothing: the devices of other programs come from other numbers.
+fn a_tenant_detaches_its_device_and_root_attaches_a_file(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    attempt(Attempt::Detach, &node, true, &node)?;
     stand.kill_helper()?;
-    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "nobody holds the device any more");
+    let secret = stand.work().join("secret");
+    fs::write(&secret, b"secret".repeat(1 << 16))?;
+    let mut attached = Vec::new();
+    for _ in 0..numbers()?.len() + 4 {
+        let output = Command::new("losetup").args(["--find", "--show"]).arg(&secret).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        attached.push(String::from_utf8(output.stdout)?.trim().to_owned());
+        check_shows_a(&node)?;
+    }
+    for device in attached {
+        run(Command::new("losetup").arg("--detach").arg(device))?;
+    }
     stand.start_helper()?;
-    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the node of a free device is still published");
-    check_no_volume_comes_into_sight(stand, &node)?;
-    // The volume itself is unharmed, on another device.
-    let helper = stand.helper()?;
-    helper.ask(&attach("vol-a", false))?;
-    helper.ask(&publish("vol-a", "a"))?;
     check_shows_a(&stand.target("a"))?;
     take_down(stand, &["a"])
 }
@@ -165,7 +193,16 @@ fn a_tenant_marks_its_device_and_the_helper_is_killed_while_it_is_open(stand: &m
     take_down(stand, &["a"])
 }
 
-/// Creates vol-a, publishes it at `path`, and lets its tenant detach the device while no helper is running.
+/// Detaches a device as an administrator can: first the device on top of it, which keeps it open.
+fn detach_by_hand(device: &loops::Loop) -> Result<()> {
+    let on_top = format!("/loop{}", device.number().context("a loop device without a number")?);
+    for hold in loops::all()?.into_iter().filter(|found| found.backing_file.ends_with(&on_top)) {
+        loops::detach(&hold)?;
+    }
+    loops::detach(device)
+}
+
+/// Creates vol-a, publishes it at `path`, kills the helper and detaches the device by hand. Returns a container's node.
 fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
@@ -173,50 +210,50 @@ fn detached(stand: &mut Stand, path: &str) -> Result<(PathBuf, loops::Loop)> {
     helper.ask(&publish("vol-a", path))?;
     let node = node_like(&stand.target(path), &stand.work().join("own-node"))?;
     let device = only_device(stand)?;
-    attempt(Attempt::Detach, &node, false, &node)?;
     stand.kill_helper()?;
+    detach_by_hand(&device)?;
     Ok((node, device))
 }
 
-fn a_start_leaves_the_nodes_of_others_where_they_are(stand: &mut Stand) -> Result<()> {
-    let (_, device) = detached(stand, "a")?;
-    // A device manager's node has the same name, and is also on a tmpfs, but has a different mode.
+/// A start judges no node: neither its own, nor a device manager's, nor another helper's.
+fn a_start_leaves_all_nodes_where_they_are(stand: &mut Stand) -> Result<()> {
+    let (node, device) = detached(stand, "a")?;
+    // A device manager's node has the same name, and is also on a tmpfs.
     let (manager, others) = (stand.work().join("manager"), stand.target("others"));
-    let node = manager.join(format!("loop{}", device.number().context("a loop device without a number")?));
+    let managed = manager.join(format!("loop{}", device.number().context("a loop device without a number")?));
     fs::create_dir(&manager)?;
     run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&manager))?;
-    node_like(Path::new(&device.path), &node)?;
-    fs::set_permissions(&node, PermissionsExt::from_mode(0o660))?;
+    node_like(Path::new(&device.path), &managed)?;
     File::create_new(&others)?;
-    run(Command::new("mount").arg("--bind").args([&node, &others]))?;
+    run(Command::new("mount").arg("--bind").args([&managed, &others]))?;
     stand.start_helper()?;
-    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the helper's node is still mounted");
-    ensure!(mounts::at(&others)?.len() == 1, "a node that is not the helper's is unmounted");
+    for target in ["a", "others"] {
+        ensure!(mounts::at(&stand.target(target))?.len() == 1, "the node at {target} is unmounted");
+    }
+    check_no_volume_comes_into_sight(stand, &node)?;
     mounts::unmount_all(&others)?;
     mounts::unmount_all(&manager)?;
     fs::remove_file(others)?;
+    // A node that shows nothing any more may be unpublished.
     stand.helper()?.ask(&unpublish("vol-a", "a"))?;
+    ensure!(mounts::at(&stand.target("a"))?.is_empty(), "the node is still mounted");
     stand.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-fn a_start_unmounts_no_node_where_somebody_else_could_exchange_it(stand: &mut Stand) -> Result<()> {
-    let directory = stand.target("directory");
-    fs::create_dir(&directory)?;
-    let (node, _) = detached(stand, "directory/a")?;
-    chown(&directory, Some(4711), None)?;
-    stand.start_helper()?;
-    ensure!(mounts::at(&directory.join("a"))?.len() == 1, "what somebody else could have exchanged is unmounted");
-    stand.running_helper()?.check_log(|log| {
-        ensure!(log.contains("cannot unmount the node of a loop device"), "{log}");
-        Ok(())
-    })?;
-    check_no_volume_comes_into_sight(stand, &node)?;
-    chown(&directory, Some(0), None)?;
-    stand.restart_helper()?;
-    ensure!(mounts::at(&directory.join("a"))?.is_empty(), "the node is still mounted");
-    stand.helper()?.ask(&unpublish("vol-a", "directory/a"))?;
-    stand.helper()?.ask(&delete("vol-a"))?;
-    Ok(fs::remove_dir_all(directory)?)
+/// Two helpers share a publish directory, and one of them is started anew.
+fn a_start_leaves_the_nodes_of_another_helper(stand: &mut Stand) -> Result<()> {
+    let node = published(stand, false)?;
+    let mut other = AnotherHelper::start(stand)?;
+    for _ in 0..2 {
+        let path = PathBuf::from("/dev").join(only_device(stand)?.path.file_name().context("a name")?);
+        ensure!(mounts::at(&stand.target("a"))?.len() == 1, "the node of the first helper is unmounted");
+        check_shows_a(&node)?;
+        denied(other.client()?.request(&unpublish("vol-a", "a"))?, ErrorKind::InUse, "vol-a")?;
+        ensure!(path.exists(), "the device is gone");
+        other.restart()?;
+    }
+    other.stop()?;
+    take_down(stand, &["a"])
 }
 
 fn a_reader_puts_a_file_of_its_own_behind_the_device(stand: &mut Stand) -> Result<()> {
@@ -304,7 +341,7 @@ fn an_administrator_detaches_a_device_while_the_helper_is_down(stand: &mut Stand
         let node = published(stand, false)?;
         let device = only_device(stand)?;
         stand.kill_helper()?;
-        run(Command::new("losetup").arg("--detach").arg(&device.path))?;
+        detach_by_hand(&device)?;
         if removed {
             ensure!(remove_device(&device)? == 0, "the device cannot be removed");
         }
@@ -335,11 +372,10 @@ fn an_administrator_detaches_a_device_of_a_running_helper(stand: &mut Stand) -> 
 }
 
 fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
-    const KEPT: usize = 128;
+    const KEPT: usize = 16;
     let helper = stand.helper()?;
-    let free = numbers()?.len().saturating_sub(loops::all()?.len());
-    let many = KEPT.max(free) + 20;
-    let ids: Vec<String> = (0..many).map(|number| format!("vol-{number}")).collect();
+    let others = numbers()?;
+    let ids: Vec<String> = (0..40).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         helper.ask(&create(id, image_spec(SIZE)))?;
         helper.ask(&attach(id, false))?;
@@ -355,16 +391,23 @@ fn devices_of_past_volumes_do_not_pile_up(stand: &mut Stand) -> Result<()> {
         // It may be gone already.
         looked_at.extend(File::open(&device.path));
     }
-    ensure!(looked_at.len() > KEPT, "only {} idle devices can be opened", looked_at.len());
     std::thread::sleep(Duration::from_millis(300));
     drop(looked_at);
-    for id in &ids {
-        helper.ask(&delete(id))?;
-    }
+    let left_behind = || -> Result<usize> { Ok(numbers()?.difference(&others).count()) };
     // The kernel takes some time to remove them, and no operation waits for that.
     wait::until(stand.patience(Duration::from_secs(30)), || {
-        let left = numbers()?.len().saturating_sub(loops::all()?.len());
-        ensure!(left <= KEPT, "{left} devices are left of {many}");
+        let left = left_behind()?;
+        ensure!(left <= KEPT, "{left} devices are left of {}", 2 * ids.len());
         Ok(())
-    })
+    })?;
+    // What a helper leaves when it is killed, the next one removes.
+    helper.ask(&attach("vol-0", false))?;
+    stand.restart_helper()?;
+    wait::until(stand.patience(Duration::from_secs(30)), || {
+        let left = left_behind()?;
+        ensure!(left <= 2, "{left} devices are left, and one volume is attached");
+        Ok(())
+    })?;
+    let helper = stand.helper()?;
+    ids.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))
 }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{ConditionKind, ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
+use bulkhead_protocol::{Condition, ErrorKind, PoolName, PoolStatus, Reply, Request, Response, decode, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::controller_client::ControllerClient;
 use bulkhead_tests::csi::v1::{CreateVolumeRequest, ProbeRequest};
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::setting::PoolFilesystem;
 use bulkhead_tests::stand::Stand;
@@ -73,7 +74,8 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
     // After a while the status reports it, although nothing can be learned from the filesystem.
     wait::until(stand.patience(Duration::from_secs(25)), || {
         let status = status(&helper, "default")?;
-        let stuck = status.conditions.as_slice().iter().any(|condition| condition.kind == ConditionKind::NotAnswering);
+        let stuck =
+            status.conditions.as_slice().iter().any(|condition| matches!(condition, Condition::NotAnswering { .. }));
         ensure!(stuck && status.available == 0 && status.total > 0, "{status:?}");
         Ok(())
     })?;
@@ -82,7 +84,7 @@ fn creations_that_hang_leave_threads_for_other_pools(stand: &mut Stand) -> Resul
             .conditions
             .as_slice()
             .iter()
-            .any(|condition| condition.kind == ConditionKind::NotAnswering)
+            .any(|condition| matches!(condition, Condition::NotAnswering { .. }))
     );
     drop(frozen);
     for client in &hanging {
@@ -154,8 +156,16 @@ fn a_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> Result<(
     let helper = stand.helper()?;
     helper.ask(&create_in_other("vol-b")?)?;
     helper.ask(&delete("vol-b"))?;
-    helper.ask(&unbind("vol-a", "a"))?;
+    for request in [unbind("vol-a", "a"), delete("vol-a"), create("vol-a", directory_spec(SIZE))] {
+        denied(helper.request(&request)?, ErrorKind::PoolBroken, "is not served")?;
+    }
     drop(frozen);
+    // The helper ends in an orderly way once the pool answers, so that the next one serves it.
+    let limit = stand.patience(Duration::from_secs(30));
+    stand.await_end_of_helper(limit)?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&unbind("vol-a", "a"))?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
 }

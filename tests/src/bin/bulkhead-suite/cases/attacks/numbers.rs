@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, PoolStatus, Reply, Request};
+use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind};
@@ -46,7 +46,10 @@ fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     let status = pool_status(&helper)?;
     let conditions = status.conditions.as_slice();
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
-    ensure!(conditions.iter().any(|condition| condition.text.as_str().contains("--max-volumes 3")), "{status:?}");
+    ensure!(
+        conditions.iter().any(|condition| matches!(condition, Condition::VolumeLimit { limit: 3, .. })),
+        "{status:?}"
+    );
     // Volumes beyond the limit of a later start are still served.
     let helper = start(stand, "--max-volumes", 2)?;
     helper.ask(&bind("vol-a", "a"))?;

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ConditionKind, ErrorKind, MountFlags, PoolName, PoolStatus, Reply, Request, Usage};
+use bulkhead_protocol::{Condition, ErrorKind, MountFlags, PoolName, PoolStatus, Reply, Request, Usage};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::csi::v1::GetCapacityRequest;
@@ -112,14 +112,13 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
             other => anyhow::bail!("{other:?}"),
         }
     };
-    let says_so =
-        |status: &PoolStatus| status.conditions.as_slice().iter().any(|one| one.kind == ConditionKind::ShutDown);
+    let says_so = |status: &PoolStatus| status.conditions.as_slice().contains(&Condition::ShutDown);
     let found = status(&helper)?;
     ensure!(says_so(&found) && found.available == 0 && found.largest_volume == 0, "{found:?}");
     for (id, target) in [("vol-a", &a), ("vol-b", &b)] {
         let answer = helper.ask(&Request::Usage { volume: volume(id), target: Some(target.clone()) })?;
         let Reply::Usage(Usage { condition, .. }) = &answer else { anyhow::bail!("{answer:?}") };
-        ensure!(condition.as_ref().is_some_and(|one| one.kind == ConditionKind::ShutDown), "{answer:?}");
+        ensure!(condition.as_ref().is_some_and(|one| *one == Condition::ShutDown), "{answer:?}");
     }
     // It is still published, and publishing again after a kubelet's restart succeeds.
     helper.ask(&bind)?;

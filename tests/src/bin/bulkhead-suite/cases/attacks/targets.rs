@@ -374,14 +374,12 @@ fn an_unknown_volume_at_the_target_of_another(stand: &mut Stand) -> Result<()> {
             let target = target("work", path);
             let [publish, unpublish] = at(id, &target);
             helper.ask(&publish)?;
-            for stranger in ["vol-z", "vol-c"] {
-                for request in [
-                    Request::Unmount { volume: volume(stranger), target: target.clone() },
-                    Request::RemoveDevice { volume: volume(stranger), target: target.clone() },
-                ] {
-                    denied(helper.request(&request)?, ErrorKind::InUse, id)?;
-                }
+            let unmount = |id| Request::Unmount { volume: volume(id), target: target.clone() };
+            let remove = |id| Request::RemoveDevice { volume: volume(id), target: target.clone() };
+            for request in [unmount("vol-z"), remove("vol-z"), unmount("vol-c")] {
+                denied(helper.request(&request)?, ErrorKind::InUse, id)?;
             }
+            denied(helper.request(&remove("vol-c"))?, ErrorKind::WrongKind, "vol-c")?;
             ensure!(mounts::at(&stand.target(path))?.len() == 1);
             helper.ask(&unpublish)?;
         }

@@ -120,7 +120,7 @@ fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, 
         .context("what goes before")?;
     operation.fill(stand)?;
     let log = stand.work().join("trace");
-    let tracer = Tracer::inject(session.thread(operation.actor)?, &log, call, fault)?;
+    let tracer = Tracer::inject(&session.threads(operation.actor)?, &log, call, fault)?;
     let answer = session.send(stand, operation);
     if operation.is_in_background() {
         // It is emptied a moment later, unless something prevents that.

@@ -154,6 +154,7 @@ pub fn on_devices() -> Vec<Operation> {
     let [_, target] = targets();
     let operation = undone_by(vec![remove.clone(), detach.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
+    let unused = Request::DeleteUnused { volume: volume(DEVICE) };
     let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
     vec![
         operation("create an image", &[], &create),
@@ -166,6 +167,7 @@ pub fn on_devices() -> Vec<Operation> {
         operation("remove a device", &[&create, &attach, &make], &remove),
         operation("detach", &[&create, &attach], &detach),
         operation("delete an image", &[&create], &delete),
+        operation("delete an unused image", &[&create], &unused),
         operation("delete an attached image", &[&create, &attach], &delete),
     ]
 }

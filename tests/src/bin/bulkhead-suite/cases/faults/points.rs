@@ -53,7 +53,7 @@ pub fn of<'a>(stand: &mut Stand, operations: &'a [Operation]) -> Result<Vec<Poin
 fn follow(stand: &mut Stand, operation: &Operation) -> Result<Vec<Call>> {
     let session = Session::open(stand)?;
     session.prepare(stand, operation)?;
-    let tracer = Tracer::follow(session.thread(operation.actor)?, &stand.work().join("trace"))?;
+    let tracer = Tracer::follow(&session.threads(operation.actor)?, &stand.work().join("trace"))?;
     session.send(stand, operation)?.map_err(|error| anyhow::anyhow!("{}: {error}", operation.name))?;
     if operation.is_in_background() {
         emptied(stand)?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Reply, Request, Response};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
@@ -51,13 +51,13 @@ impl Session {
         }
     }
 
-    /// The thread or process whose calls are in question.
-    pub fn thread(&self, actor: Actor) -> Result<i32> {
+    /// The threads or the process whose calls are in question. Whoever has waited longest accepts a connection.
+    pub fn threads(&self, actor: Actor) -> Result<Vec<i32>> {
         match actor {
-            Actor::Accepting => Ok(self.helper),
-            Actor::Serving => waiting_thread(self.helper, |socket| socket == self.socket),
-            Actor::Releasing => waiting_thread(self.helper, |socket| socket != self.socket),
-            Actor::Emptier => Ok(processes::descendants(self.helper)?.first().context("no emptier")?.pid),
+            Actor::Accepting => waiting_threads(self.helper, ACCEPTING, |_| true),
+            Actor::Serving => waiting_threads(self.helper, RECEIVING, |socket| socket == self.socket),
+            Actor::Releasing => waiting_threads(self.helper, RECEIVING, |socket| socket != self.socket),
+            Actor::Emptier => Ok(vec![processes::descendants(self.helper)?.first().context("no emptier")?.pid]),
         }
     }
 }
@@ -77,25 +77,34 @@ fn sockets(process: i32) -> Result<Vec<(String, String)>> {
     Ok(sockets)
 }
 
-/// A thread, other than the first, that is waiting in a system call on a wanted socket.
-fn waiting_thread(process: i32, wanted: impl Fn(&str) -> bool) -> Result<i32> {
-    let mut found = None;
+/// The number of accept4(2).
+const ACCEPTING: &[&str] = if cfg!(target_arch = "x86_64") { &["288"] } else { &["242"] };
+/// recvfrom(2) and recvmsg(2).
+const RECEIVING: &[&str] = if cfg!(target_arch = "x86_64") { &["45", "47"] } else { &["207", "212"] };
+
+/// The threads that wait in one of these system calls on a wanted socket.
+fn waiting_threads(process: i32, calls: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<i32>> {
+    let mut found = Vec::new();
     wait::until(Duration::from_secs(5), || {
         let sockets = sockets(process)?;
         for entry in fs::read_dir(format!("/proc/{process}/task"))? {
             let thread: i32 = entry?.file_name().to_string_lossy().parse()?;
-            let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall"))?;
-            let descriptor = call.split(' ').nth(1).and_then(|word| word.strip_prefix("0x"));
+            let made = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall"))?;
+            let mut words = made.split(' ');
+            if !words.next().is_some_and(|number| calls.contains(&number)) {
+                continue;
+            }
+            let descriptor = words.next().and_then(|word| word.strip_prefix("0x"));
             let Some(number) = descriptor.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { continue };
             let is_wanted = |(name, socket): &(String, String)| *name == number.to_string() && wanted(socket);
-            if thread != process && sockets.iter().any(is_wanted) {
-                found = Some(thread);
-                return Ok(());
+            if sockets.iter().any(is_wanted) {
+                found.push(thread);
             }
         }
-        anyhow::bail!("no thread of the helper waits for a packet there")
+        anyhow::ensure!(!found.is_empty(), "no thread of the helper waits there");
+        Ok(())
     })?;
-    found.context("no thread was found")
+    Ok(found)
 }
 
 /// What must be as before once an operation is undone, in addition to what [`leaks::check`] checks.
@@ -104,7 +113,7 @@ pub struct Figures {
     promised: u64,
     volumes: u32,
     emptying: u32,
-    conditions: Vec<String>,
+    conditions: Vec<Condition>,
     descriptors: usize,
 }
 
@@ -116,8 +125,7 @@ impl Figures {
         let Reply::Pool(pool) = client.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
             anyhow::bail!("the status of a pool is none")
         };
-        let conditions =
-            pool.conditions.as_slice().iter().map(|condition| condition.text.as_str().to_owned()).collect();
+        let conditions = pool.conditions.as_slice().to_vec();
         let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
         Ok(Self { promised, volumes, emptying, conditions, descriptors })
     }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use super::{lock, lock_in_time};
+use crate::state::{lock, lock_in_time};
 use crate::sys::Result as SysResult;
 
 /// A figure that is measured at most once per interval, by one thread at a time.

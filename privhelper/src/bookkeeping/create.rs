@@ -1,0 +1,160 @@
+//! Creating volumes: build under another name, with a quota, then rename into place and sync the pool's directory.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
+use rustix::fs::{FallocateFlags, Mode};
+
+use super::filesystem::limits;
+use super::limits::check_number_of_volumes;
+use super::log;
+use super::room::{Measured, Share};
+use crate::state::layout::{self, DATA, IMAGE};
+use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, no_space};
+use crate::sys::file::{self, FileId};
+use crate::sys::quota::ProjectId;
+use crate::sys::{Errno, Result as SysResult};
+
+/// Creates a volume. If it already exists with the same settings, replies with its current size.
+pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<Reply, Error> {
+    let (state, id, served) = (held.state, held.id, pool.served()?);
+    let unsynced = |errno| failed("sync to disk the creation of volume", id, errno);
+    if let Some(volume) = held.known() {
+        let found = volume.record.spec;
+        if Arc::ptr_eq(&volume.pool, pool) && found.kind == spec.kind && found.name_hash == spec.name_hash {
+            served.sync_names_again().map_err(unsynced)?;
+            return Ok(Reply::Size(found.size));
+        }
+        return Err(exists(format!("volume {id} exists with other settings")));
+    }
+    if state.unserved.contains_key(id) {
+        return Err(state.unknown(id));
+    }
+    check_number_of_volumes(state)?;
+    let project = promise(state, pool, id, &spec)?;
+    let record = Record { spec, unused: true };
+    make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
+    // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
+    let content = build(served, id, &record, project).inspect_err(|_| discard(&mut held, served))?;
+    let (pool, published) = (Arc::clone(pool), [].into());
+    held.add(Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false });
+    // If this fails, the volume exists for all to see, but only a repeated request may report success.
+    served.sync_names().map_err(unsynced)?;
+    Ok(Reply::Size(spec.size))
+}
+
+/// Promises the volume its share, with a project of its own in a pool with quotas.
+fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, spec: &VolumeSpec) -> Result<Option<ProjectId>, Error> {
+    let measured = measure(state, pool)?;
+    let share = Share::of(spec, pool.inode_size(), None);
+    state.volumes.begin(id, pool, share, |promised| check_room(pool, &measured, promised, share))?;
+    if !pool.has_quotas() {
+        return Ok(None);
+    }
+    let taken = pool.served()?.filesystem.take_project(|candidate| state.volumes.claim(id, candidate));
+    let taken = taken.map_err(|errno| failed("take a project id in pool", &pool.config.name, errno));
+    taken.and_then(|taken| taken.ok_or_else(|| no_project(pool)).map(Some)).inspect_err(|_| state.volumes.give_up(id))
+}
+
+/// What a pool's filesystem has to share out.
+///
+/// # Errors
+/// When that cannot be determined.
+pub fn measure(state: &State, pool: &Pool) -> Result<Measured, Error> {
+    let measured = pool.served()?.filesystem.measure(&state.volumes, pool);
+    measured.map_err(|errno| failed("determine the free space of pool", &pool.config.name, errno))
+}
+
+/// Checks that a pool can promise a share in addition to what is promised.
+///
+/// # Errors
+/// `NoRoom` if not.
+pub fn check_room(pool: &Pool, measured: &Measured, promised: u64, share: Share) -> Result<(), Error> {
+    let (room, wanted) = (measured.room(&pool.config, promised).for_volume(share.preallocated), share.bytes);
+    if wanted <= room {
+        return Ok(());
+    }
+    let message = format!("pool {} cannot promise that much; delete volumes or enlarge the pool", pool.config.name);
+    Err(Error::new(ErrorKind::NoRoom { room, wanted }, message))
+}
+
+fn no_project(pool: &Pool) -> Error {
+    no_space(format!(
+        "pool {} has no free project id: all that were tried belong to volumes or have files charged to them; see the pool's conditions, or widen --project-ids",
+        pool.config.name
+    ))
+}
+
+fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Result<(), Error> {
+    let still_there = || busy(format!("create volume {id}: an earlier one is still being removed; try again"));
+    // A volume that was deleted in a full pool keeps its name until it is empty.
+    if state.volumes.is_deleted(pool, id.as_str()) {
+        return Err(still_there());
+    }
+    file::make_directory(&served.directory, &layout::creating_name(id), Mode::RWXU).map_err(|errno| match errno {
+        Errno::EXIST => still_there(),
+        errno => failed("create volume", format_args!("{id}: cannot make its directory"), errno),
+    })
+}
+
+/// Builds a volume on disk, and returns its content. Only the order of these steps is kept until the names are synced:
+/// XFS and ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and
+/// syncing any of them commits all that came before. Blocks that were allocated but not written read as zeros until the
+/// change that says otherwise is committed as well.
+fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<ProjectId>) -> Result<FileId, Error> {
+    let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
+    let directory = &served.directory;
+    let name = layout::creating_name(id);
+    let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
+    if let Some(project) = project {
+        file::set_project(&outer, project.0).map_err(cannot("set its project id"))?;
+    }
+    record.write(&outer).map_err(cannot("write its record"))?;
+    let content = match record.spec.kind {
+        VolumeKind::Directory { inodes, mode } => {
+            let mode = Mode::from_raw_mode(mode.get().into());
+            let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
+            // The limit is set last: the smallest ones leave no room to create the directories.
+            if let Some(project) = project {
+                let limits = limits(record.spec.size, inodes);
+                served.filesystem.set_quota(project, limits).map_err(cannot("set its quota"))?;
+            }
+            content
+        }
+        VolumeKind::Image { sparse, .. } => {
+            make_image(&outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
+        }
+    };
+    file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
+    Ok(content)
+}
+
+fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
+    file::make_directory(&outer, DATA, mode)?;
+    Ok(file::status_at(&outer, DATA)?.id)
+}
+
+fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
+    let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
+    if sparse {
+        rustix::fs::ftruncate(&image, size)?;
+    } else {
+        rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
+    }
+    Ok(file::status(&image)?.id)
+}
+
+/// Leaves an unfinished volume to the emptier, if possible under a name that does not block the next attempt.
+fn discard(held: &mut Held<'_>, served: &Served) {
+    let unfinished = layout::creating_name(held.id);
+    let name = served.put_aside(&unfinished).map_or_else(
+        |errno| {
+            log::warning!("cannot move an incomplete volume out of the way volume={} errno={errno}", held.id);
+            unfinished
+        },
+        |aside| aside.name,
+    );
+    held.delete(&name);
+    served.deletions.wake(true);
+}

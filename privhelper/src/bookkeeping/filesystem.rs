@@ -1,0 +1,237 @@
+//! Room, quotas and project ids. They belong to a filesystem: two pools on the same one share them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use bulkhead_protocol::{Bytes, Inodes};
+use caps::Capability;
+use rustix::fs::OFlags;
+
+use super::cached::Cached;
+use super::room::{Measured, Occupied, ProjectIds, Space};
+use crate::state::{InProgress, Kind, Pool, Volumes, layout, lock};
+use crate::sys::capability::raise;
+use crate::sys::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
+use crate::sys::{Errno, Result as SysResult, file};
+
+/// The first of the project ids that the kubelet itself uses (its fsquota package).
+pub const KUBELET_PROJECTS: u32 = 1_048_577;
+
+/// A filesystem with one or more pools.
+#[derive(Debug)]
+pub struct Filesystem {
+    /// Any directory on it, open.
+    root: OwnedFd,
+    facts: Facts,
+    /// What keeps other helpers from it: two would promise its room twice.
+    _claim: Option<OwnedFd>,
+    projects: ProjectIds,
+    capacity: Cached<u64>,
+    strays: Mutex<SysResult<Strays>>,
+    /// The operations that may wait for it.
+    pub in_progress: InProgress,
+}
+
+/// What is known of a filesystem from the start.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// Its device, major and minor.
+    pub device: (u32, u32),
+    /// Its type: XFS, or else ext4.
+    pub is_xfs: bool,
+    /// The first and the last project id for volumes.
+    pub project_ids: (u32, u32),
+    /// Whether projects are charged for what they use.
+    pub counts_projects: bool,
+    /// Whether it holds one pool and nothing else.
+    pub is_whole_pool: bool,
+    /// What an empty pool had in use, if that is known.
+    pub overhead: Option<u64>,
+}
+
+/// What is charged to projects that belong to no volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strays {
+    /// The first of them.
+    pub first: Option<ProjectId>,
+    /// How many bytes.
+    pub bytes: u64,
+    /// How many inodes.
+    pub inodes: u64,
+    /// Whether there are more projects than were looked at.
+    pub more: bool,
+}
+
+/// How long the sum over all volumes stays valid. It does not change with what volumes write, free or are given.
+const CAPACITY_LASTS: Duration = Duration::from_secs(1);
+/// What an inode takes on XFS, unless mkfs was told otherwise. ext4 has set all inodes aside.
+const XFS_INODE: u64 = 512;
+/// How many projects are looked at in search of strays: a hostile pod can create very many.
+const MOST_STRAYS: usize = 100_000;
+
+impl Filesystem {
+    /// A filesystem, given one of its directories.
+    pub fn new(root: OwnedFd, facts: Facts, claim: Option<OwnedFd>) -> Self {
+        let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
+        let projects = ProjectIds::new(facts.project_ids);
+        Self { root, facts, _claim: claim, projects, capacity, strays, in_progress: InProgress::default() }
+    }
+
+    /// What is known of it.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> &'static str {
+        if self.facts.is_xfs { "xfs" } else { "ext4" }
+    }
+
+    /// How many bytes are used up by each inode that is made.
+    pub fn inode_size(&self) -> u64 {
+        if self.facts.is_xfs { XFS_INODE } else { 0 }
+    }
+
+    /// How to look at quotas while serving: only XFS never complains.
+    fn look(&self) -> Look {
+        if self.facts.is_xfs { Look::AtOnce } else { Look::Waiting }
+    }
+
+    /// Measures the filesystem of a pool.
+    pub fn measure(&self, volumes: &Volumes, pool: &Pool) -> SysResult<Measured> {
+        let capacity = self.capacity.get(|| {
+            let before = self.space()?;
+            let occupied = self.occupied(volumes, pool, &before)?.at_most();
+            // This way, what is written or freed meanwhile is counted in neither, rather than in both.
+            Ok(self.space()?.free.min(before.free).saturating_add(occupied))
+        })?;
+        Ok(Measured { space: self.space()?, capacity })
+    }
+
+    fn occupied(&self, volumes: &Volumes, pool: &Pool, space: &Space) -> SysResult<Occupied> {
+        let mut charged = self.uncounted_images(volumes)?;
+        let mut others = space.inodes_in_use.saturating_mul(self.inode_size());
+        if self.facts.counts_projects {
+            let strays = (*lock(&self.strays))?;
+            let system = self.quota(ProjectId(0))?.used_bytes;
+            others =
+                [system, strays.bytes, self.quotas()?.1].iter().fold(others, |sum, next| sum.saturating_add(*next));
+            for project in volumes.projects(pool) {
+                charged = charged.saturating_add(self.quota(project)?.used_bytes);
+            }
+        }
+        let overhead = self.facts.overhead.filter(|_| self.facts.counts_projects || self.facts.is_whole_pool);
+        let unexplained = overhead.map(|overhead| space.in_use.saturating_sub(overhead).saturating_sub(others));
+        // Without projects, nothing is charged for directories.
+        let charged = if self.facts.counts_projects || unexplained.is_none() { charged } else { u64::MAX };
+        Ok(Occupied { charged, unexplained })
+    }
+
+    /// What is occupied by images that no project accounts for. This is not what was allocated for them: their users
+    /// discard blocks.
+    fn uncounted_images(&self, volumes: &Volumes) -> SysResult<u64> {
+        let mut sum = 0_u64;
+        for (id, pool) in volumes.uncounted_images(self.facts.device) {
+            let Ok(served) = pool.served() else { continue };
+            match layout::open_content(&served.directory, &id, Kind::Block, OFlags::PATH).and_then(file::status) {
+                Ok(image) => sum = sum.saturating_add(image.allocated),
+                // It was deleted meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// What the filesystem says of itself. The figures are in the kernel's memory, so this does not wait for a disk.
+    pub fn space(&self) -> SysResult<Space> {
+        let found = rustix::fs::fstatvfs(&self.root)?;
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        Ok(Space {
+            total: bytes(found.f_blocks),
+            in_use: bytes(found.f_blocks.saturating_sub(found.f_bfree)),
+            free: bytes(found.f_bavail),
+            inodes_in_use: found.f_files.saturating_sub(found.f_ffree),
+            free_inodes: found.f_favail,
+        })
+    }
+
+    /// How far quotas are switched on, and how many bytes they take.
+    pub fn quotas(&self) -> SysResult<(Enforcement, u64)> {
+        let (enforcement, blocks) = quota::state(&self.root)?;
+        let block = if self.facts.is_xfs { rustix::fs::fstatvfs(&self.root)?.f_frsize } else { 512 };
+        Ok((enforcement, blocks.saturating_mul(block)))
+    }
+
+    /// Takes a project for a volume, and removes the limits that a helper which was killed may have left on it. `claim`
+    /// takes a candidate unless another volume has it.
+    pub fn take_project(&self, claim: impl FnMut(ProjectId) -> bool) -> SysResult<Option<ProjectId>> {
+        self.projects.take(claim, |candidate| {
+            let quota = self.quota(candidate)?;
+            if quota.is_unused() && !quota.is_limited_to((0, 0)) {
+                self.set_quota(candidate, (0, 0))?;
+            }
+            Ok(quota.is_unused())
+        })
+    }
+
+    /// What a project uses and may use.
+    pub fn quota(&self, project: ProjectId) -> SysResult<ProjectQuota> {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        quota::get(&self.root, self.look(), project)
+    }
+
+    /// The same at start, when a frozen filesystem must not keep the others from being served.
+    pub fn quota_at_start(&self, project: ProjectId) -> SysResult<ProjectQuota> {
+        quota::get(&self.root, Look::AtOnce, project)
+    }
+
+    /// Sets the limits of a project in bytes and inodes; 0 and 0 for no limits.
+    pub fn set_quota(&self, project: ProjectId, (bytes, inodes): (u64, u64)) -> SysResult<()> {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        quota::set(&self.root, project, bytes, inodes)
+    }
+
+    /// What was charged to projects that belong to no volume when it was last looked at.
+    pub fn strays(&self) -> SysResult<Strays> {
+        *lock(&self.strays)
+    }
+
+    /// Looks for what is charged to projects that belong to no volume: the owner of a file can move it into any project,
+    /// and so out of its quota. Only the range for volumes is looked at, in the background: the kernel walks through
+    /// every block that such owners have made the quota file grow by, in one call. The project after the range gets a
+    /// limit, so that there is always one where the walk ends.
+    pub fn look_for_strays(&self, volumes: &Volumes, pool: &Pool) {
+        let found = self.find_strays(volumes, pool);
+        *lock(&self.strays) = found;
+    }
+
+    fn find_strays(&self, volumes: &Volumes, pool: &Pool) -> SysResult<Strays> {
+        let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+        let (first, last) = self.facts.project_ids;
+        let sentinel = ProjectId(last.saturating_add(1));
+        if quota::get(&self.root, self.look(), sentinel)?.is_limited_to((0, 0)) {
+            quota::set(&self.root, sentinel, u64::MAX >> 12, 0)?;
+        }
+        let (mut strays, mut from) = (Strays { more: true, ..Strays::default() }, first);
+        for _ in 0..MOST_STRAYS {
+            let found = quota::get_next(&self.root, self.look(), ProjectId(from))?;
+            let Some((project, quota)) = found.filter(|(project, _)| *project < sentinel) else {
+                return Ok(Strays { more: false, ..strays });
+            };
+            if !quota.is_unused() && !volumes.has_project(pool, project) {
+                strays.first.get_or_insert(project);
+                strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
+                strays.inodes = strays.inodes.saturating_add(quota.used_inodes);
+            }
+            from = project.0.saturating_add(1);
+        }
+        Ok(strays)
+    }
+}
+
+/// The limits of a directory volume, in bytes and inodes. The volume's own directory counts as one inode.
+pub fn limits(size: Bytes, inodes: Inodes) -> (u64, u64) {
+    (size.get(), inodes.get().saturating_add(1))
+}

@@ -1,0 +1,91 @@
+//! Growing volumes. Nothing is ever made smaller.
+
+use std::os::fd::OwnedFd;
+
+use bulkhead_protocol::{Bytes, Error, Inodes, Reply, VolumeKind, VolumeSpec};
+use rustix::fs::{FallocateFlags, OFlags};
+
+use super::create::{check_room, measure};
+use super::filesystem::limits;
+use super::log;
+use super::room::Share;
+use crate::state::{Held, Kind, Record, Served, Volume, failed, wrong_kind};
+use crate::sys::Result as SysResult;
+
+/// Raises a directory volume's quota.
+pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
+    let (volume, _) = held.existing(Kind::Directory)?;
+    let (old, project) = (volume.record, volume.project);
+    let VolumeKind::Directory { inodes: had, mode } = old.spec.kind else {
+        return Err(wrong_kind(held.id, Kind::Directory));
+    };
+    let kind = VolumeKind::Directory { inodes: inodes.max(had), mode };
+    let new = VolumeSpec { size: size.max(old.spec.size), kind, ..old.spec };
+    grow(held, new, "set the quota of volume", |served, spec, _| match (project, spec.kind) {
+        (Some(project), VolumeKind::Directory { inodes, .. }) => {
+            served.filesystem.set_quota(project, limits(spec.size, inodes))
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Grows a block volume's image. Its loop device keeps the old size until it is resized too.
+pub fn grow_image(held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
+    let (volume, _) = held.existing(Kind::Block)?;
+    let old = volume.record.spec;
+    let new = VolumeSpec { size: size.max(old.size), ..old };
+    let image = held.open_content(OFlags::RDWR)?;
+    grow(held, new, "grow the image of volume", |_, spec, share| {
+        if spec.size == old.size {
+            return rustix::fs::ftruncate(&image, old.size.get());
+        }
+        extend(&image, old.size.get(), spec.size.get(), share.preallocated)
+    })
+}
+
+/// Promises what a volume with new settings takes in addition, and then makes its limit and its record agree with them.
+/// `limit` does the former, also to go back to the old settings. Both survive a power cut together: syncing a directory
+/// that has not changed does not commit a quota (seen on XFS), but here the record has changed.
+fn grow(
+    mut held: Held<'_>,
+    spec: VolumeSpec,
+    what: &str,
+    limit: impl Fn(&Served, VolumeSpec, Share) -> SysResult<()>,
+) -> Result<Reply, Error> {
+    let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
+    let (pool, old, before) = (volume.pool.clone(), volume.record, volume.share());
+    if spec == old.spec {
+        return Ok(Reply::Size(spec.size));
+    }
+    let (served, measured) = (pool.served()?, measure(held.state, &pool)?);
+    let share = Share::of(&spec, pool.inode_size(), volume.project);
+    let growth = Share { bytes: share.bytes.saturating_sub(before.bytes), ..share };
+    let promise = |volume: &mut Volume| volume.growth = growth.bytes;
+    held.change_if(|promised| check_room(&pool, &measured, promised, growth), promise)?;
+    let new = Record { spec, ..old };
+    let apply = |record: Record| -> SysResult<()> {
+        limit(served, record.spec, share)?;
+        served.sync(record.write_to(&served.directory, held.id)?)
+    };
+    let applied = apply(new).inspect_err(|_| {
+        // A restart goes by the record, so limit and record must agree: restore both.
+        if let Err(errno) = apply(old) {
+            log::error!("cannot undo a failed expansion volume={} errno={errno}", held.id);
+        }
+    });
+    let id = held.id;
+    held.change(|volume| {
+        volume.growth = 0;
+        volume.record = if applied.is_ok() { new } else { old };
+    });
+    applied.map_err(|errno| failed(what, id, errno))?;
+    Ok(Reply::Size(spec.size))
+}
+
+/// Allocates blocks beyond the end before moving the end: if there is not enough room, the length never changes.
+fn extend(image: &OwnedFd, old: u64, new: u64, preallocate: bool) -> SysResult<()> {
+    if preallocate {
+        rustix::fs::fallocate(image, FallocateFlags::KEEP_SIZE, old, new.saturating_sub(old))?;
+    }
+    rustix::fs::ftruncate(image, new)
+}

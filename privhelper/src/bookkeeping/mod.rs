@@ -1,0 +1,24 @@
+//! The helper's books: what is promised and used, what is wrong, what is logged; and the operations that create, grow and
+//! report. If something here is wrong, an answer or a figure is, or room is lost; the boundary between a tenant, the
+//! frontend and the host does not depend on it.
+
+mod cached;
+mod conditions;
+mod create;
+mod filesystem;
+mod grow;
+mod limits;
+pub mod log;
+mod release;
+mod room;
+mod status;
+mod watch;
+
+pub use create::create;
+pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, limits};
+pub use grow::{grow_image, set_quota};
+pub use limits::{Limits, check_number_of_targets};
+pub use release::{Deletions, Progress};
+pub use room::Share;
+pub use status::{list, pool_status, usage};
+pub use watch::{Missing, watch};

@@ -1,0 +1,199 @@
+//! The end of deleted volumes: emptied by their pool's emptier, then released here.
+
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use bulkhead_protocol::{Error, PoolName};
+
+use super::room::Share;
+use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
+use crate::log;
+use crate::state::{Pool, Served, Volumes, failed, lock};
+use crate::sys::socket::{self, Received};
+use crate::sys::{Errno, Result as SysResult, file};
+
+/// How far the end of a deleted volume has progressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Progress {
+    /// It waits for the emptier.
+    #[default]
+    Waiting,
+    /// The emptier has been working on it since this moment.
+    Emptying(Instant),
+    /// Empty since the first moment, but something may still be charged to its project; that is checked again at the
+    /// second.
+    Emptied(Instant, Instant),
+}
+
+/// The connection to a pool's emptier, and the names for what it is to empty.
+#[derive(Debug)]
+pub struct Deletions {
+    emptier: OwnedFd,
+    /// The highest number in the name of a deleted volume.
+    last_number: AtomicU64,
+    /// When the release of emptied volumes in progress began, if there is one.
+    releasing: Mutex<Option<Instant>>,
+}
+
+/// The shortest and longest pause between checks whether anything is charged to an emptied volume's project.
+const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// How long something may stay charged to an emptied volume's project before that is reported.
+const CHARGED_LIMIT: Duration = Duration::from_secs(60);
+/// How long to wait for a report if nothing is to be checked.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a filesystem may fail to answer before that is reported. The emptier interrupts its own work far sooner.
+const STUCK_LIMIT: Duration = Duration::from_secs(60);
+
+impl Deletions {
+    /// The emptier is at the other end of the socket.
+    pub fn new(emptier: OwnedFd) -> Self {
+        Self { emptier, last_number: AtomicU64::new(0), releasing: Mutex::default() }
+    }
+
+    /// A number that no other deleted volume has in its name.
+    pub fn new_number(&self) -> u64 {
+        self.last_number.fetch_add(1, Relaxed).saturating_add(1)
+    }
+
+    /// Records a number that was found in the name of a deleted volume at start.
+    pub fn found_number(&self, found: u64) {
+        self.last_number.fetch_max(found, Relaxed);
+    }
+
+    /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
+    pub fn wake(&self, in_place: bool) {
+        let packet = if in_place { WAKE_IN_PLACE } else { WAKE };
+        // If the socket is full, the emptier is about to be woken anyway. If it is gone, `finish` is about to end the
+        // process.
+        let _ = socket::send_at_once(&self.emptier, &[packet]);
+    }
+
+    /// Returns how long the filesystem has not answered, once that is too long.
+    pub fn stuck(&self, volumes: &Volumes, pool: &PoolName) -> Option<Duration> {
+        let emptying = volumes.deleted(pool, |_, deleted| match deleted.progress {
+            Progress::Emptying(since) => Some(since),
+            _ => None,
+        });
+        let oldest = emptying.into_iter().chain(*lock(&self.releasing)).min();
+        oldest.map(|since| since.elapsed()).filter(|elapsed| *elapsed >= STUCK_LIMIT)
+    }
+
+    /// Waits for the emptier's reports and releases what it has emptied, for as long as the emptier lives.
+    ///
+    /// # Errors
+    /// When it is gone: the helper must not continue without it.
+    pub fn finish(&self, pool: &Pool, volumes: &Volumes) -> Result<(), Error> {
+        let gone = |errno| failed("receive a report from", "the emptier", errno);
+        let name = &pool.config.name;
+        let mut buffer = [0; bulkhead_protocol::MAX_PACKET];
+        let mut looked = Instant::now();
+        loop {
+            let limit = wait(volumes, name, Instant::now());
+            socket::set_receive_timeout(&self.emptier, Some(limit)).map_err(gone)?;
+            match socket::receive(&self.emptier, &mut buffer) {
+                Ok(Received::Packet(length)) => {
+                    let report =
+                        buffer.get(..length).and_then(|packet| bulkhead_protocol::decode::<Report>(packet).ok());
+                    let report = report.ok_or(Errno::BADMSG).map_err(gone)?;
+                    volumes.progress(name, report.name.as_str(), Some(progress(&report, Instant::now())));
+                }
+                Ok(_) => return Err(gone(Errno::PIPE)),
+                Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
+                Err(errno) => return Err(gone(errno)),
+            }
+            *lock(&self.releasing) = Some(Instant::now());
+            if looked.elapsed() >= REPORT_INTERVAL {
+                looked = Instant::now();
+                find_gone(volumes, name, looked, |name| is_gone(pool, name));
+            }
+            for (name_of_one, share, since) in due(volumes, name, Instant::now()) {
+                let progress = if release(pool, share) { None } else { Some(again(since, Instant::now())) };
+                volumes.progress(name, &name_of_one, progress);
+            }
+            *lock(&self.releasing) = None;
+        }
+    }
+}
+
+/// The deleted volumes of a pool that cannot be released because something has stayed charged to their projects for too
+/// long.
+pub fn charged(volumes: &Volumes, pool: &PoolName) -> Vec<Share> {
+    volumes.deleted(pool, |_, deleted| match deleted.progress {
+        Progress::Emptied(since, _) if since.elapsed() >= CHARGED_LIMIT => Some(deleted.share),
+        _ => None,
+    })
+}
+
+fn progress(report: &Report, now: Instant) -> Progress {
+    match report.outcome {
+        Outcome::Begun => Progress::Emptying(now),
+        Outcome::Emptied => Progress::Emptied(now, now),
+        Outcome::Unfinished => Progress::Waiting,
+        Outcome::Failed(errno) => {
+            let errno = Errno::from_raw_os_error(errno);
+            log::warning!("cannot empty a deleted volume; trying again name={:?} errno={errno}", report.name.as_str());
+            Progress::Waiting
+        }
+    }
+}
+
+/// How long to wait for the next report.
+fn wait(volumes: &Volumes, pool: &PoolName, now: Instant) -> Duration {
+    let due = volumes.deleted(pool, |_, deleted| match deleted.progress {
+        Progress::Emptied(_, next) => Some(next.saturating_duration_since(now)),
+        _ => None,
+    });
+    // Zero would mean to wait forever (SO_RCVTIMEO).
+    due.into_iter().min().unwrap_or(REPORT_INTERVAL).clamp(Duration::from_millis(1), REPORT_INTERVAL)
+}
+
+/// Finds deleted volumes of which nothing is left although no report has said so: the emptier may have found one before
+/// it was known here.
+fn find_gone(volumes: &Volumes, pool: &PoolName, now: Instant, is_gone: impl Fn(&str) -> bool) {
+    let waiting =
+        volumes.deleted(pool, |name, deleted| (deleted.progress == Progress::Waiting).then(|| name.to_owned()));
+    for name in waiting.into_iter().filter(|name| is_gone(name)) {
+        volumes.progress(pool, &name, Some(Progress::Emptied(now, now)));
+    }
+}
+
+fn is_gone(pool: &Pool, name: &str) -> bool {
+    pool.state.as_ref().is_ok_and(|served| file::status_at(&served.directory, name).err() == Some(Errno::NOENT))
+}
+
+/// The emptied volumes whose projects are to be checked now: name, share, and since when they are empty.
+fn due(volumes: &Volumes, pool: &PoolName, now: Instant) -> Vec<(String, Share, Instant)> {
+    volumes.deleted(pool, |name, deleted| match deleted.progress {
+        Progress::Emptied(since, next) if next <= now => Some((name.to_owned(), deleted.share, since)),
+        _ => None,
+    })
+}
+
+/// A volume that cannot be released yet is due again once it has waited twice as long.
+fn again(since: Instant, now: Instant) -> Progress {
+    let (soonest, latest) = RELEASE_INTERVAL;
+    let pause = now.saturating_duration_since(since).clamp(soonest, latest);
+    Progress::Emptied(since, now.checked_add(pause).unwrap_or(now))
+}
+
+/// Releases the quota of an emptied volume once nothing is charged to its project any more: an unlinked file may still
+/// be open, or the filesystem may take a while. Returns whether it could.
+fn release(pool: &Pool, share: Share) -> bool {
+    let (Some(project), Ok(Served { filesystem, .. })) = (share.project, pool.served()) else { return true };
+    let released = || -> SysResult<bool> {
+        let unused = filesystem.quota(project)?.is_unused();
+        if unused {
+            filesystem.set_quota(project, (0, 0))?;
+        }
+        Ok(unused)
+    };
+    released().unwrap_or_else(|errno| {
+        log::warning!("cannot release a deleted volume's quota; trying again project={} errno={errno}", project.0);
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use bulkhead_protocol::Text;
+
+use super::*;
+use crate::state::{Deleted, testing};
+
+fn volumes(names: &[&str]) -> Volumes {
+    let volumes = Volumes::default();
+    for name in names {
+        let (pool, progress) = (testing::pool("fast"), Progress::default());
+        volumes.add_deleted(name, Deleted { pool, share: Share::default(), progress });
+    }
+    volumes
+}
+
+fn fast() -> PoolName {
+    "fast".parse().expect("a name")
+}
+
+fn deletions() -> Deletions {
+    Deletions::new(socket::pair().expect("sockets").0)
+}
+
+fn report(outcome: Outcome) -> Report {
+    Report { name: Text::new(".deleted.1.a"), outcome }
+}
+
+#[test]
+fn a_report_says_how_far_a_deletion_has_progressed() {
+    let now = Instant::now();
+    for (outcome, expected) in [
+        (Outcome::Begun, Progress::Emptying(now)),
+        (Outcome::Emptied, Progress::Emptied(now, now)),
+        (Outcome::Unfinished, Progress::Waiting),
+        (Outcome::Failed(5), Progress::Waiting),
+    ] {
+        assert_eq!(progress(&report(outcome), now), expected);
+    }
+}
+
+#[test]
+fn a_project_that_stays_charged_is_looked_at_less_and_less_often() {
+    let (volumes, start) = (volumes(&["a"]), Instant::now());
+    volumes.progress(&fast(), "a", Some(Progress::Emptied(start, start)));
+    let mut looks = Vec::new();
+    for tenths in 0..=1200 {
+        let now = start + Duration::from_millis(100) * tenths;
+        assert!(!wait(&volumes, &fast(), now).is_zero());
+        for (name, _, since) in due(&volumes, &fast(), now) {
+            looks.push(tenths);
+            volumes.progress(&fast(), &name, Some(again(since, now)));
+        }
+        assert!(due(&volumes, &fast(), now).is_empty());
+    }
+    assert_eq!(looks, [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 812, 1112]);
+}
+
+#[test]
+fn only_what_is_emptied_is_due() {
+    let (volumes, now) = (volumes(&["a", "b", "c"]), Instant::now());
+    volumes.progress(&fast(), "b", Some(Progress::Emptied(now, now)));
+    volumes.progress(&fast(), "c", Some(Progress::Emptying(now)));
+    let names: Vec<_> = due(&volumes, &fast(), now).into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["b"]);
+    assert_eq!(wait(&volumes, &fast(), now), Duration::from_millis(1));
+    volumes.progress(&fast(), "b", None);
+    assert_eq!(wait(&volumes, &fast(), now), REPORT_INTERVAL);
+    volumes.progress(&fast(), "unknown", Some(Progress::Emptied(now, now)));
+    assert!(due(&volumes, &fast(), now).is_empty(), "a report about nothing changes nothing");
+}
+
+#[test]
+fn a_volume_whose_report_was_missed_is_found_to_be_gone() {
+    let (volumes, now) = (volumes(&["a", "b"]), Instant::now());
+    find_gone(&volumes, &fast(), now, |name| name == "b");
+    let names: Vec<_> = due(&volumes, &fast(), now).into_iter().map(|(name, ..)| name).collect();
+    assert_eq!(names, ["b"]);
+}
+
+#[test]
+fn waking_never_waits() {
+    let (line, _emptier) = socket::pair().expect("sockets");
+    let deletions = Deletions::new(line);
+    for _ in 0..10_000 {
+        deletions.wake(false);
+    }
+}
+
+#[test]
+fn no_number_is_used_that_was_found_at_start() {
+    let deletions = deletions();
+    for found in [7, 0, 3] {
+        deletions.found_number(found);
+    }
+    assert_eq!([deletions.new_number(), deletions.new_number()], [8, 9]);
+}
+
+#[test]
+fn a_filesystem_that_does_not_answer_is_reported_after_a_while() {
+    let ago = |ago| Instant::now().checked_sub(ago).expect("a moment");
+    let stuck = |progress, releasing| {
+        let (volumes, deletions) = (volumes(&["a"]), deletions());
+        volumes.progress(&fast(), "a", Some(progress));
+        *lock(&deletions.releasing) = releasing;
+        deletions.stuck(&volumes, &fast()).is_some()
+    };
+    assert!(!stuck(Progress::Waiting, None));
+    assert!(!stuck(Progress::Emptying(ago(STUCK_LIMIT / 2)), None));
+    assert!(stuck(Progress::Emptying(ago(STUCK_LIMIT)), None));
+    assert!(stuck(Progress::Waiting, Some(ago(STUCK_LIMIT))));
+}

@@ -1,0 +1,165 @@
+//! Reports: usage of a volume, pages of volumes, room in a pool. Nothing here changes anything.
+
+use bulkhead_protocol::{
+    Condition, Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath, UpTo, Usage,
+    VolumeId, VolumeKind,
+};
+use rustix::fs::{FileType, OFlags};
+
+use super::conditions::{Finding, conditions, hangs};
+use super::create::measure;
+use super::limits::{count, too_many_volumes};
+use super::room::Room;
+use crate::ops::Target;
+use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
+use crate::sys::loopdevice::MAJOR;
+use crate::sys::{Result as SysResult, file};
+
+/// A volume's settings and usage. If a target is given, the volume must be published there.
+pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
+    let seen = state.see(id)?;
+    let (volume, pool) = (&seen.volume, &seen.volume.pool);
+    let served = pool.served()?;
+    if let Some(target) = target {
+        check_published(state, id, volume, target)?;
+    }
+    let mut usage = Usage {
+        pool: pool.config.name.clone(),
+        spec: volume.record.spec,
+        used_bytes: None,
+        available_bytes: None,
+        used_inodes: None,
+        available_inodes: None,
+        targets: count(volume.published.len()),
+        condition: served.failure(),
+    };
+    if usage.condition.is_none() {
+        let filled = match volume.record.spec.kind {
+            VolumeKind::Directory { inodes, .. } => fill_in_directory(&mut usage, volume, served, inodes.get()),
+            VolumeKind::Image { .. } => fill_in_image(&mut usage, id, served),
+        };
+        filled.map_err(|errno| failed("inspect volume", id, errno))?;
+    }
+    Ok(Reply::Usage(usage))
+}
+
+/// What the volume's project uses. What can still be used is limited by what the filesystem has, too.
+fn fill_in_directory(usage: &mut Usage, volume: &Volume, served: &Served, inodes: u64) -> SysResult<()> {
+    let Some(project) = volume.project else {
+        usage.condition = Some(Condition::NotEnforced);
+        return Ok(());
+    };
+    let (quota, space) = (served.filesystem.quota(project)?, served.filesystem.space()?);
+    // The volume's own directory is not the user's.
+    let used_inodes = quota.used_inodes.saturating_sub(1);
+    usage.used_bytes = Some(quota.used_bytes);
+    usage.available_bytes = Some(usage.spec.size.get().saturating_sub(quota.used_bytes).min(space.free));
+    usage.used_inodes = Some(used_inodes);
+    usage.available_inodes = Some(inodes.saturating_sub(used_inodes).min(space.free_inodes));
+    if quota.used_bytes > usage.spec.size.get() {
+        usage.condition = Some(Condition::Oversized { used: quota.used_bytes });
+    }
+    Ok(())
+}
+
+fn fill_in_image(usage: &mut Usage, id: &VolumeId, served: &Served) -> SysResult<()> {
+    let image = file::status(layout::open_content(&served.directory, id, Kind::Block, OFlags::PATH)?)?;
+    usage.used_bytes = Some(image.allocated);
+    let recorded = usage.spec.size.get();
+    if image.size != recorded {
+        usage.condition = Some(Condition::ImageSize { found: image.size, recorded });
+    }
+    Ok(())
+}
+
+/// Checks that a volume is published at a target. For a block volume, the kubelet's global map path will do as well:
+/// that is where the kubelet binds what we published.
+fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &TargetPath) -> Result<(), Error> {
+    let absent = || Error::new(ErrorKind::NotFound, format!("volume {id} is not published at {target}"));
+    let directory = state.publish_directory(target).map_err(|_| absent())?;
+    if !directory.shape.allows_look(&target.path, volume.kind()) {
+        return Err(absent());
+    }
+    let opened = Target::open(directory, target);
+    let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
+    let published = match volume.kind() {
+        Kind::Directory => {
+            let published = volume.published_at(target);
+            published.is_some() && opened.mount()?.is_some_and(|mount| mount.is_of(volume, published))
+        }
+        Kind::Block => {
+            let status = opened.status()?.ok_or_else(absent)?;
+            let number = volume.device.map(|device| (MAJOR, device.number));
+            status.file_type == FileType::BlockDevice && Some(status.device) == number
+        }
+    };
+    if published { Ok(()) } else { Err(absent()) }
+}
+
+/// A page of volumes.
+pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply, Error> {
+    let page = state.volumes.page(after, usize::from(limit).min(MAX_LISTED), |id, volume| Listed {
+        volume: id.clone(),
+        pool: volume.pool.config.name.clone(),
+        size: volume.record.spec.size,
+        block: volume.kind() == Kind::Block,
+        targets: count(volume.published.len()),
+    });
+    UpTo::try_from(page).map(Reply::Volumes).map_err(|error| invalid(error.to_string()))
+}
+
+/// Free space and conditions of a pool.
+pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
+    let pool = state.pool(name)?;
+    let served = pool.served()?;
+    let hangs = hangs(served);
+    // Held to the end: looking at quotas may take forever as well.
+    let _admitted = if hangs.is_none() { pool.admit()? } else { None };
+    let promised = state.volumes.promised(pool);
+    let finding = match hangs.map_or_else(|| served.failure().map(Finding::Failed), |time| Some(Finding::Hangs(time))) {
+        Some(finding) => finding,
+        None => {
+            let measured = measure(state, pool)?;
+            Finding::Works(measured, measured.room(&pool.config, promised))
+        }
+    };
+    let room = match finding {
+        Finding::Works(_, room) => room,
+        // There is none. The figures asked for here are in the kernel's memory.
+        _ => {
+            let total = served.filesystem.space().map_or(0, |space| space.total);
+            Room { total, free: 0, limit: 0, promised }
+        }
+    };
+    let available = if too_many_volumes(state).is_some() { 0 } else { whole_steps(room.available()) };
+    let (volumes, emptying) = state.volumes.count(name);
+    Ok(Reply::Pool(PoolStatus {
+        quota: pool.config.quota,
+        total: room.total,
+        available,
+        largest_volume: available.min(whole_steps(room.free)),
+        promised: room.promised,
+        inode_size: u32::try_from(pool.inode_size()).unwrap_or(u32::MAX),
+        volumes: count(volumes),
+        emptying: count(emptying),
+        conditions: conditions(state, pool, served, &finding),
+    }))
+}
+
+/// The largest valid size that does not exceed `bytes`.
+fn whole_steps(bytes: u64) -> u64 {
+    bytes.saturating_sub(bytes % SIZE_STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_down_to_whole_steps() {
+        for (bytes, whole) in [(0, 0), (4095, 0), (4096, 4096), (8191, 4096), (u64::MAX, u64::MAX - 4095)] {
+            assert_eq!(whole_steps(bytes), whole, "{bytes}");
+        }
+        assert_eq!((count(3), count(usize::MAX)), (3, u32::MAX));
+    }
+}

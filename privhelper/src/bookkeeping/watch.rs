@@ -1,0 +1,96 @@
+//! Watches the host for what a start found missing. The jail cannot be changed any more once it is made, so the helper
+//! ends in an orderly way when it is there, and its service manager starts it anew.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::log;
+use crate::state::State;
+use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
+
+/// What a start found missing.
+#[derive(Debug, Default)]
+pub struct Missing {
+    /// The directories of pools that are not served, and the mounts on the way to each.
+    pub pools: Vec<(PathBuf, Vec<MountIdentity>)>,
+    /// Connections to processes that wait for a filesystem to answer, and end when it does.
+    pub waiting: Vec<OwnedFd>,
+}
+
+/// How often the host is looked at if nothing is mounted or unmounted there: not all that matters is an event.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// The shortest time between two looks, and how many times as long as a look it is at least.
+const PAUSE: (Duration, u32) = (Duration::from_millis(20), 10);
+
+/// Looks at the host whenever its mounts change, until the helper should be started anew. Returns why.
+pub fn watch(state: &State, table: &MountTable, mut missing: Missing) -> String {
+    loop {
+        match table.wait(&missing.waiting, INTERVAL) {
+            Ok(true) => return "a filesystem answers that did not at the start".to_owned(),
+            Ok(false) => {}
+            Err(errno) => log::warning!("cannot wait for mounts of the host errno={errno}"),
+        }
+        let begun = Instant::now();
+        if let Some(why) = look(state, &mut missing) {
+            return why;
+        }
+        let (shortest, times) = PAUSE;
+        std::thread::sleep(begun.elapsed().saturating_mul(times).max(shortest));
+    }
+}
+
+fn look(state: &State, missing: &mut Missing) -> Option<String> {
+    let mut found = None;
+    // What is still there of what was known. The id of a mount that is gone may soon be another's.
+    let mut left: Vec<Vec<MountIdentity>> = vec![Vec::new(); missing.pools.len()];
+    let mut carriers: Vec<_> =
+        state.publish_directories.iter().map(|directory| Carrier::of(&directory.real_path)).collect();
+    let read = state.host.look(|mount| {
+        carriers.iter_mut().for_each(|carrier| carrier.see(mount));
+        for ((path, known), left) in missing.pools.iter().zip(&mut left) {
+            let this = mount.identity();
+            if known.contains(&this) {
+                left.push(this);
+            } else if path.starts_with(&mount.point) {
+                found = Some(format!("what is mounted at {}, where a pool was missing, has changed", log::shown(path)));
+            }
+        }
+    });
+    if let Err(errno) = read {
+        log::warning!("cannot look at the host's mounts errno={errno}");
+    } else {
+        missing.pools.iter_mut().zip(left).for_each(|((_, known), left)| *known = left);
+    }
+    let mended = || {
+        let (apart, _) = state.host.apart()?;
+        let mut carriers = state.publish_directories.iter().zip(&carriers);
+        let (_, carrier) = carriers.find(|(directory, _)| directory.name == apart)?;
+        carrier.is_shared.then(|| format!("publish directory {apart} can be joined to the host's again"))
+    };
+    found.or_else(mended)
+}
+
+/// The mount that carries a directory of the host, as far as a table was read.
+struct Carrier<'a> {
+    path: &'a Path,
+    mount: u64,
+    point: PathBuf,
+    is_shared: bool,
+}
+
+impl<'a> Carrier<'a> {
+    fn of(path: &'a Path) -> Self {
+        Self { path, mount: 0, point: PathBuf::new(), is_shared: false }
+    }
+
+    fn see(&mut self, mount: &Mount) {
+        let is_nearer = mount.point.as_os_str().len() > self.point.as_os_str().len();
+        let is_above = mount.point == self.point && mount.parent == self.mount;
+        if self.path.starts_with(&mount.point) && (is_nearer || is_above) {
+            self.mount = mount.id;
+            self.point.clone_from(&mount.point);
+            self.is_shared = mount.peers.is_some() && !mount.slave;
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! What may hang is done by a child of the process, which is given a while. The process itself then does only what has
+//! been seen to work.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::sys::socket::{self, Received};
+use crate::sys::{Errno, Result as SysResult, process};
+
+/// How long a filesystem or a device may take to answer.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// Lets a child do `work`, which may send packets to the caller. `receive` gets them, until the work is done.
+///
+/// # Errors
+/// The connection to the child if it sends nothing for [`LIMIT`]: the child goes on, and hangs up when it is done.
+pub fn in_child(work: impl FnOnce(&OwnedFd), mut receive: impl FnMut(&[u8])) -> SysResult<Result<(), OwnedFd>> {
+    let (ours, theirs) = socket::pair()?;
+    if process::fork()? {
+        drop(ours);
+        work(&theirs);
+        // It ends without returning to what the caller has open.
+        std::process::exit(0);
+    }
+    drop(theirs);
+    socket::set_receive_timeout(&ours, Some(LIMIT))?;
+    let mut buffer = [0; 1024];
+    loop {
+        match socket::receive(&ours, &mut buffer) {
+            Ok(Received::Packet(length)) => receive(buffer.get(..length).unwrap_or_default()),
+            Ok(_) => {
+                rustix::process::wait(rustix::process::WaitOptions::empty())?;
+                return Ok(Ok(()));
+            }
+            Err(Errno::AGAIN) => return Ok(Err(ours)),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}

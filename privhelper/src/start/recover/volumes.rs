@@ -1,0 +1,212 @@
+//! The volumes in the pools, and what a crash may have left unfinished there.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bulkhead_protocol::{Bytes, VolumeId, VolumeKind};
+use rustix::fs::OFlags;
+
+use super::Recovery;
+use crate::bookkeeping::{Progress, Share, limits};
+use crate::log;
+use crate::state::layout::{self, Entry};
+use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
+use crate::sys::file::{self, FileId};
+use crate::sys::quota::ProjectId;
+use crate::sys::{Errno, Result as SysResult};
+
+/// What an entry of a pool with a volume's name turns out to be.
+enum Found {
+    Live,
+    Deleted,
+    Foreign,
+}
+
+impl Recovery {
+    /// Goes through the pools. One that is there but cannot be listed does not make the start fail: what is published
+    /// from it can still be unpublished.
+    pub(super) fn find_volumes(&mut self) {
+        let pools = self.state.pools.clone();
+        for (pool, served) in pools.iter().filter_map(|pool| Some((pool, pool.state.as_ref().ok()?))) {
+            if let Err(errno) = self.scan(pool, served) {
+                let why = format!("it cannot be listed: {errno}");
+                log::error!("a pool is not served pool={} condition={why:?}", pool.config.name);
+                let _ = pool.trouble.set(why);
+            }
+        }
+        // Deleted volumes keep their projects and their shares until they are empty, so all are known before any is
+        // emptied.
+        for served in pools.iter().filter_map(|pool| pool.served().ok()) {
+            served.deletions.wake(true);
+        }
+    }
+
+    /// Goes through a pool's entries, once.
+    fn scan(&mut self, pool: &Arc<Pool>, served: &Served) -> SysResult<()> {
+        let mut names = Vec::new();
+        file::each_entry(&served.directory, |name| {
+            names.push(name.to_string_lossy().into_owned());
+            Ok(())
+        })?;
+        // A name given below must not be one that already exists.
+        for name in &names {
+            if let Entry::Deleted(number) = Entry::of(name) {
+                served.deletions.found_number(number);
+            }
+        }
+        for name in names {
+            let found = match Entry::of(&name) {
+                Entry::OfPool => continue,
+                Entry::Foreign => Found::Foreign,
+                Entry::Unfinished | Entry::Deleted(_) => Found::Deleted,
+                Entry::Volume(id) => self.adopt(pool, served, &id).unwrap_or_else(|why| {
+                    self.refuse(pool, &id, why);
+                    Found::Live
+                }),
+            };
+            match found {
+                Found::Live => {}
+                Found::Deleted => self.adopt_deleted(pool, served, name)?,
+                Found::Foreign => {
+                    log::warning!("an entry of the pool is not a volume pool={} name={name:?}", pool.config.name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does not serve a volume.
+    fn refuse(&mut self, pool: &Pool, id: &VolumeId, why: String) {
+        log::error!("a volume is not served pool={} volume={id} why={why:?}", pool.config.name);
+        self.state.volumes.give_up(id);
+        self.state.unserved.insert(id.clone(), (pool.config.name.clone(), why));
+    }
+
+    /// Takes note of a volume that is unfinished or deleted.
+    fn adopt_deleted(&mut self, pool: &Arc<Pool>, served: &Served, mut name: String) -> SysResult<()> {
+        let mut share = Share::default();
+        if let Ok(directory) = layout::open_volume(&served.directory, &name) {
+            share.project = project_of(pool, &directory)?;
+            let record = Record::read(&directory);
+            share = record.map_or(share, |record| Share::of(&record.spec, pool.inode_size(), share.project));
+        }
+        if !matches!(Entry::of(&name), Entry::Deleted(_)) {
+            // It should not keep its name: the next attempt to create the volume needs it, and the emptier finds it by
+            // the name that it gets.
+            name = served.put_aside(&name).map_or(name, |aside| aside.name);
+        }
+        let deleted = Deleted { pool: Arc::clone(pool), share, progress: Progress::default() };
+        self.state.volumes.add_deleted(&name, deleted);
+        Ok(())
+    }
+
+    /// Takes note of a volume, and repairs what a crash may have left unfinished.
+    fn adopt(&mut self, pool: &Arc<Pool>, served: &Served, id: &VolumeId) -> Result<Found, String> {
+        let say = |errno: Errno| errno.to_string();
+        let directory = match layout::open_volume(&served.directory, id.as_str()) {
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(Found::Foreign),
+            directory => directory.map_err(say)?,
+        };
+        if layout::is_deleted_in_place(&file::status(&directory).map_err(say)?) {
+            return Ok(Found::Deleted);
+        }
+        let mut record = match Record::read(&directory) {
+            Err(Errno::NODATA) => {
+                return Err("it has no record: was it restored without extended attributes (rsync -X, tar --xattrs)?"
+                    .to_owned());
+            }
+            Err(Errno::BADMSG) => return Err("its record is damaged, or from a later release".to_owned()),
+            record => record.map_err(|errno| format!("its record cannot be read: {errno}"))?,
+        };
+        let project = self.own_project(pool, served, id, &directory)?;
+        let content = match record.spec.kind {
+            VolumeKind::Directory { inodes, .. } => {
+                let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
+                    // A deletion of an unused volume was interrupted.
+                    Err(Errno::NOENT) if record.unused => return Ok(Found::Deleted),
+                    data => data.map_err(say)?,
+                };
+                restore_quota(pool, served, id, project, limits(record.spec.size, inodes)).map_err(say)?;
+                file::status(&data).map_err(say)?.id
+            }
+            VolumeKind::Image { .. } => {
+                restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
+                finish_growth(served, id, &mut record).map_err(say)?
+            }
+        };
+        let project = project.filter(|_| pool.has_quotas());
+        let (pool, published) = (Arc::clone(pool), [].into());
+        let volume =
+            Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false };
+        if !self.state.volumes.add(id.clone(), volume) {
+            return Err("another pool has a volume with the same id".to_owned());
+        }
+        self.owners.insert(content, id.clone());
+        Ok(Found::Live)
+    }
+
+    /// The project of a volume's directory, which in a pool with quotas must be its own.
+    fn own_project(
+        &mut self,
+        pool: &Pool,
+        served: &Served,
+        id: &VolumeId,
+        directory: &OwnedFd,
+    ) -> Result<Option<ProjectId>, String> {
+        let project = layout::project_of(directory).map_err(|errno| errno.to_string())?;
+        let remedy = "it was restored from a copy, or made while the pool had quota=none; see docs/operate.md";
+        match project {
+            None if pool.has_quotas() => Err(format!("it has no project id, so nothing would limit it: {remedy}")),
+            Some(own) if pool.has_quotas() => {
+                let Some(other) = self.projects.insert((served.place.device, own), id.clone()) else {
+                    return Ok(project);
+                };
+                self.refuse(pool, &other, format!("it shares its project id {} with volume {id}: {remedy}", own.0));
+                Err(format!("it shares its project id {} with volume {other}: {remedy}", own.0))
+            }
+            _ => Ok(project),
+        }
+    }
+}
+
+fn project_of(pool: &Pool, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {
+    if pool.has_quotas() { layout::project_of(directory) } else { Ok(None) }
+}
+
+/// Sets a quota that did not reach the disk before a power cut back to what the record says. In a pool that is configured
+/// without quotas, limits that were set while it had some are removed: they would bind.
+fn restore_quota(
+    pool: &Pool,
+    served: &Served,
+    id: &VolumeId,
+    project: Option<ProjectId>,
+    wanted: (u64, u64),
+) -> SysResult<()> {
+    let Some(project) = project else { return Ok(()) };
+    let wanted = if pool.has_quotas() { wanted } else { (0, 0) };
+    match served.filesystem.quota_at_start(project) {
+        Ok(quota) if quota.is_limited_to(wanted) => Ok(()),
+        Ok(_) => {
+            log::warning!("a volume's quota is reset to what it should be volume={id}");
+            served.filesystem.set_quota(project, wanted)
+        }
+        // There are no quotas.
+        Err(Errno::NOSYS | Errno::SRCH | Errno::OPNOTSUPP | Errno::INVAL) if !pool.has_quotas() => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Leaves an image that was being grown with either size, and its record in agreement.
+fn finish_growth(served: &Served, id: &VolumeId, record: &mut Record) -> SysResult<FileId> {
+    let image = layout::open_content(&served.directory, id, Kind::Block, OFlags::RDWR)?;
+    let status = file::status(&image)?;
+    if status.allocated > status.size {
+        // Blocks that were allocated for a growth that did not finish.
+        rustix::fs::ftruncate(&image, status.size)?;
+    }
+    if let Some(size) = Bytes::try_from(status.size).ok().filter(|size| *size > record.spec.size) {
+        record.spec.size = size;
+        served.sync(record.write_to(&served.directory, id)?)?;
+    }
+    Ok(status.id)
+}

@@ -1,0 +1,161 @@
+//! What an operation begins with: its volumes and its target, locked, with their filesystems admitted. Operations take
+//! these values instead of ids, and there is no other way to change what is known of a volume; so one that needs two
+//! volumes takes two of them, and cannot forget to lock either.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bulkhead_protocol::{Error, PoolName, TargetPath, VolumeId};
+use rustix::fs::OFlags;
+
+use super::host::Question;
+use super::locks::{Admitted, Locked};
+use super::{Kind, Pool, PublishDirectory, Served, State, Volume, broken, failed, layout, wrong_kind};
+use crate::sys::file;
+
+/// A volume that nobody else changes meanwhile, whether it exists or not.
+#[derive(Debug)]
+pub struct Held<'a> {
+    /// Everything else.
+    pub state: &'a State,
+    /// Its id.
+    pub id: &'a VolumeId,
+    volume: Option<Arc<Volume>>,
+    _locked: Locked<'a, VolumeId>,
+    _admitted: Option<Admitted>,
+}
+
+/// A target at which nobody else publishes or unpublishes anything meanwhile.
+#[derive(Debug)]
+pub struct HeldTarget<'a> {
+    /// Its path.
+    pub path: &'a TargetPath,
+    /// The publish directory that it is below.
+    pub directory: &'a PublishDirectory,
+    _locked: Locked<'a, TargetPath>,
+}
+
+/// A volume that is only looked at.
+#[derive(Debug)]
+pub struct Seen {
+    /// The volume.
+    pub volume: Arc<Volume>,
+    _admitted: Option<Admitted>,
+}
+
+impl State {
+    /// Holds a volume, known or not.
+    ///
+    /// # Errors
+    /// `Busy` when another operation holds it, or too many are in progress on its filesystem. No lock is waited for, so
+    /// the order in which two are taken does not matter.
+    pub fn hold<'a>(&'a self, id: &'a VolumeId) -> Result<Held<'a>, Error> {
+        let locked = self.locks.volume(id)?;
+        let volume = self.volumes.get(id);
+        let admitted = volume.as_deref().map(|volume| volume.pool.admit()).transpose()?.flatten();
+        Ok(Held { state: self, id, volume, _locked: locked, _admitted: admitted })
+    }
+
+    /// Holds a volume that is to be made in a pool, and returns the pool with it.
+    ///
+    /// # Errors
+    /// As [`Self::hold`], and when the pool does not exist or is not served.
+    pub fn hold_new<'a>(&'a self, id: &'a VolumeId, pool: &PoolName) -> Result<(Held<'a>, &'a Arc<Pool>), Error> {
+        let locked = self.locks.volume(id)?;
+        let pool = self.pool(pool)?;
+        pool.served()?;
+        Ok((Held { state: self, id, volume: self.volumes.get(id), _locked: locked, _admitted: pool.admit()? }, pool))
+    }
+
+    /// Holds a target.
+    ///
+    /// # Errors
+    /// `Busy` when another operation holds it, `Refused` when there is no such publish directory.
+    pub fn hold_target<'a>(&'a self, path: &'a TargetPath) -> Result<HeldTarget<'a>, Error> {
+        Ok(HeldTarget { path, directory: self.publish_directory(path)?, _locked: self.locks.target(path)? })
+    }
+
+    /// Looks at a volume, which excludes nobody else.
+    ///
+    /// # Errors
+    /// `NotFound` when it does not exist, `Busy` when too many operations are in progress on its filesystem.
+    pub fn see(&self, id: &VolumeId) -> Result<Seen, Error> {
+        let volume = self.volumes.get(id).ok_or_else(|| self.unknown(id))?;
+        let admitted = volume.pool.admit()?;
+        Ok(Seen { volume, _admitted: admitted })
+    }
+}
+
+impl Held<'_> {
+    /// The volume, if it is known.
+    pub fn known(&self) -> Option<&Volume> {
+        self.volume.as_deref()
+    }
+
+    /// The volume, which must exist and be of this kind, and its pool, which must be served.
+    ///
+    /// # Errors
+    /// `NotFound`, `WrongKind` or `PoolBroken`.
+    pub fn existing(&self, kind: Kind) -> Result<(&Volume, &Served), Error> {
+        let volume = self.known().ok_or_else(|| self.state.unknown(self.id))?;
+        if volume.kind() == kind { Ok((volume, volume.pool.served()?)) } else { Err(wrong_kind(self.id, kind)) }
+    }
+
+    /// Opens the volume's content.
+    ///
+    /// # Errors
+    /// `PoolBroken` when it is not what it was when the volume was made or found: somebody has exchanged directories.
+    pub fn open_content(&self, flags: OFlags) -> Result<OwnedFd, Error> {
+        let volume = self.known().ok_or_else(|| self.state.unknown(self.id))?;
+        let opened = layout::open_content(&volume.pool.served()?.directory, self.id, volume.kind(), flags);
+        let opened = opened.and_then(|content| Ok((file::status(&content)?.id, content)));
+        let (found, content) = opened.map_err(|errno| failed("open the content of volume", self.id, errno))?;
+        if found == volume.content {
+            return Ok(content);
+        }
+        let what = "was replaced while it was served; put back what was there, or restart bulkhead-privhelper";
+        Err(broken(format!("the directory of volume {} {what}", self.id)))
+    }
+
+    /// Changes what is known of the volume.
+    pub fn change(&mut self, change: impl FnOnce(&mut Volume)) {
+        // The check that always agrees is the only thing that could fail.
+        let _ = self.change_if(|_| Ok(()), change);
+    }
+
+    /// The same if `check` agrees, given what is promised on the filesystem so far.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn change_if(
+        &mut self,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+        change: impl FnOnce(&mut Volume),
+    ) -> Result<(), Error> {
+        self.volume = self.state.volumes.change(self.id, check, change)?;
+        Ok(())
+    }
+
+    /// Adds the volume, which is there now.
+    pub fn add(&mut self, volume: Volume) {
+        self.state.volumes.add(self.id.clone(), volume);
+        self.volume = self.state.volumes.get(self.id);
+    }
+
+    /// Notes that the volume, or what was made of it, now has a name under which it is emptied.
+    pub fn delete(&mut self, name: &str) {
+        self.state.volumes.delete(self.id, name);
+        self.volume = None;
+    }
+
+    /// Checks that the host shows the volume nowhere.
+    ///
+    /// # Errors
+    /// `InUse` when it does, or when it might without being seen.
+    pub fn check_unmounted(&self) -> Result<(), Error> {
+        let Some(volume) = self.known() else { return Ok(()) };
+        let (device, directory) = volume.pool.served()?.place.of_volume(self.id);
+        let node = volume.device.map(|device| device.number);
+        self.state.host.check_unmounted(self.id, Question { device, directory, node })
+    }
+}

@@ -1,0 +1,333 @@
+//! The mounts of the host, as its mount table lists them (`/proc/self/mountinfo`, proc(5)).
+//!
+//! A descriptor of the table goes on listing the namespace in which it was opened, wherever its process is: this is how
+//! the host can be asked from inside the jail. Nothing but text can be had from it.
+
+use std::ffi::OsString;
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_protocol::MountFlags;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
+
+use super::{Errno, Result, file};
+
+/// An open table. Reading it goes from its beginning to its end, so one thread reads at a time.
+#[derive(Debug)]
+pub struct MountTable(OwnedFd);
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Its id, as from statx(2). It may be that of another mount once this one is gone.
+    pub id: u64,
+    /// The mount that it is on.
+    pub parent: u64,
+    /// Device of its filesystem, major and minor.
+    pub device: (u32, u32),
+    /// Which part of the filesystem it shows.
+    pub root: PathBuf,
+    /// Where it is.
+    pub point: PathBuf,
+    /// Its own options, such as `ro` or `nosuid`, separated by commas.
+    pub options: String,
+    /// Its peer group, if it has one: each member shows what is mounted on another.
+    pub peers: Option<u32>,
+    /// Whether it is a slave: it sees what is mounted on its master, but not the other way round.
+    pub slave: bool,
+    /// Whether it is left out when the tree around it is cloned.
+    pub unbindable: bool,
+    /// Type of its filesystem.
+    pub filesystem: String,
+    /// What its filesystem was mounted from.
+    pub source: PathBuf,
+    /// The options of its filesystem.
+    pub super_options: String,
+}
+
+/// See [`Mount::identity`].
+pub type MountIdentity = (u64, PathBuf, [String; 2]);
+
+/// How much is read at a time. The kernel writes the lines as they are read, so who stops early has waited for little.
+const PART: usize = 1024;
+
+impl MountTable {
+    /// Opens the table of this namespace. At start only: the jail has no `/proc`.
+    pub fn open() -> Result<Self> {
+        file::open_at_start("/proc/self/mountinfo", OFlags::RDONLY).map(Self)
+    }
+
+    /// A table with this text.
+    #[cfg(test)]
+    pub fn of(text: &str) -> Self {
+        let file = rustix::fs::memfd_create("table", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        rustix::io::write(&file, text.trim_end().as_bytes()).expect("it takes the text");
+        if !text.is_empty() {
+            rustix::io::write(&file, b"\n").expect("it takes the end of the line");
+        }
+        Self(file)
+    }
+
+    /// Calls `visit` for each mount until it breaks. A mount that is there all the while is visited.
+    ///
+    /// # Errors
+    /// `BADMSG` when a line is not understood: it might be the one that matters.
+    pub fn each(&mut self, mut visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
+        let (mut unread, mut part, mut offset) = (Vec::new(), [0; PART], 0);
+        loop {
+            let length = rustix::io::pread(&self.0, &mut part, offset)?;
+            offset = offset.saturating_add(length as u64);
+            unread.extend(part.iter().take(length));
+            let Some(end) = unread.iter().rposition(|byte| *byte == b'\n') else {
+                if length == 0 {
+                    return if unread.is_empty() { Ok(()) } else { Err(Errno::BADMSG) };
+                }
+                continue;
+            };
+            let rest = unread.split_off(end.saturating_add(1));
+            for line in unread.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                if visit(&Mount::read(line).ok_or(Errno::BADMSG)?).is_break() {
+                    return Ok(());
+                }
+            }
+            unread = rest;
+        }
+    }
+
+    /// Waits until a mount appears or goes, one of the descriptors in `also` is hung up, or the time is over. Returns
+    /// whether the second has happened.
+    pub fn wait(&self, also: &[OwnedFd], limit: Duration) -> Result<bool> {
+        let mut polled = vec![PollFd::new(&self.0, PollFlags::PRI)];
+        polled.extend(also.iter().map(|descriptor| PollFd::new(descriptor, PollFlags::RDHUP)));
+        let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
+        rustix::event::poll(&mut polled, Some(&limit))?;
+        Ok(polled.iter().skip(1).any(|descriptor| !descriptor.revents().is_empty()))
+    }
+}
+
+impl Mount {
+    /// Reads `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
+    fn read(line: &[u8]) -> Option<Self> {
+        // Each byte is read as one character: paths need not be UTF-8.
+        let line: String = line.iter().copied().map(char::from).collect();
+        let (own, of_filesystem) = line.split_once(" - ")?;
+        let mut fields = own.split(' ');
+        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+        let (major, minor) = fields.next()?.split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
+        let options = fields.next()?.to_owned();
+        let (mut peers, mut slave, mut unbindable) = (None, false, false);
+        for tag in fields {
+            match tag.split_once(':') {
+                Some(("shared", group)) => peers = Some(group.parse().ok()?),
+                Some(("master", _)) => slave = true,
+                _ => unbindable |= tag == "unbindable",
+            }
+        }
+        let mut fields = of_filesystem.split(' ');
+        let (filesystem, source) = (fields.next()?.to_owned(), unescaped(fields.next()?));
+        let super_options = fields.next().unwrap_or_default().to_owned();
+        Some(Self {
+            id,
+            parent,
+            device,
+            root,
+            point,
+            options,
+            peers,
+            slave,
+            unbindable,
+            filesystem,
+            source,
+            super_options,
+        })
+    }
+
+    /// What tells it from another mount at the same place, except for one just like it.
+    pub fn identity(&self) -> MountIdentity {
+        (self.id, self.point.clone(), [self.options.clone(), self.super_options.clone()])
+    }
+
+    /// Where a path at or below its mount point lies in its filesystem.
+    pub fn inner(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.root.join(path.strip_prefix(&self.point).ok()?))
+    }
+
+    /// Whether it has an option.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.split(',').any(|own| own == option)
+    }
+
+    /// Those of its options that a request can name.
+    pub fn flags(&self) -> MountFlags {
+        MountFlags {
+            read_only: self.has("ro"),
+            no_exec: self.has("noexec"),
+            no_atime: self.has("noatime"),
+            no_diratime: self.has("nodiratime"),
+        }
+    }
+}
+
+/// A path whose white space and backslashes are written as a backslash and three octal digits.
+fn unescaped(field: &str) -> PathBuf {
+    let mut parts = field.split('\\');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
+            Some((Ok(byte), rest)) => text.extend([char::from(byte)].into_iter().chain(rest.chars())),
+            _ => text.extend(['\\'].into_iter().chain(part.chars())),
+        }
+    }
+    OsString::from_vec(text.chars().filter_map(|character| u8::try_from(character).ok()).collect()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(line: &str) -> Option<Mount> {
+        Mount::read(line.as_bytes())
+    }
+
+    const LINE: &str = "36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
+
+    #[test]
+    fn a_line_with_optional_fields_and_escapes_is_read() {
+        let mount = mount(LINE).expect("a mount");
+        assert_eq!((mount.id, mount.parent, mount.device), (36, 35, (98, 0)));
+        assert_eq!((mount.root, mount.point), (PathBuf::from("/mnt1"), PathBuf::from("/mnt/a b")));
+        assert_eq!(
+            (mount.options.as_str(), mount.filesystem.as_str(), mount.source.to_str()),
+            ("rw,noatime", "ext3", Some("/dev/root"))
+        );
+        assert_eq!((mount.peers, mount.slave, mount.unbindable), (Some(1), true, false));
+    }
+
+    #[test]
+    fn optional_fields_may_be_missing_in_any_number_and_unknown_ones_are_ignored() {
+        for (tags, peers, slave, unbindable) in [
+            ("", None, false, false),
+            (" shared:7", Some(7), false, false),
+            (" master:7", None, true, false),
+            (" master:7 propagate_from:2", None, true, false),
+            (" unbindable", None, false, true),
+            (" new_tag:1 shared:7", Some(7), false, false),
+            (" notshared:7", None, false, false),
+        ] {
+            let line = format!("22 1 0:21 / /dev/shm rw,nosuid{tags} - tmpfs tmpfs rw");
+            let mount = mount(&line).expect(tags);
+            assert_eq!((mount.peers, mount.slave, mount.unbindable), (peers, slave, unbindable), "{tags}");
+            assert_eq!((mount.id, mount.filesystem.as_str()), (22, "tmpfs"), "{tags}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_a_mount_lies_below_its_root_in_its_filesystem() {
+        let mount = mount("36 35 98:0 /srv/pool /mnt rw - xfs a rw").expect("a mount");
+        assert_eq!(mount.inner(Path::new("/mnt/a/b")), Some(PathBuf::from("/srv/pool/a/b")));
+        assert_eq!(mount.inner(Path::new("/mnt")), Some(PathBuf::from("/srv/pool/")));
+        assert_eq!(mount.inner(Path::new("/mnt2/a")), None);
+    }
+
+    #[test]
+    fn octal_escapes_are_decoded_and_what_only_looks_like_one_is_kept() {
+        for (field, path) in [
+            ("/a\\040b", "/a b"),
+            ("/a\\011b\\012", "/a\tb\n"),
+            ("\\134", "\\"),
+            ("/a\\134040", "/a\\040"),
+            ("/\\303\\244", "/ä"),
+            ("/a\\04", "/a\\04"),
+            ("/a\\", "/a\\"),
+            ("/a\\\\040", "/a\\ "),
+            ("/a\\089", "/a\\089"),
+            ("/a\\777", "/a\\777"),
+        ] {
+            assert_eq!(unescaped(field), PathBuf::from(path), "{field}");
+        }
+        assert_eq!(unescaped("/\\377").as_os_str().as_encoded_bytes(), b"/\xff");
+    }
+
+    #[test]
+    fn paths_keep_their_bytes_whatever_they_are() {
+        for path in ["/ä".as_bytes(), b"/\xff\xfe", b"/a\\\xe4\xe4"] {
+            let line = [b"36 35 98:0 / ", path, b" rw - ext3 a rw"].concat();
+            let mount = Mount::read(&line).expect("a mount");
+            assert_eq!(mount.point.as_os_str().as_encoded_bytes(), path);
+        }
+    }
+
+    fn points(text: &str) -> Result<Vec<String>> {
+        let mut points = Vec::new();
+        MountTable::of(text).each(|mount| {
+            points.push(mount.point.to_string_lossy().into_owned());
+            ControlFlow::Continue(())
+        })?;
+        Ok(points)
+    }
+
+    #[test]
+    fn a_table_with_a_line_that_is_not_understood_is_refused() {
+        let type_begins = LINE.find("ext3").expect("a type");
+        for length in 1..type_begins {
+            assert_eq!(points(&format!("{LINE}\n{}\n", &LINE[..length])), Err(Errno::BADMSG), "{length}");
+        }
+        assert_eq!(points(LINE), Ok(vec!["/mnt/a b".to_owned()]));
+        assert_eq!(points(""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn lines_of_any_length_are_read_wherever_the_parts_end() {
+        let line = |length: usize| format!("36 35 98:0 / /{} rw - ext3 a rw\n", "x".repeat(length));
+        for length in [1, PART - 40, PART - 1, PART, PART + 1, 3 * PART] {
+            let text = format!("{}{}{}", line(3), line(length), line(5));
+            let lengths: Vec<_> = points(&text).expect("a table").iter().map(|point| point.len() - 1).collect();
+            assert_eq!(lengths, [3, length, 5]);
+        }
+    }
+
+    #[test]
+    fn who_has_seen_enough_reads_no_further() {
+        let mut seen = 0;
+        let read = MountTable::of(&format!("{LINE}\n{LINE}\nnot a mount")).each(|_| {
+            seen += 1;
+            if seen == 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((read, seen), (Ok(()), 2));
+    }
+
+    #[test]
+    fn numbers_that_are_not_numbers_make_no_mount() {
+        for line in [
+            "x 35 98:0 / /mnt rw - ext3 a rw",
+            "-1 35 98:0 / /mnt rw - ext3 a rw",
+            "36 35 98 / /mnt rw - ext3 a rw",
+            "36 35 98:x / /mnt rw - ext3 a rw",
+            "36 35 :0 / /mnt rw - ext3 a rw",
+            "36 x 98:0 / /mnt rw - ext3 a rw",
+            "36 35 98:0 / /mnt rw shared:x - ext3 a rw",
+        ] {
+            assert_eq!(mount(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_flags_that_a_request_can_name_come_from_the_mounts_own_options() {
+        let flags = |options: &str| {
+            let line = format!("22 1 0:21 / /mnt {options} - xfs /dev/x ro,noexec,noatime,nodiratime");
+            mount(&line).expect("a mount").flags()
+        };
+        assert_eq!(flags("rw,relatime"), MountFlags::default());
+        assert_eq!(flags("ro"), MountFlags { read_only: true, ..MountFlags::default() });
+        assert_eq!(flags("rw,noexec"), MountFlags { no_exec: true, ..MountFlags::default() });
+        assert_eq!(flags("rw,noatime"), MountFlags { no_atime: true, ..MountFlags::default() });
+        assert_eq!(flags("rw,nodiratime"), MountFlags { no_diratime: true, ..MountFlags::default() });
+        assert_eq!(flags("rwx,rosy"), MountFlags::default());
+    }
+}

@@ -1,0 +1,101 @@
+//! What the fields of a request mean, whatever the request: which of them lock something, and how each is logged.
+
+use std::fmt::Display;
+
+use crate::{Bytes, Inodes, MountFlags, PoolName, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec};
+
+/// Receives what there is to log of a field: a name, and a value that is short and has no special characters.
+pub type Say<'a> = dyn FnMut(&'static str, &dyn Display) + 'a;
+
+/// The type of a field.
+pub trait Field {
+    /// The volume that the request acts on and therefore locks.
+    fn volume(&self) -> Option<&VolumeId> {
+        None
+    }
+
+    /// The target that the request is about.
+    fn target(&self) -> Option<&TargetPath> {
+        None
+    }
+
+    /// Logs the field, which is called `name`. Targets are logged elsewhere: they may be long, and hold anything.
+    fn log(&self, name: &'static str, say: &mut Say<'_>);
+}
+
+impl Field for VolumeId {
+    fn volume(&self) -> Option<&VolumeId> {
+        Some(self)
+    }
+
+    fn log(&self, name: &'static str, say: &mut Say<'_>) {
+        say(name, self);
+    }
+}
+
+/// Where a list begins: nothing is done to that volume.
+impl Field for Option<VolumeId> {
+    fn log(&self, name: &'static str, say: &mut Say<'_>) {
+        say(name, &self.as_ref().map_or("-", VolumeId::as_str));
+    }
+}
+
+impl Field for TargetPath {
+    fn target(&self) -> Option<&TargetPath> {
+        Some(self)
+    }
+
+    fn log(&self, _: &'static str, _: &mut Say<'_>) {}
+}
+
+impl Field for Option<TargetPath> {
+    fn target(&self) -> Option<&TargetPath> {
+        self.as_ref()
+    }
+
+    fn log(&self, _: &'static str, _: &mut Say<'_>) {}
+}
+
+impl Field for VolumeSpec {
+    fn log(&self, _: &'static str, say: &mut Say<'_>) {
+        say("size", &self.size);
+        match self.kind {
+            VolumeKind::Directory { inodes, mode } => {
+                say("inodes", &inodes);
+                say("mode", &mode);
+            }
+            VolumeKind::Image { sparse, block_size } => {
+                say("sparse", &sparse);
+                say("block_size", &block_size.get());
+            }
+        }
+    }
+}
+
+impl Field for MountFlags {
+    fn log(&self, _: &'static str, say: &mut Say<'_>) {
+        say("read_only", &self.read_only);
+        say("no_exec", &self.no_exec);
+        say("no_atime", &self.no_atime);
+        say("no_diratime", &self.no_diratime);
+    }
+}
+
+impl Field for Socket {
+    fn log(&self, name: &'static str, say: &mut Say<'_>) {
+        say(name, &format_args!("{self:?}"));
+    }
+}
+
+/// Types whose values are logged as they are.
+macro_rules! plain {
+    ($($type:ty),*) => {
+        $(impl Field for $type {
+            fn log(&self, name: &'static str, say: &mut Say<'_>) {
+                say(name, self);
+            }
+        })*
+    };
+}
+
+plain!(PoolName, Bytes, Inodes, bool, u16);
