@@ -32,6 +32,9 @@ pub fn inodes(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
     report(filesystem, "-i")
 }
 
+/// A petabyte, in KiB.
+const END: u64 = 1 << 40;
+
 fn report(filesystem: &Path, what: &str) -> Result<Vec<ProjectQuota>> {
     let output = Command::new("xfs_quota")
         .args(["-f", "-x", "-c", &format!("report -p -n -N {what}")])
@@ -41,7 +44,10 @@ fn report(filesystem: &Path, what: &str) -> Result<Vec<ProjectQuota>> {
     ensure!(output.status.success(), "xfs_quota: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
     let quotas: Vec<ProjectQuota> = text.lines().filter_map(parse).collect();
-    Ok(quotas.into_iter().filter(|quota| quota.project != 0 && (quota.used, quota.limit) != (0, 0)).collect())
+    // A project that nothing is charged to, with a limit above all that a filesystem can hold, is where the helper ends
+    // the kernel's walk over projects.
+    let matters = |quota: &ProjectQuota| quota.project != 0 && quota.limit < END && (quota.used, quota.limit) != (0, 0);
+    Ok(quotas.into_iter().filter(matters).collect())
 }
 
 /// `#100000  used  soft  hard  warnings [grace]`
