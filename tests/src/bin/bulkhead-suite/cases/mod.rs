@@ -16,6 +16,7 @@ mod identity;
 mod kubelet_record;
 mod limits;
 mod many;
+mod model;
 mod node_block;
 mod node_directory;
 mod power_cuts;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         durability::cases(),
         unused::cases(),
         many::cases(),
+        model::cases(),
         limits::cases(),
         reboot::cases(),
         power_cuts::cases(),
