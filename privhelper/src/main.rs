@@ -45,6 +45,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let pools = split::split(config, &jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;
+    log::begin();
     server::spawn(log::write_out)?;
     let (state, missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));

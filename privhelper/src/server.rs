@@ -16,7 +16,7 @@ use crate::audit::{self, Client};
 use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
-use crate::state::{MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
+use crate::state::{KEEPERS, MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, capability, process};
 
@@ -86,8 +86,10 @@ pub fn start(service: &Arc<Service>) -> Result<(), String> {
     let mut threads: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
     let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     threads.push(Box::new(move || closed.into_iter().for_each(drop)));
-    let own = Arc::clone(service);
-    threads.push(Box::new(move || own.state.loops.keep_stock()));
+    for _ in 0..KEEPERS {
+        let own = Arc::clone(service);
+        threads.push(Box::new(move || own.state.loops.keep_stock()));
+    }
     for pool in service.state.pools.iter().filter(|pool| pool.state.is_ok()) {
         let (own, pool) = (Arc::clone(service), Arc::clone(pool));
         threads.push(Box::new(move || finish_deletions(&own.state, &pool)));
@@ -234,7 +236,7 @@ fn finish_deletions(state: &State, pool: &Pool) {
     }
 }
 
-fn look_for_strays(state: &State, pool: &Pool) {
+fn look_for_strays(state: &State, pool: &Arc<Pool>) {
     let Ok(Served { filesystem, .. }) = &pool.state else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
     loop {

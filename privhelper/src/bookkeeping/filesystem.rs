@@ -1,7 +1,7 @@
 //! Room, quotas and project ids. They belong to a filesystem: two pools on the same one share them.
 
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_protocol::{Bytes, Inodes};
@@ -202,12 +202,12 @@ impl Filesystem {
     /// and so out of its quota. Only the range for volumes is looked at, in the background: the kernel walks through
     /// every block that such owners have made the quota file grow by, in one call. The project after the range gets a
     /// limit, so that there is always one where the walk ends.
-    pub fn look_for_strays(&self, volumes: &Volumes, pool: &Pool) {
+    pub fn look_for_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) {
         let found = self.find_strays(volumes, pool);
         *lock(&self.strays) = found;
     }
 
-    fn find_strays(&self, volumes: &Volumes, pool: &Pool) -> SysResult<Strays> {
+    fn find_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) -> SysResult<Strays> {
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         let (first, last) = self.facts.project_ids;
         let sentinel = ProjectId(last.saturating_add(1));
@@ -220,7 +220,9 @@ impl Filesystem {
             let Some((project, quota)) = found.filter(|(project, _)| *project < sentinel) else {
                 return Ok(Strays { more: false, ..strays });
             };
-            if !quota.is_unused() && !volumes.has_project(pool, project) {
+            if quota.is_unused() && !quota.is_limited_to((0, 0)) {
+                volumes.add_remains(pool, project);
+            } else if !quota.is_unused() && !volumes.has_project(pool, project) {
                 strays.first.get_or_insert(project);
                 strays.bytes = strays.bytes.saturating_add(quota.used_bytes);
                 strays.inodes = strays.inodes.saturating_add(quota.used_inodes);

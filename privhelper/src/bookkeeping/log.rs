@@ -133,13 +133,17 @@ pub fn last_words(why: &str) {
     }
 }
 
+/// Makes lines wait from now on. [`write_out`] has to follow.
+pub fn begin() {
+    queue().is_written_out = true;
+}
+
 /// Writes waiting lines, for as long as the process lives. Only one thread may do so.
 pub fn write_out() {
     // Rust would write a panic's message itself, and wait for that.
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
     let mut reported = None;
     let mut queue = queue();
-    queue.is_written_out = true;
     loop {
         let next = queue.report(&mut reported, Instant::now()).or_else(|| queue.lines.pop_front());
         queue = match next {

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bulkhead_protocol::Separation;
+
 use super::log;
 use crate::state::State;
 use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
@@ -63,10 +65,17 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
         missing.pools.iter_mut().zip(left).for_each(|((_, known), left)| *known = left);
     }
     let mended = || {
-        let (apart, _) = state.host.apart()?;
+        let (apart, cause) = state.host.apart()?;
         let mut carriers = state.publish_directories.iter().zip(&carriers);
         let (_, carrier) = carriers.find(|(directory, _)| directory.name == apart)?;
-        carrier.is_shared.then(|| format!("publish directory {apart} can be joined to the host's again"))
+        let is_there = match cause {
+            Separation::Unmounted | Separation::NotShared => carrier.is_shared,
+            // Below a mount that covers the way to it, there may be no such directory.
+            Separation::Covered => carrier.is_shared && carrier.is_covering,
+            // What has its name now may be another directory.
+            Separation::Moved => false,
+        };
+        is_there.then(|| format!("publish directory {apart} can be joined to the host's again"))
     };
     found.or_else(mended)
 }
@@ -77,17 +86,20 @@ struct Carrier<'a> {
     mount: u64,
     point: PathBuf,
     is_shared: bool,
+    /// Whether it covers another mount of the directory itself.
+    is_covering: bool,
 }
 
 impl<'a> Carrier<'a> {
     fn of(path: &'a Path) -> Self {
-        Self { path, mount: 0, point: PathBuf::new(), is_shared: false }
+        Self { path, mount: 0, point: PathBuf::new(), is_shared: false, is_covering: false }
     }
 
     fn see(&mut self, mount: &Mount) {
         let is_nearer = mount.point.as_os_str().len() > self.point.as_os_str().len();
         let is_above = mount.point == self.point && mount.parent == self.mount;
         if self.path.starts_with(&mount.point) && (is_nearer || is_above) {
+            self.is_covering = is_above && self.point == self.path;
             self.mount = mount.id;
             self.point.clone_from(&mount.point);
             self.is_shared = mount.peers.is_some() && !mount.slave;

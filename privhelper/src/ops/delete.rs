@@ -3,8 +3,8 @@
 use bulkhead_protocol::{Error, ErrorKind, Reply};
 use rustix::fs::OFlags;
 
-use super::loops::detach;
-use super::target::check_unpublished;
+use super::loops::{check_unknown_detached, detach};
+use super::target::{check_unknown_unmounted, check_unpublished};
 use crate::state::{Held, Kind, failed, layout, refused};
 use crate::sys::{Errno, Result as SysResult, file};
 
@@ -34,6 +34,7 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable) -> Result<Reply, Error> 
     }
     check_unpublished(&mut held)?;
     held.check_unmounted()?;
+    held.check_content()?;
     detach(&mut held)?;
     // This comes last, because it is a step of the deletion.
     if deletable == Deletable::OnlyUnused && !is_empty(&held)? {
@@ -74,7 +75,11 @@ fn absent(held: &Held<'_>) -> Result<Reply, Error> {
     });
     synced.map_err(|errno| failed("sync to disk the deletion of volume", held.id, errno))?;
     match held.state.unknown(held.id) {
-        error if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
-        error => Err(error),
+        error if error.kind == ErrorKind::NotFound => {}
+        error => return Err(error),
     }
+    // It may be in a pool that is not configured any more.
+    check_unknown_detached(held.state, held.id)?;
+    check_unknown_unmounted(held.state, held.id)?;
+    Ok(Reply::Done)
 }

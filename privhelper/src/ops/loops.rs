@@ -5,7 +5,7 @@ use rustix::fs::OFlags;
 
 use super::mark_used;
 use super::target::check_unpublished;
-use crate::state::{Device, Held, Kind, State, busy, failed, in_use, wrong_kind};
+use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
 use crate::sys::{Errno, loopdevice};
 
 /// Attaches a block volume's image to a loop device.
@@ -19,6 +19,7 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
     if was_attached {
         let attached = attached(&mut held)?;
         if attached.is_some_and(|device| device.read_only == read_only) {
+            note_numbers(&held)?;
             return Ok(Reply::Done);
         }
         let id = held.id;
@@ -40,10 +41,25 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
         Errno::NODEV => {
             busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
         }
+        Errno::BUSY => busy(format!(
+            "attach volume {}: too many loop devices are waiting to be removed, or one does not answer; try again",
+            held.id
+        )),
         errno => failed("attach volume", held.id, errno),
     })?;
     held.change(|volume| volume.device = Some(device));
+    note_numbers(&held)?;
     Ok(Reply::Done)
+}
+
+/// Sees to it that no later helper uses the number of the volume's device soon. Only then is the device of any use.
+fn note_numbers(held: &Held<'_>) -> Result<(), Error> {
+    let (volume, served) = held.existing(Kind::Block)?;
+    if volume.device.is_none() {
+        return Ok(());
+    }
+    let noted = served.note_numbers(held.state.loops.used());
+    noted.map_err(|errno| failed("note the loop device of volume", held.id, errno))
 }
 
 /// Detaches a block volume's loop device.
@@ -61,7 +77,7 @@ pub fn loop_detach(mut held: Held<'_>) -> Result<Reply, Error> {
 pub fn loop_resize(held: &Held<'_>) -> Result<Reply, Error> {
     let (volume, _) = held.existing(Kind::Block)?;
     if let Some(device) = volume.device {
-        let resized = held.state.loops.refresh(device.number);
+        let resized = held.state.loops.refresh(device.number, volume.content);
         resized.map_err(|errno| failed("resize the device of volume", held.id, errno))?;
     }
     Ok(Reply::Size(volume.record.spec.size))
@@ -79,7 +95,7 @@ pub fn detach(held: &mut Held<'_>) -> Result<(), Error> {
     let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
         return Ok(());
     };
-    let left = held.state.loops.detach(device, image);
+    let left = held.state.loops.detach(held.id, device, image);
     let left = left.map_err(|errno| failed("detach volume", held.id, errno))?;
     held.change(|volume| volume.device = left);
     match left {
@@ -95,7 +111,7 @@ pub fn attached(held: &mut Held<'_>) -> Result<Option<Device>, Error> {
     let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
         return Ok(None);
     };
-    let revived = held.state.loops.revive(device, image);
+    let revived = held.state.loops.revive(held.id, device, image);
     let revived = revived.map_err(|errno| failed("inspect the device of volume", held.id, errno))?;
     if revived.is_some_and(|now| now != device) {
         held.change(|volume| volume.device = revived);
@@ -106,13 +122,21 @@ pub fn attached(held: &mut Held<'_>) -> Result<Option<Device>, Error> {
 /// The reply to a request to detach an unknown volume: success only if it certainly does not exist, and no device says
 /// that it is bound to its image.
 fn absent(state: &State, id: &VolumeId) -> Result<Reply, Error> {
-    let number = match state.unknown(id) {
-        error if error.kind != ErrorKind::NotFound => return Err(error),
-        _ => state.attached.get(id).copied(),
-    };
-    let is_bound = |number| state.loops.open_existing(number).and_then(loopdevice::binding) != Err(Errno::NXIO);
-    match number.filter(|number| is_bound(*number)) {
-        None => Ok(Reply::Done),
+    match state.unknown(id) {
+        error if error.kind == ErrorKind::NotFound => check_unknown_detached(state, id).map(|()| Reply::Done),
+        error => Err(error),
+    }
+}
+
+/// Checks that no loop device is bound to the image of a volume that is not known.
+///
+/// # Errors
+/// `InUse` when one was at start, and still is.
+pub fn check_unknown_detached(state: &State, id: &VolumeId) -> Result<(), Error> {
+    let is_bound =
+        |number: &&u32| state.loops.open_existing(**number).and_then(loopdevice::binding) != Err(Errno::NXIO);
+    match state.attached.get(label(id)).and_then(|numbers| numbers.iter().find(is_bound)) {
+        None => Ok(()),
         Some(number) => Err(in_use(format!(
             "volume {id} is in no pool that is served, but attached to loop device {number}; serve its pool, or detach it by hand (losetup -d)"
         ))),

@@ -3,12 +3,15 @@
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, PublishName, TargetPath};
+use bulkhead_protocol::{Error, ErrorKind, MountFlags, PublishName, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
+use crate::log::shown;
+use crate::state::layout::DATA;
 use crate::state::{
     Held, HeldTarget, Kind, Obstacle, Proof, PublishDirectory, Published, State, Volume, busy, exists, failed, in_use,
     refused,
@@ -75,6 +78,31 @@ pub fn check_unpublished(held: &mut Held<'_>) -> Result<(), Error> {
     match still_published(held, None) {
         Some(path) => Err(in_use(format!("volume {} is published at {path}; unpublish it first", held.id))),
         None => Ok(()),
+    }
+}
+
+/// Checks that the host shows nothing at a target that looks like the data of a volume that is not known.
+///
+/// # Errors
+/// `InUse` when it does.
+pub fn check_unknown_unmounted(state: &State, id: &VolumeId) -> Result<(), Error> {
+    let mut found = None;
+    let read = state.host.look(|mount| {
+        let volume = mount.root.parent().and_then(Path::file_name);
+        if mount.root.file_name() == Some(DATA.as_ref())
+            && volume == Some(id.as_str().as_ref())
+            && state.publish_directories.iter().any(|directory| directory.has_target_at(&mount.point))
+        {
+            found = Some(mount.point.clone());
+        }
+    });
+    read.map_err(|errno| failed("look at the host's mounts of volume", id, errno))?;
+    match found {
+        None => Ok(()),
+        Some(point) => Err(in_use(format!(
+            "volume {id} is in no pool that is served, but mounted at {}; serve its pool, or unmount it there",
+            shown(&point)
+        ))),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bulkhead_protocol::{Error, ErrorKind, Reply};
 
-use super::target::{Target, is_gone, moved};
+use super::target::{Target, check_unknown_unmounted, is_gone, moved};
 use crate::state::{Held, HeldTarget, Kind, in_use, wrong_kind};
 
 /// Unmounts a directory volume from a target and removes the target.
@@ -49,6 +49,8 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
     if let Some(target) = target
         && (ours || target.is_marked()?)
     {
+        // Removing it would tear off what is mounted there on a host that it is apart from.
+        held.state.host.check_joined(&at.directory.name)?;
         target.clear(None)?;
     }
     Ok(Reply::Done)
@@ -63,7 +65,10 @@ fn absent(held: &Held<'_>, at: &HeldTarget<'_>) -> Result<Reply, Error> {
             error if error.kind == ErrorKind::NotFound => Err(other(held, at)),
             error => Err(error),
         },
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(Reply::Done),
+        // The way to the target may have been renamed with the mount on it.
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            check_unknown_unmounted(held.state, held.id).map(|()| Reply::Done)
+        }
         Err(error) => Err(error),
     }
 }

@@ -14,7 +14,7 @@ use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
 use crate::sys::quota::{self, Enforcement};
-use crate::sys::{Errno, file};
+use crate::sys::{Errno, file, socket};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -58,38 +58,36 @@ impl Candidate<HostPool> {
     /// Looks at a pool of the configuration, and changes nothing.
     pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool) -> Self {
         let config = config.clone();
-        let answers = patience::in_child(|_| touch(&config, writes), |_| {});
+        let mut volumes = Vec::new();
+        let noted = |packet: &[u8]| volumes.extend(bulkhead_protocol::decode::<VolumeId>(packet));
+        let answers = patience::in_child(|line| touch(&config, writes, line), noted);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
             Err(errno) => (Err(format!("cannot start a process that looks at it: {errno}")), None),
         };
-        Self { config, state, volumes: Vec::new(), waiting }
+        Self { config, state, volumes, waiting }
     }
 
-    /// Does not serve it, and takes note of the volumes in it: none of their ids may be given to another volume.
+    /// Does not serve it.
     pub fn refuse(&mut self, why: String) {
-        if let Ok(pool) = std::mem::replace(&mut self.state, Err(why)) {
-            let listed = file::each_entry(&pool.directory.descriptor, |name| {
-                self.volumes.extend(name.to_str().ok().and_then(|name| name.parse().ok()));
-                Ok(())
-            });
-            if let Err(errno) = listed {
-                crate::log::warning!(
-                    "a pool that is not served cannot be listed pool={} errno={errno}",
-                    self.config.name
-                );
-            }
-        }
+        self.state = Err(why);
     }
 }
 
-/// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it is a pool already.
-fn touch(config: &PoolConfig, writes: bool) {
+/// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it
+/// is a pool already. Sends the ids of the volumes in it: even if it is not served, they may not be given to others.
+fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
     let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
     // What fails here fails again when it matters.
-    let _ = file::each_entry(&directory, |_| Ok(()));
-    let _ = marker::read(&directory);
+    let is_pool = marker::read(&directory).is_ok();
+    let _ = file::each_entry(&directory, |name| {
+        let id = name.to_str().ok().filter(|_| is_pool).and_then(|name| name.parse::<VolumeId>().ok());
+        match id.and_then(|id| bulkhead_protocol::encode(&id).ok()) {
+            Some(packet) => socket::send(line, &packet, None),
+            None => Ok(()),
+        }
+    });
     if writes {
         let _ = marker::touch(&directory);
         let _ = file::sync(&directory);

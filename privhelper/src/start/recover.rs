@@ -60,7 +60,7 @@ pub fn recover(
     let _allowed = allow(SERVER);
     let raised = SERVER.iter().map(|capability| raise(*capability)).collect::<Result<Vec<_>, _>>();
     let _raised = raised.map_err(|errno| format!("cannot raise what recovery needs: {errno}"))?;
-    let is_complete = devices.is_complete();
+    let silent = devices.silent();
     let missing = missing(&host, &mut pools, std::mem::take(&mut devices.waiting));
     let Host { tables: [mut whole, beginning, changes], loop_control, publish, claims, .. } = host;
     // Every pool is locked by now: no other helper adds to these.
@@ -73,14 +73,15 @@ pub fn recover(
     }
     let mut unserved = BTreeMap::new();
     for pool in &pools {
-        let why = pool.state.as_ref().err().cloned().unwrap_or_default();
+        let Err(why) = &pool.state else { continue };
         unserved.extend(pool.volumes.iter().map(|id| (id.clone(), (pool.config.name.clone(), why.clone()))));
     }
     let (nodes, source) = jail.nodes;
-    let random = process::random().map_err(|errno| format!("cannot get a random number: {errno}"))?;
+    let pools = serve(config, pools, claims, &mounts);
+    let used = used_numbers(&pools)?;
     let state = State {
         driver: config.driver.clone(),
-        pools: serve(config, pools, claims, &mounts),
+        pools,
         publish_directories,
         limits: config.limits,
         is_confined: config.on_violation == OnViolation::Kill,
@@ -88,7 +89,7 @@ pub fn recover(
         unserved,
         attached: BTreeMap::new(),
         host: state::Host::new(source, ways, [whole, beginning]),
-        loops: Loops::new(loop_control, nodes, random, is_complete),
+        loops: Loops::new(loop_control, nodes, used, silent),
         locks: Locks::default(),
         sockets: Sockets::new(jail.sockets),
     };
@@ -98,6 +99,18 @@ pub fn recover(
     recovery.find_devices(&devices, &mounts)?;
     recovery.find_published(&mounts, &positions)?;
     Ok((recovery.state, missing, changes))
+}
+
+/// How many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where nothing is
+/// known of that, a random number.
+fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
+    let mut used = None;
+    for served in pools.iter().filter_map(|pool| pool.state.as_ref().ok()) {
+        let noted = served.noted_numbers();
+        used = used.max(noted.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
+    }
+    let random = || process::random().map(u64::from);
+    used.map_or_else(random, Ok).map_err(|errno| format!("cannot get a random number: {errno}"))
 }
 
 /// What the helper is to watch for: the pools that it does not serve.

@@ -35,6 +35,8 @@ const DELETED: &str = ".deleted.";
 const ATTRIBUTE: &str = "trusted.bulkhead";
 /// The extended attribute of a pool's marker whose value changes, and means nothing.
 const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
+/// See [`note_numbers`].
+const NUMBERS_ATTRIBUTE: &str = "trusted.bulkhead.numbers";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
 /// does not know the latter does not serve such a volume, and so never publishes one without noting it.
 const USED: u8 = 1;
@@ -144,6 +146,22 @@ pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
 pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty())
+}
+
+/// Notes on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine loses
+/// what was not synced, and no device outlives that.
+pub fn note_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty())
+}
+
+/// How many numbers of loop devices have been used, as far as is noted on the marker of a pool. At start only.
+pub fn noted_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
+    let mut value = [0; 8];
+    match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
+        Err(Errno::NODATA) => Ok(None),
+        read => read.map(|_| Some(u64::from_ne_bytes(value))),
+    }
 }
 
 /// The project to which a volume's directory is charged.

@@ -6,9 +6,9 @@
 //! another device, the hold, of which nobody gets a node: the kernel itself then has it open, whether the helper lives
 //! or not, and its number cannot come to stand for another file while a pod still has a node for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -39,15 +39,16 @@ pub struct Device {
 pub struct Loops {
     control: OwnedFd,
     nodes: OwnedFd,
-    /// The number from which the search for a new one continues.
-    next: AtomicU32,
+    /// How many numbers have been used since the machine started. They are used one after the other, and again only after
+    /// all others.
+    used: AtomicU64,
     /// How often a device was opened to inspect it.
     looks: AtomicU32,
     stock: Mutex<Stock>,
     /// Notified when there is something to do for the stock.
     changed: Condvar,
-    /// Whether all devices have said at start what they are bound to.
-    is_complete: bool,
+    /// The labels of devices that did not answer at start: they may be bound to the images of these volumes.
+    silent: BTreeSet<String>,
 }
 
 /// Numbers of unbound devices.
@@ -67,13 +68,30 @@ struct Stock {
 const TRIES: usize = 64;
 /// How many devices are made in advance.
 const READY: usize = 4;
+/// How many spent devices may wait to be removed before nothing more is attached: the kernel takes long to remove one,
+/// and each takes memory.
+const MOST_SPENT: usize = 128;
+/// How many threads keep the stock.
+pub const KEEPERS: usize = 4;
+/// The length of a device's label in bytes, as the kernel keeps it.
+const MAX_LABEL: usize = 63;
+
+/// The label of a volume's device, and of its hold.
+pub fn label(volume: &VolumeId) -> &str {
+    volume.as_str().get(..MAX_LABEL).unwrap_or(volume.as_str())
+}
 
 impl Loops {
-    /// Loop devices managed through this control device, with their nodes in this directory. New numbers begin at a
-    /// random place: those of an earlier helper are not used again soon.
-    pub fn new(control: OwnedFd, nodes: OwnedFd, random: u32, is_complete: bool) -> Self {
-        let (next, looks) = (AtomicU32::new(random), AtomicU32::new(0));
-        Self { control, nodes, next, looks, stock: Mutex::default(), changed: Condvar::new(), is_complete }
+    /// Loop devices managed through this control device, with their nodes in this directory, after so many numbers were
+    /// used. Devices with the labels in `silent` did not answer.
+    pub fn new(control: OwnedFd, nodes: OwnedFd, used: u64, silent: BTreeSet<String>) -> Self {
+        let (used, looks) = (AtomicU64::new(used), AtomicU32::new(0));
+        Self { control, nodes, used, looks, stock: Mutex::default(), changed: Condvar::new(), silent }
+    }
+
+    /// How many numbers have been used.
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
     }
 
     /// Opens an existing device to inspect it, by a node of its own: what is published has to stay in the tmpfs, or
@@ -88,10 +106,10 @@ impl Loops {
     }
 
     /// Takes over a device that is bound to a volume's image, and the hold on it if there is one.
-    pub fn adopt(&self, number: u32, hold: Option<u32>) -> SysResult<Device> {
+    pub fn adopt(&self, volume: &VolumeId, number: u32, hold: Option<u32>) -> SysResult<Device> {
         let device = self.open(number, OFlags::RDONLY)?;
         let read_only = loopdevice::is_read_only(&device)?;
-        let hold = hold.map_or_else(|| self.hold(&device), Ok)?;
+        let hold = hold.map_or_else(|| self.hold(volume, &device), Ok)?;
         Ok(Device { number, hold, read_only })
     }
 
@@ -102,13 +120,14 @@ impl Loops {
     }
 
     /// Makes devices in advance and removes spent ones, for as long as the process lives: the kernel takes long for both,
-    /// and this way no operation waits for it.
+    /// and this way no operation waits for it. Several threads do so at a time.
     pub fn keep_stock(&self) {
         loop {
             let is_idle = |stock: &mut Stock| stock.ready.len() >= stock.wanted && stock.spent.is_empty();
             let stock = self.changed.wait_while(lock(&self.stock), is_idle);
             let mut stock = stock.unwrap_or_else(PoisonError::into_inner);
-            let spent = if stock.ready.len() < stock.wanted { None } else { stock.spent.pop_front() };
+            let is_first = stock.ready.len() >= stock.wanted || stock.spent.len() > MOST_SPENT / 2;
+            let spent = if is_first { stock.spent.pop_front() } else { None };
             drop(stock);
             match spent {
                 Some(number) => self.remove(number),
@@ -137,13 +156,14 @@ impl Loops {
         block_size: BlockSize,
         read_only: bool,
     ) -> SysResult<Device> {
-        if !self.is_complete {
-            // One of those that did not answer may be bound to this image.
-            return Err(Errno::BUSY);
+        {
+            let mut stock = lock(&self.stock);
+            if self.silent.contains(label(volume)) || stock.spent.len() > MOST_SPENT {
+                return Err(Errno::BUSY);
+            }
+            stock.wanted = READY;
         }
-        let how =
-            Configuration { label: volume.as_str(), block_size: block_size.get(), direct: true, read_only: false };
-        lock(&self.stock).wanted = READY;
+        let how = Configuration { label: label(volume), block_size: block_size.get(), direct: true, read_only: false };
         let (number, bound) = self.bind(&image, how, |stock| stock.ready.pop_front())?;
         self.changed.notify_one();
         let held = || {
@@ -154,7 +174,7 @@ impl Loops {
                 // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
                 loopdevice::set_read_only(&device, read_only)?;
             }
-            self.hold(&device)
+            self.hold(volume, &device)
         };
         let hold = held().inspect_err(|_| {
             // Nobody knows the device yet. If this fails as well, the next start finds it.
@@ -165,9 +185,10 @@ impl Loops {
         Ok(Device { number, hold, read_only })
     }
 
-    /// Binds a device to another on top of it, so that the kernel keeps that one open.
-    fn hold(&self, device: &OwnedFd) -> SysResult<u32> {
-        let how = Configuration { label: "hold", block_size: 0, direct: false, read_only: true };
+    /// Binds a device to another on top of it, so that the kernel keeps that one open. The hold's label says which volume's
+    /// it is: nobody else can change that one.
+    fn hold(&self, volume: &VolumeId, device: &OwnedFd) -> SysResult<u32> {
+        let how = Configuration { label: label(volume), block_size: 0, direct: false, read_only: true };
         let (hold, _) = self.bind(device, how, |stock| stock.holds.pop_front().or_else(|| stock.ready.pop_front()))?;
         self.remove_node(hold);
         Ok(hold)
@@ -208,12 +229,12 @@ impl Loops {
         Err(Errno::NODEV)
     }
 
-    /// Makes a device with a number that none has.
+    /// Makes a device with the next number.
     fn make(&self) -> SysResult<u32> {
         let size = OURS.end().saturating_sub(*OURS.start());
         for _ in 0..size {
-            let step = self.next.fetch_add(1, Relaxed).checked_rem(size).unwrap_or_default();
-            let number = OURS.start().saturating_add(step);
+            let step = self.used.fetch_add(1, Relaxed).checked_rem(size.into()).unwrap_or_default();
+            let number = OURS.start().saturating_add(u32::try_from(step).unwrap_or_default());
             match loopdevice::add(&self.control, number) {
                 Err(Errno::EXIST) => {}
                 made => return made.map(|()| number),
@@ -224,7 +245,7 @@ impl Loops {
 
     /// Detaches a device that is bound to an image. Returns the device as it is now if somebody else has it open, so that
     /// it stays attached.
-    pub fn detach(&self, device: Device, image: FileId) -> SysResult<Option<Device>> {
+    pub fn detach(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
         let opened = match self.open(device.number, OFlags::RDONLY) {
             Err(Errno::NXIO) => return Ok(None),
             opened => opened?,
@@ -257,7 +278,7 @@ impl Loops {
             }
         }
         // It must stay bound when whoever has it open lets go.
-        let hold = self.hold(&opened)?;
+        let hold = self.hold(volume, &opened)?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         loopdevice::take_back(&opened)?;
         Ok(Some(Device { hold, ..device }))
@@ -293,7 +314,7 @@ impl Loops {
 
     /// Undoes what others may have done to an attached device, so that it stays bound. Returns the device with the hold
     /// that it has now, or `None` if it is no longer bound to the image.
-    pub fn revive(&self, device: Device, image: FileId) -> SysResult<Option<Device>> {
+    pub fn revive(&self, volume: &VolumeId, device: Device, image: FileId) -> SysResult<Option<Device>> {
         let opened = match self.open(device.number, OFlags::RDONLY) {
             Err(Errno::NXIO) => return Ok(None),
             opened => opened?,
@@ -309,13 +330,19 @@ impl Loops {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             loopdevice::take_back(&opened)?;
         }
-        let hold = if self.holds(device)? { device.hold } else { self.hold(&opened)? };
+        let hold = if self.holds(device)? { device.hold } else { self.hold(volume, &opened)? };
         Ok(Some(Device { hold, ..device }))
     }
 
     /// Makes a device take on its image's new length.
-    pub fn refresh(&self, number: u32) -> SysResult<()> {
-        let device = self.open(number, OFlags::RDONLY)?;
+    ///
+    /// # Errors
+    /// `NXIO` when it is not bound to the image any more.
+    pub fn refresh(&self, number: u32, image: FileId) -> SysResult<()> {
+        let device = self.open_existing(number)?;
+        if loopdevice::binding(&device)?.image != image {
+            return Err(Errno::NXIO);
+        }
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
         loopdevice::refresh_capacity(device)
     }

@@ -40,7 +40,7 @@ use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, Volu
 pub use host::{Host, Step, Way};
 pub use layout::{Kind, Record};
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
-pub use loops::{Device, Loops};
+pub use loops::{Device, KEEPERS, Loops, label};
 pub use operation::{Held, HeldTarget};
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
@@ -67,8 +67,9 @@ pub struct State {
     pub volumes: Volumes,
     /// Volumes that exist but cannot be served: in which pool, and why.
     pub unserved: BTreeMap<VolumeId, (PoolName, String)>,
-    /// Images of unknown volumes that were attached to a loop device at start, by what the device said it was bound to.
-    pub attached: BTreeMap<VolumeId, u32>,
+    /// The loop devices that were bound to images of unknown volumes at start, by the label of the hold, which only
+    /// helpers can write.
+    pub attached: BTreeMap<String, Vec<u32>>,
     /// The host's mounts.
     pub host: Host,
     /// Loop devices.
@@ -226,7 +227,7 @@ pub mod testing {
             unserved: BTreeMap::new(),
             attached: BTreeMap::new(),
             host: Host::new("nodes".to_owned(), Vec::new(), [MountTable::of(""), MountTable::of("")]),
-            loops: Loops::new(nothing(), nothing(), 0, true),
+            loops: Loops::new(nothing(), nothing(), 0, std::collections::BTreeSet::new()),
             locks: Locks::default(),
             sockets: Sockets::new(BTreeMap::new()),
         }

@@ -5,13 +5,13 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{Error, ErrorKind, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
 
 use super::host::Question;
 use super::locks::{Admitted, Locked};
 use super::{Kind, Pool, PublishDirectory, Served, State, Volume, broken, failed, layout, wrong_kind};
-use crate::sys::file;
+use crate::sys::{Errno, file};
 
 /// A volume that nobody else changes meanwhile, whether it exists or not.
 #[derive(Debug)]
@@ -115,6 +115,17 @@ impl Held<'_> {
         }
         let what = "was replaced while it was served; put back what was there, or restart bulkhead-privhelper";
         Err(broken(format!("the directory of volume {} {what}", self.id)))
+    }
+
+    /// Checks that what goes by the volume's name is the volume's content, or nothing is left of that.
+    ///
+    /// # Errors
+    /// As [`Self::open_content`].
+    pub fn check_content(&self) -> Result<(), Error> {
+        match self.open_content(OFlags::PATH) {
+            Err(error) if error.kind == ErrorKind::Io(Errno::NOENT.raw_os_error()) => Ok(()),
+            opened => opened.map(drop),
+        }
     }
 
     /// Changes what is known of the volume.

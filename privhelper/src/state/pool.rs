@@ -58,7 +58,12 @@ pub struct Served {
     /// Whether a power cut may lose names of its entries, because the last sync failed.
     unsynced: Mutex<bool>,
     syncs: AtomicU64,
+    /// How many numbers of loop devices the marker says have been used.
+    numbers: Mutex<u64>,
 }
+
+/// How many numbers of loop devices are noted as used in advance.
+const NUMBERS: u64 = 16;
 
 /// Where a pool is on its filesystem.
 #[derive(Debug)]
@@ -132,8 +137,29 @@ impl Served {
         inherited: MountFlags,
         deletions: Deletions,
     ) -> Self {
-        let (unsynced, syncs) = (Mutex::default(), AtomicU64::default());
-        Self { directory, filesystem, place, inherited, deletions, marker, unsynced, syncs }
+        let (unsynced, syncs, numbers) = (Mutex::default(), AtomicU64::default(), Mutex::default());
+        Self { directory, filesystem, place, inherited, deletions, marker, unsynced, syncs, numbers }
+    }
+
+    /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it. At
+    /// start only.
+    pub fn noted_numbers(&self) -> SysResult<Option<u64>> {
+        layout::noted_numbers(&self.marker)
+    }
+
+    /// Notes that so many numbers of loop devices have been used, before anybody gets a node with one of them: the next
+    /// helper continues after them.
+    ///
+    /// # Errors
+    /// `BUSY` when another thread has been at it for two seconds.
+    pub fn note_numbers(&self, used: u64) -> SysResult<()> {
+        let mut noted = lock_in_time(&self.numbers)?;
+        if used > *noted {
+            let next = used.saturating_add(NUMBERS);
+            layout::note_numbers(&self.marker, next)?;
+            *noted = next;
+        }
+        Ok(())
     }
 
     /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full pool
@@ -146,7 +172,7 @@ impl Served {
                 let in_place = || {
                     let volume = layout::open_volume(&self.directory, name)?;
                     layout::delete_in_place(&volume)?;
-                    Ok(Aside { name: name.to_owned(), synced: self.sync(volume) })
+                    Ok(Aside { name: name.to_owned(), synced: self.noting_failure(self.sync(volume)) })
                 };
                 in_place().map_err(|_: Errno| errno)
             }
@@ -162,7 +188,10 @@ impl Served {
 
     /// The same for the names of its entries.
     pub fn sync_names(&self) -> SysResult<()> {
-        let synced = self.sync(&self.directory);
+        self.noting_failure(self.sync(&self.directory))
+    }
+
+    fn noting_failure(&self, synced: SysResult<()>) -> SysResult<()> {
         if synced.is_err() {
             *lock(&self.unsynced) = true;
         }
@@ -177,7 +206,9 @@ impl Served {
     pub fn sync_names_again(&self) -> SysResult<()> {
         let mut unsynced = lock_in_time(&self.unsynced)?;
         if *unsynced {
-            self.sync(&self.directory)?;
+            // Whatever was not synced, this is a later change to the same journal.
+            layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))?;
+            self.sync(&self.marker)?;
             *unsynced = false;
         }
         Ok(())

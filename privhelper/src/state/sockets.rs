@@ -29,6 +29,9 @@ pub struct Sockets {
     listening: Mutex<BTreeMap<Socket, Listening>>,
 }
 
+/// At most this many clients are in the queue of a socket (`net.core.somaxconn`, by default).
+const MOST_IN_QUEUE: usize = 4096;
+
 /// A socket that was made.
 #[derive(Debug)]
 struct Listening {
@@ -63,8 +66,9 @@ impl Sockets {
         let mut made = match listening.remove(&which) {
             Some(made) if place.leads_to(&made) && made.is_free_for(connection) => made,
             old => {
-                // Whoever holds it accepts nothing more.
-                let _ = old.map(|old| socket::shut_down(old.socket));
+                if let Some(old) = old {
+                    retire(&old.socket);
+                }
                 place.listen()?
             }
         };
@@ -101,6 +105,15 @@ impl Listening {
         let is_the_same = || *pid != 0 && socket::peer(connection).is_ok_and(|peer| peer.pid == *pid);
         socket::has_ended(process) || is_the_same()
     }
+}
+
+/// Sees to it that whoever holds a listening socket accepts nothing more, and that clients that are waiting to be accepted
+/// there do not wait for ever.
+fn retire(socket: &OwnedFd) {
+    // This fails if it was shut down before.
+    let _ = socket::shut_down(socket);
+    // Once it is shut down, accept(2) does not wait.
+    (0..MOST_IN_QUEUE).map_while(|_| socket::accept(socket).ok()).for_each(drop);
 }
 
 fn holder(connection: &OwnedFd) -> Option<(OwnedFd, i32)> {

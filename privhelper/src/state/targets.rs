@@ -1,7 +1,7 @@
 //! Publish directories, the shapes of the kubelet's targets, and what the kubelet has recorded about them.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bulkhead_protocol::{DriverName, Error, PublishName, RelativePath, TargetPath, Text, VolumeId};
 use rustix::fs::{FileType, OFlags};
@@ -58,6 +58,13 @@ impl PublishDirectory {
             return Ok(());
         }
         Err(refused(format!("target {target} is not a path at which a {kind} may be published")))
+    }
+
+    /// Whether a path of the host is one at which a directory volume may be published.
+    pub fn has_target_at(&self, point: &Path) -> bool {
+        let below = point.strip_prefix(&self.real_path).ok().and_then(Path::to_str);
+        let path = below.and_then(|path| path.parse().ok());
+        path.is_some_and(|path| self.shape.allows(&path, Kind::Directory))
     }
 
     /// Checks that the kubelet has recorded, in `vol_data.json`, that this very volume of ours belongs at the target.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use bulkhead_protocol::{Error, MountFlags, PoolName, TargetPath, VolumeId};
 
@@ -270,6 +271,18 @@ impl Volumes {
     /// Adds a deleted volume that was found at start.
     pub fn add_deleted(&self, name: &str, deleted: Deleted) {
         lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
+    }
+
+    /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged. Unless
+    /// a volume has that project.
+    pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId) {
+        let mut table = lock(&self.0);
+        if !table.has(pool, project) {
+            let (share, now) = (Share { project: Some(project), ..Share::default() }, Instant::now());
+            let deleted = Deleted { pool: Arc::clone(pool), share, progress: Progress::Emptied(now, now) };
+            let key = Key::deleted(&pool.config.name, &format!("project {}", project.0));
+            table.set(key, Some(Row::Deleted(Box::new(deleted))));
+        }
     }
 
     /// Whether a deleted volume of a pool goes by that name.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use bulkhead_protocol::VolumeId;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -36,9 +35,11 @@ enum Found {
 }
 
 impl Devices {
-    /// Whether all of them have answered.
-    pub fn is_complete(&self) -> bool {
-        self.waiting.is_empty()
+    /// The labels of those that have not answered, as their holds have them: a hold is on the helper's own tmpfs, and
+    /// always answers. What has none is no volume's.
+    pub fn silent(&self) -> BTreeSet<String> {
+        let held = self.bound().filter(|(.., on, _)| on.is_some_and(|on| !self.found.contains_key(&on)));
+        held.map(|(.., label)| label.to_owned()).collect()
     }
 
     fn bound(&self) -> impl Iterator<Item = (u32, FileId, Option<u32>, &str)> {
@@ -76,7 +77,9 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
             Ok(()) => return Err(format!("cannot look at loop device {first}")),
             Err(waiting) => {
                 let silent = numbers.first().copied().unwrap_or(first);
-                log::error!("a loop device does not answer: nothing is attached until it does number={silent}");
+                log::error!(
+                    "a loop device does not answer: its volume is not attached again until it does number={silent}"
+                );
                 numbers.retain(|number| *number != silent);
                 devices.waiting.push(waiting);
             }
@@ -132,20 +135,23 @@ impl Recovery {
     /// A sentence when one cannot be inspected: it may be a volume's.
     pub(super) fn find_devices(&mut self, devices: &Devices, mounts: &Mounts) -> Result<(), String> {
         let shown: BTreeSet<u32> = mounts.values().filter_map(|mount| self.state.host.node(mount)).collect();
-        let mut holds = BTreeMap::<u32, Vec<u32>>::new();
-        for (hold, _, on, _) in devices.bound() {
+        let (mut holds, mut labels) = (BTreeMap::<u32, Vec<u32>>::new(), BTreeMap::new());
+        for (hold, _, on, label) in devices.bound() {
             if let Some(on) = on {
                 holds.entry(on).or_default().push(hold);
+                labels.insert(on, label);
             }
         }
         // If another program has attached an image a second time, the volume's device is the one that is published.
         let (published, others): (Vec<_>, Vec<_>) = devices.bound().partition(|(number, ..)| shown.contains(number));
         for (number, image, on, label) in published.into_iter().chain(others) {
             let Some(id) = self.owners.get(&image).cloned() else {
-                // It may belong to a volume or a pool that is not served.
-                self.state
-                    .attached
-                    .extend(label.parse::<VolumeId>().ok().filter(|_| on.is_none()).map(|id| (id, number)));
+                // It may belong to a volume or a pool that is not served. Who has the device could change its own label;
+                // one without a hold nobody has.
+                if on.is_none() {
+                    let label = labels.get(&number).copied().unwrap_or(label);
+                    self.state.attached.entry(label.to_owned()).or_default().push(number);
+                }
                 continue;
             };
             self.devices.insert(number, id.clone());
@@ -155,10 +161,10 @@ impl Recovery {
             }
             let fail = |errno| format!("cannot take over loop device {number}: {errno}");
             let mut holds = holds.remove(&number).unwrap_or_default();
-            let device = self.state.loops.adopt(number, holds.pop()).map_err(fail)?;
+            let device = self.state.loops.adopt(&id, number, holds.pop()).map_err(fail)?;
             // A start that failed may have left another one.
             holds.into_iter().try_for_each(|hold| self.state.loops.release(hold)).map_err(fail)?;
-            let device = self.state.loops.revive(device, image).map_err(fail)?;
+            let device = self.state.loops.revive(&id, device, image).map_err(fail)?;
             self.state
                 .volumes
                 .change(&id, |_| Ok(()), |volume| volume.device = device)

@@ -1,12 +1,17 @@
 //! A frontend that creates more and more of something, to exhaust the helper's memory.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, unbind};
+use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, unbind, volume};
+use bulkhead_tests::observe::loops;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
@@ -14,7 +19,12 @@ cases! {
     volumes_without_end_are_refused: Bare,
     targets_without_end_are_refused: Bare,
     a_volume_with_targets_without_end_is_refused_more: Long,
+    devices_without_end_are_held_back: Alone("it counts all loop devices"),
+    a_number_of_a_device_is_not_used_by_the_next_helper,
 }
+
+/// The first number of the helpers' own devices.
+const OURS: u32 = 0x8_0000;
 
 fn start(stand: &mut Stand, flag: &str, number: usize) -> Result<HelperClient> {
     stand.helper_flags = vec![flag.to_owned(), number.to_string()];
@@ -101,4 +111,75 @@ fn a_volume_with_targets_without_end_is_refused_more(stand: &mut Stand) -> Resul
     }
     helper.ask(&delete("vol-a"))?;
     Ok(())
+}
+
+/// The numbers of all loop devices in the helpers' range, bound or not.
+fn devices() -> Result<BTreeSet<u32>> {
+    let mut numbers = BTreeSet::new();
+    for entry in fs::read_dir("/sys/block")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        numbers.extend(
+            name.strip_prefix("loop").and_then(|number| number.parse::<u32>().ok()).filter(|number| *number >= OURS),
+        );
+    }
+    Ok(numbers)
+}
+
+/// The kernel takes far longer to remove a device than to make one.
+fn devices_without_end_are_held_back(stand: &mut Stand) -> Result<()> {
+    let before = devices()?.len();
+    let clients = (0..4).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    let refused = AtomicUsize::new(0);
+    let limit = stand.patience(Duration::from_secs(3));
+    thread::scope(|scope| -> Result<()> {
+        let workers: Vec<_> = clients
+            .iter()
+            .enumerate()
+            .map(|(number, client)| {
+                let (id, refused) = (format!("vol-{number}"), &refused);
+                scope.spawn(move || -> Result<()> {
+                    client.ask(&create(&id, image_spec(1 << 20)))?;
+                    let begun = Instant::now();
+                    while begun.elapsed() < limit {
+                        match client.request(&Request::LoopAttach { volume: volume(&id), read_only: false })? {
+                            Ok(_) => drop(client.ask(&Request::LoopDetach { volume: volume(&id) })?),
+                            Err(error) if error.kind == ErrorKind::Busy => drop(refused.fetch_add(1, Relaxed)),
+                            Err(error) => bail!("{error}"),
+                        }
+                    }
+                    client.ask(&delete(&id)).map(drop)
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| anyhow!("a client panicked"))?)
+    })?;
+    let there = devices()?.len();
+    ensure!(there < before + 200, "{there} devices, and {before} before");
+    ensure!(refused.load(Relaxed) > 0, "nothing was held back");
+    // Those that the helper keeps ready stay.
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        let there = devices()?.len();
+        ensure!(there <= before + 10, "{there} devices are left, and {before} were there before");
+        Ok(())
+    })
+}
+
+/// A container may keep a node for a device of which nothing is left.
+fn a_number_of_a_device_is_not_used_by_the_next_helper(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(1 << 20)))?;
+    let mut numbers = Vec::new();
+    for round in 0..8 {
+        let helper = stand.helper()?;
+        helper.ask(&Request::LoopAttach { volume: volume("vol-a"), read_only: false })?;
+        let bound = loops::backed_by(&stand.pool().device()?)?;
+        numbers.push(bound.first().and_then(loops::Loop::number).context("no device is attached")?);
+        helper.ask(&Request::LoopDetach { volume: volume("vol-a") })?;
+        if round % 2 == 0 {
+            stand.restart_helper()?;
+        }
+    }
+    let steps: Vec<u32> = numbers.windows(2).map(|pair| pair[1].wrapping_sub(pair[0]) % (OURS - 1)).collect();
+    ensure!(steps.iter().all(|step| (1..1000).contains(step)), "{numbers:?}");
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
 }
