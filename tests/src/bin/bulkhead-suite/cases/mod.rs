@@ -25,6 +25,7 @@ mod reboot;
 mod recovery;
 mod registration;
 mod requests;
+mod siege;
 mod startup;
 mod stats;
 mod unpublish;
@@ -35,6 +36,7 @@ mod versions;
 pub fn all() -> Vec<Case> {
     [
         attacks::cases(),
+        siege::cases(),
         identity::cases(),
         controller::cases(),
         controller_create::cases(),

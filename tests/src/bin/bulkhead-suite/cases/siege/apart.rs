@@ -1,0 +1,217 @@
+//! A publish directory that comes apart from the host's while it is served: nothing is published where the host does not
+//! see it, nothing is said to be unpublished that the host still has, and no data is lost.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Reply, Request, Separation};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, target, volume};
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+
+cases! {
+    a_publish_directory_becomes_private: Bare + Kernel,
+    a_publish_directory_becomes_private_and_the_helper_is_killed: Bare,
+    the_mount_of_a_publish_directory_is_exchanged: Bare + Kernel,
+}
+
+const SIZE: u64 = 1 << 20;
+
+/// A publish directory called other, on a shared mount of its own in a private one.
+pub struct Other {
+    /// The private mount.
+    pub outer: PathBuf,
+    /// The directory.
+    pub inner: PathBuf,
+}
+
+fn bind(id: &str, path: &str) -> Request {
+    let flags = MountFlags::default();
+    Request::BindMount { volume: volume(id), target: target("other", path), flags, exclusive: false }
+}
+
+/// The request to unpublish a directory volume there.
+pub fn unbind(id: &str, path: &str) -> Request {
+    Request::Unmount { volume: volume(id), target: target("other", path) }
+}
+
+/// The request to unpublish the block volume there.
+pub fn remove_device() -> Request {
+    Request::RemoveDevice { volume: volume("vol-b"), target: target("other", "b") }
+}
+
+impl Other {
+    /// Makes it, starts the helper, and publishes a directory volume and a block volume there. vol-c is never published.
+    pub fn make(stand: &mut Stand) -> Result<Self> {
+        let outer = stand.work().join("outer");
+        let other = Self { inner: outer.join("other"), outer };
+        fs::create_dir_all(&other.inner)?;
+        mount_bind(&other.outer, &other.outer)?;
+        mount_change(&other.outer, MountPropagationFlags::PRIVATE)?;
+        other.mount()?;
+        stand.helper_flags = vec!["--publish-dir".to_owned(), format!("other={}", other.inner.display())];
+        stand.add_pool("default")?;
+        stand.start_helper()?;
+        let helper = stand.helper()?;
+        for (id, spec) in
+            [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(SIZE))]
+        {
+            helper.ask(&create(id, spec))?;
+        }
+        helper.ask(&bind("vol-a", "a"))?;
+        helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+        helper.ask(&Request::MakeDevice { volume: volume("vol-b"), target: target("other", "b"), exclusive: false })?;
+        fs::write(other.inner.join("a/file"), "content")?;
+        Ok(other)
+    }
+
+    fn mount(&self) -> Result<()> {
+        mount_bind(&self.inner, &self.inner)?;
+        Ok(mount_change(&self.inner, MountPropagationFlags::SHARED)?)
+    }
+
+    /// Checks that nothing is published, unpublished or deleted, and that each refusal says `remedy`.
+    pub fn check_refused(&self, stand: &Stand, remedy: &str) -> Result<()> {
+        let helper = stand.helper()?;
+        for request in [bind("vol-c", "c"), bind("vol-a", "c")] {
+            denied(helper.request(&request)?, ErrorKind::InUse, remedy)?;
+        }
+        ensure!(mounts::at(&self.inner.join("c"))?.is_empty(), "it was published all the same");
+        denied(helper.request(&delete("vol-c"))?, ErrorKind::InUse, "other")?;
+        for id in ["vol-a", "vol-b"] {
+            denied(helper.request(&delete(id))?, ErrorKind::InUse, "other")?;
+            denied(helper.request(&Request::DeleteUnused { volume: volume(id) })?, ErrorKind::Refused, "")?;
+        }
+        check_kept(stand)
+    }
+
+    /// Checks that a volume that the host has mounted is not said to be unpublished.
+    fn check_not_unpublished(&self, stand: &Stand) -> Result<()> {
+        let helper = stand.helper()?;
+        for request in [unbind("vol-a", "a"), remove_device(), Request::LoopDetach { volume: volume("vol-b") }] {
+            denied(helper.request(&request)?, ErrorKind::InUse, "other")?;
+        }
+        for name in ["a", "b"] {
+            ensure!(mounts::at(&self.inner.join(name))?.len() == 1, "{name} is not mounted any more");
+        }
+        Ok(())
+    }
+
+    /// Unpublishes and deletes everything, as if nothing had happened.
+    pub fn end(self, stand: &mut Stand) -> Result<()> {
+        let helper = stand.helper()?;
+        check_kept(stand)?;
+        helper.ask(&bind("vol-c", "c"))?;
+        ensure!(mounts::at(&self.inner.join("c"))?.len() == 1, "the host does not see what was published");
+        for request in [unbind("vol-c", "c"), unbind("vol-a", "a"), remove_device()] {
+            helper.ask(&request)?;
+        }
+        ensure!(mounts::below(&self.inner)?.is_empty(), "{:?}", mounts::below(&self.inner)?);
+        for id in ["vol-a", "vol-b", "vol-c"] {
+            helper.ask(&delete(id))?;
+        }
+        stand.stop()?;
+        stand.helper_flags.clear();
+        mounts::unmount_all(&self.outer)?;
+        fs::remove_dir_all(&self.outer)?;
+        stand.start_helper()
+    }
+}
+
+/// Checks that all volumes are there, with their content.
+pub fn check_kept(stand: &Stand) -> Result<()> {
+    let pool = stand.pool();
+    ensure!(pool.entries()? == ["vol-a", "vol-b", "vol-c"], "{:?}", pool.entries()?);
+    ensure!(fs::read(pool.volume("vol-a").join("data/file"))? == b"content", "the content is lost");
+    Ok(())
+}
+
+/// Waits until the pool reports this, or that nothing is apart. The host's whole table is looked at a moment after it has
+/// changed.
+pub fn reports(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(2)), || reports_now(stand, wanted))
+}
+
+fn reports_now(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
+    let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+        anyhow::bail!("no status");
+    };
+    let found = status.conditions.as_slice().iter().find_map(|condition| match condition {
+        Condition::Apart { directory, cause } => Some((directory.as_str().to_owned(), *cause)),
+        _ => None,
+    });
+    ensure!(found == wanted.map(|cause| ("other".to_owned(), cause)), "the pool reports {found:?}");
+    Ok(())
+}
+
+/// Waits until the helper publishes again, or has ended in order, to be started anew, and does so then.
+pub fn heals(stand: &mut Stand) -> Result<()> {
+    let end = Instant::now() + stand.patience(Duration::from_secs(20));
+    loop {
+        if stand.running_helper()?.check_alive().is_err() {
+            stand.await_end_of_helper(Duration::ZERO)?;
+            return stand.start_helper();
+        }
+        let answer = stand.helper().and_then(|helper| {
+            helper.ask(&bind("vol-c", "c"))?;
+            helper.ask(&unbind("vol-c", "c"))
+        });
+        match answer {
+            Ok(_) => return Ok(()),
+            Err(complaint) if Instant::now() > end => return Err(complaint.context("it does not heal")),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+fn a_publish_directory_becomes_private(stand: &mut Stand) -> Result<()> {
+    let other = Other::make(stand)?;
+    reports(stand, None)?;
+    mount_change(&other.inner, MountPropagationFlags::PRIVATE)?;
+    other.check_refused(stand, "make-shared")?;
+    other.check_not_unpublished(stand)?;
+    reports(stand, Some(Separation::NotShared))?;
+    // A publish directory beside it is not affected.
+    let helper = stand.helper()?;
+    helper.ask(&bulkhead_tests::helper::bind("vol-c", "c"))?;
+    helper.ask(&bulkhead_tests::helper::unbind("vol-c", "c"))?;
+    mount_change(&other.inner, MountPropagationFlags::SHARED)?;
+    heals(stand)?;
+    reports(stand, None)?;
+    other.end(stand)
+}
+
+/// A start refuses to serve in such a directory, and loses nothing.
+fn a_publish_directory_becomes_private_and_the_helper_is_killed(stand: &mut Stand) -> Result<()> {
+    let other = Other::make(stand)?;
+    mount_change(&other.inner, MountPropagationFlags::PRIVATE)?;
+    stand.kill_helper()?;
+    let output = stand.helper_command()?.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1) && said.contains("not shared"), "{}: {said}", output.status);
+    for name in ["a", "b"] {
+        ensure!(mounts::at(&other.inner.join(name))?.len() == 1, "{name} is not mounted any more");
+    }
+    mount_change(&other.inner, MountPropagationFlags::SHARED)?;
+    stand.start_helper()?;
+    other.end(stand)
+}
+
+fn the_mount_of_a_publish_directory_is_exchanged(stand: &mut Stand) -> Result<()> {
+    let other = Other::make(stand)?;
+    // A pod still uses the volume.
+    let open = fs::File::open(other.inner.join("a/file"))?;
+    unmount(&other.inner, UnmountFlags::DETACH)?;
+    other.check_refused(stand, "mount it again")?;
+    reports(stand, Some(Separation::Unmounted))?;
+    other.mount()?;
+    heals(stand)?;
+    drop(open);
+    reports(stand, None)?;
+    other.end(stand)
+}

@@ -1,0 +1,124 @@
+//! A client or a tenant chooses names so that the helper's log says what never happened: every line is one line, and says
+//! only what the helper says.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_target_whose_name_forges_log_lines: Bare,
+    an_entry_of_a_pool_whose_name_forges_log_lines: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+const FORGED: &str = "audit operation=delete volume=vol-z";
+
+/// Names that end a line, a quotation or a terminal's patience.
+fn names() -> Vec<String> {
+    let line = format!("<6>{FORGED} connection=1 pid=1 outcome=ok microseconds=1");
+    let begins =
+        ["\n", "\r\n", "\"\n", "\\\n", "\\\"\n", "\u{2028}", "\u{85}", "\u{b}", "\u{1b}[2K\u{1b}[1A\r", "a\" "];
+    begins.into_iter().map(|begin| format!("x{begin}{line}")).collect()
+}
+
+/// Checks that each line of the log is one that the helper wrote, and that no terminal and no reader takes it for more.
+fn check_log(stand: &mut Stand, operations: usize) -> Result<()> {
+    stand.running_helper()?.check_log(|log| {
+        for line in log.split('\n').filter(|line| !line.is_empty()) {
+            let begin = line.strip_prefix('<').and_then(|line| line.split_once('>'));
+            let said = begin.filter(|(level, _)| matches!(*level, "3" | "4" | "6")).map(|(_, said)| said);
+            ensure!(
+                said.is_some_and(|said| said.starts_with("audit operation=") || said.starts_with("bulkhead_")),
+                "{line:?}"
+            );
+            ensure!(!line.contains(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{85}')), "{line:?}");
+            let said = said.unwrap_or_default();
+            ensure!(!said.starts_with(FORGED), "{line:?}");
+            // What is forged is inside quotation marks.
+            if let Some((before, _)) = said.split_once(FORGED) {
+                let open = before.replace("\\\\", "").replace("\\\"", "").matches('"').count();
+                ensure!(open % 2 == 1, "it is outside any quotation: {line:?}");
+            }
+        }
+        let found = log.lines().filter(|line| line.contains("audit operation=bind-mount")).count();
+        ensure!(found == operations, "{found} lines, and not {operations}: {log}");
+        Ok(())
+    })
+}
+
+fn a_target_whose_name_forges_log_lines(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", directory_spec(SIZE)))?;
+    let names = names();
+    for name in &names {
+        helper.ask(&bind("vol-a", name))?;
+        // Messages that repeat the target.
+        denied(helper.request(&bind("vol-b", name))?, ErrorKind::AlreadyExists, "vol-a")?;
+        denied(helper.request(&unbind("vol-b", name))?, ErrorKind::InUse, "vol-a")?;
+        denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "published")?;
+        denied(helper.request(&bind("vol-b", &format!("{name}/t")))?, ErrorKind::Refused, "")?;
+        denied(helper.request(&bind("vol-b", &format!("{name}{name}/t")))?, ErrorKind::NotFound, "")?;
+    }
+    check_log(stand, 4 * names.len())?;
+    for _ in 0..2 {
+        stand.restart_helper()?;
+        check_log(stand, 4 * names.len())?;
+    }
+    let helper = stand.helper()?;
+    ensure!(mounts::below(&stand.publish_directory())?.len() == names.len());
+    for name in &names {
+        denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "published")?;
+        helper.ask(&unbind("vol-a", name))?;
+    }
+    check_log(stand, 4 * names.len())?;
+    helper.ask(&delete("vol-a"))?;
+    helper.ask(&delete("vol-b"))?;
+    Ok(())
+}
+
+/// A mount elsewhere, an entry of the pool, and a directory deep in a volume that is being emptied.
+fn an_entry_of_a_pool_whose_name_forges_log_lines(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    let (names, pool) = (names(), stand.pool().directory.clone());
+    for name in &names {
+        fs::write(pool.join(name), "")?;
+        fs::create_dir(stand.target("a").join(name))?;
+        let elsewhere = stand.work().join(name);
+        fs::create_dir(&elsewhere)?;
+        rustix::mount::mount_bind(stand.target("a").join(name), &elsewhere)?;
+    }
+    helper.ask(&unbind("vol-a", "a"))?;
+    denied(helper.request(&delete("vol-a"))?, ErrorKind::InUse, "mounted at")?;
+    let exclusive = Request::BindMount {
+        volume: volume("vol-a"),
+        target: target("work", "a"),
+        flags: Default::default(),
+        exclusive: true,
+    };
+    denied(helper.request(&exclusive)?, ErrorKind::InUse, "mounted at")?;
+    // What a helper that is killed has not written yet is lost.
+    check_log(stand, 2)?;
+    stand.restart_helper()?;
+    check_log(stand, 2)?;
+    for name in &names {
+        let elsewhere = stand.work().join(name);
+        rustix::mount::unmount(&elsewhere, rustix::mount::UnmountFlags::NOFOLLOW)?;
+        fs::remove_dir(&elsewhere)?;
+        fs::remove_file(pool.join(name))?;
+    }
+    stand.helper()?.ask(&delete("vol-a"))?;
+    check_log(stand, 2)
+}

@@ -1,0 +1,161 @@
+//! A pool and its copy are both there: which is which cannot be told, so neither is served, and no volume is made twice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request, VolumeId};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_pool_and_its_copy_are_both_refused: Bare,
+    one_volume_in_two_pools_is_served_from_neither: Bare,
+    a_volume_of_a_pool_that_has_become_read_only_is_not_made_again: Bare,
+    a_volume_of_a_pool_of_another_name_is_not_made_again: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+
+fn create_in(pool: &str, id: &str) -> Result<Request> {
+    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: directory_spec(SIZE) })
+}
+
+fn status(stand: &Stand, pool: &str) -> Result<bulkhead_protocol::Response> {
+    stand.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })
+}
+
+fn names(stand: &Stand) -> Result<Vec<VolumeId>> {
+    match stand.helper()?.ask(&Request::List { after: None, limit: 100 })? {
+        Reply::Volumes(page) => Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect()),
+        other => anyhow::bail!("{other:?}"),
+    }
+}
+
+/// Starts a helper with an unnamed pool called default and one called third, and makes vol-a in the former, with
+/// content. The helper is then killed.
+fn prepare(stand: &mut Stand) -> Result<PathBuf> {
+    stand.add_pool("default")?;
+    stand.add_pool("third")?;
+    stand.start_helper()?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let directory = stand.pool().directory.clone();
+    fs::write(directory.join("vol-a/data/file"), "content")?;
+    stand.kill_helper()?;
+    Ok(directory)
+}
+
+/// Makes a copy of the disk of the pool called default, mounts it, and configures it as another pool.
+fn copy(stand: &mut Stand) -> Result<PathBuf> {
+    let directory = stand.pool().directory.clone();
+    let copied = stand.work().join("pools/copy");
+    fs::create_dir(&copied)?;
+    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+        mounts::unmount_all(&directory)
+    })?;
+    let (image, other) = (directory.with_extension("disk"), copied.with_extension("disk"));
+    run(Command::new("cp").arg("--sparse=always").args([&image, &other]))?;
+    mount_image(&stand.setting, &image, &directory)?;
+    mount_image(&stand.setting, &other, &copied)?;
+    stand.pools.push(Pool::mounted(&stand.setting, &copied, "copy"));
+    Ok(copied)
+}
+
+fn check_content(pools: &[&Path]) -> Result<()> {
+    for pool in pools {
+        ensure!(fs::read(pool.join("vol-a/data/file"))? == b"content", "{} has lost its content", pool.display());
+    }
+    Ok(())
+}
+
+/// Checks that vol-a is neither made, nor published, nor deleted.
+fn check_untouched(stand: &Stand, part: &str) -> Result<()> {
+    let helper = stand.helper()?;
+    for pool in ["default", "third"] {
+        denied(helper.request(&create_in(pool, "vol-a")?)?, ErrorKind::PoolBroken, part)?;
+    }
+    for request in [bind("vol-a", "a"), delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }] {
+        denied(helper.request(&request)?, ErrorKind::PoolBroken, part)?;
+    }
+    ensure!(names(stand)?.is_empty(), "{:?}", names(stand)?);
+    ensure!(stand.pools[1].entries()?.is_empty(), "it was made again: {:?}", stand.pools[1].entries()?);
+    Ok(())
+}
+
+fn a_pool_and_its_copy_are_both_refused(stand: &mut Stand) -> Result<()> {
+    let directory = prepare(stand)?;
+    let copied = copy(stand)?;
+    stand.start_helper()?;
+    for pool in ["default", "copy"] {
+        denied(status(stand, pool)?, ErrorKind::PoolBroken, "same uuid")?;
+    }
+    check_untouched(stand, "same uuid")?;
+    check_content(&[&directory, &copied])?;
+    // The third one is served.
+    let helper = stand.helper()?;
+    helper.ask(&create_in("third", "vol-b")?)?;
+    helper.ask(&delete("vol-b"))?;
+    // Without the copy all is as it was.
+    stand.kill_helper()?;
+    mounts::unmount_all(&copied)?;
+    stand.pools.truncate(2);
+    stand.start_helper()?;
+    ensure!(names(stand)? == [volume("vol-a")]);
+    check_content(&[&directory])?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn one_volume_in_two_pools_is_served_from_neither(stand: &mut Stand) -> Result<()> {
+    let directory = prepare(stand)?;
+    let copied = copy(stand)?;
+    fs::remove_file(copied.join(".bulkhead"))?;
+    run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&copied))?;
+    for _ in 0..2 {
+        stand.start_helper()?;
+        check_untouched(stand, "vol-a")?;
+        check_content(&[&directory, &copied])?;
+        stand.kill_helper()?;
+    }
+    fs::remove_dir_all(copied.join("vol-a"))?;
+    stand.start_helper()?;
+    ensure!(names(stand)? == [volume("vol-a")]);
+    check_content(&[&directory])?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_volume_of_a_pool_that_has_become_read_only_is_not_made_again(stand: &mut Stand) -> Result<()> {
+    let directory = prepare(stand)?;
+    let remount = |how: &str| run(Command::new("mount").args(["-o", how]).arg(&directory));
+    remount("remount,ro")?;
+    stand.start_helper()?;
+    denied(status(stand, "default")?, ErrorKind::PoolBroken, "read-only")?;
+    check_untouched(stand, "")?;
+    check_content(&[&directory])?;
+    stand.abandon();
+    remount("remount,rw")?;
+    stand.start_helper()?;
+    ensure!(names(stand)? == [volume("vol-a")]);
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_volume_of_a_pool_of_another_name_is_not_made_again(stand: &mut Stand) -> Result<()> {
+    let directory = prepare(stand)?;
+    let marker = directory.join(".bulkhead");
+    let unnamed = fs::read(&marker)?;
+    fs::write(&marker, [&unnamed[..], b"name fast\n"].concat())?;
+    stand.start_helper()?;
+    denied(status(stand, "default")?, ErrorKind::PoolBroken, "fast")?;
+    check_untouched(stand, "")?;
+    check_content(&[&directory])?;
+    stand.kill_helper()?;
+    fs::write(&marker, unnamed)?;
+    stand.start_helper()?;
+    ensure!(names(stand)? == [volume("vol-a")]);
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}

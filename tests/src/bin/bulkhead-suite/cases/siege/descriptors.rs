@@ -1,0 +1,113 @@
+//! Limits of open files that are too low: a start says so, and what fits in them never fails later.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::Request;
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_limit_of_open_files_that_is_too_low_is_refused: Bare,
+    a_limit_of_open_files_that_just_suffices_always_suffices: Bare,
+}
+
+const SIZE: u64 = 64 << 10;
+/// What service managers allow.
+const ALLOWED: u64 = 16384;
+
+fn limit(stand: &mut Stand, soft: u64, hard: u64) {
+    stand.helper_wrapper = vec!["prlimit".to_owned(), format!("--nofile={soft}:{hard}")];
+}
+
+/// Starts a helper that must refuse, and returns its message.
+fn refusal(stand: &Stand) -> Result<String> {
+    let output = stand.helper_command()?.output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1) && !said.contains("panicked"), "it ended with {}: {said}", output.status);
+    Ok(said)
+}
+
+/// How many descriptors a helper says that it needs.
+fn needed(stand: &mut Stand) -> Result<u64> {
+    limit(stand, 256, 256);
+    let said = refusal(stand)?;
+    ensure!(said.contains("LimitNOFILE"), "{said}");
+    let number = said.split("at least ").nth(1).and_then(|rest| rest.split(' ').next()).context("a number")?;
+    Ok(number.parse()?)
+}
+
+fn a_limit_of_open_files_that_is_too_low_is_refused(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let needed = needed(stand)?;
+    for too_low in [64, 512, needed - 1] {
+        limit(stand, too_low, too_low);
+        let said = refusal(stand)?;
+        ensure!(said.contains("LimitNOFILE") && said.contains(&needed.to_string()), "{too_low}: {said}");
+    }
+    // A second pool needs more.
+    stand.add_pool("fast")?;
+    limit(stand, needed, needed);
+    ensure!(refusal(stand)?.contains("LimitNOFILE"));
+    // A soft limit is raised.
+    limit(stand, 64, ALLOWED);
+    stand.start()?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_limit_of_open_files_that_just_suffices_always_suffices(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let needed = needed(stand)?;
+    limit(stand, 256, needed);
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let ids: Vec<String> = (0..60).map(|number| format!("vol-{number}")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        if number % 2 == 0 {
+            helper.ask(&create(id, directory_spec(SIZE)))?;
+            helper.ask(&bind(id, id))?;
+        } else {
+            helper.ask(&create(id, image_spec(SIZE)))?;
+            helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
+            let target = target("work", id);
+            helper.ask(&Request::MakeDevice { volume: volume(id), target, exclusive: false })?;
+        }
+    }
+    // As many connections as are served at once, each of them busy.
+    let others = (0..16).map(|_| stand.helper()).collect::<Result<Vec<_>>>()?;
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = others
+            .iter()
+            .enumerate()
+            .map(|(number, client)| {
+                let own = format!("own-{number}");
+                scope.spawn(move || -> Result<()> {
+                    for _ in 0..5 {
+                        client.ask(&create(&own, directory_spec(SIZE)))?;
+                        client.ask(&bind(&own, &own))?;
+                        client.ask(&Request::Usage { volume: volume(&own), target: Some(target("work", &own)) })?;
+                        client.ask(&unbind(&own, &own))?;
+                        client.ask(&delete(&own))?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        busy.into_iter().try_for_each(|busy| busy.join().map_err(|_| anyhow::anyhow!("a client panicked"))?)
+    })?;
+    drop((others, helper));
+    for _ in 0..2 {
+        stand.restart_helper().context("a start with everything published")?;
+    }
+    let helper = stand.helper()?;
+    for (number, id) in ids.iter().enumerate() {
+        if number % 2 == 0 {
+            helper.ask(&unbind(id, id))?;
+        } else {
+            helper.ask(&Request::RemoveDevice { volume: volume(id), target: target("work", id) })?;
+            helper.ask(&Request::LoopDetach { volume: volume(id) })?;
+        }
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! A disk that dies between a change and its sync: nothing is answered as done that a power cut could undo, and repeating
+//! the request makes it no more true.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Inodes, Request, Response, decode, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{Pool, format_image, mount_image, run};
+use bulkhead_tests::setting::{PoolFilesystem, Setting, program};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
+use bulkhead_tests::wait;
+use rustix::fs::{FallocateFlags, fallocate};
+
+cases! {
+    an_xfs_that_shuts_down_before_a_sync: Bare,
+    an_ext4_that_shuts_down_before_a_sync: Bare,
+    an_xfs_that_shuts_down_after_a_sync_and_before_its_proof: Bare,
+    an_ext4_that_shuts_down_after_a_sync_and_before_its_proof: Bare,
+    an_xfs_whose_disk_takes_no_more_writes: Bare,
+    an_ext4_whose_disk_takes_no_more_writes: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+
+fn an_xfs_that_shuts_down_before_a_sync(stand: &mut Stand) -> Result<()> {
+    shuts_down(stand, PoolFilesystem::Xfs, "fsync")
+}
+
+fn an_ext4_that_shuts_down_before_a_sync(stand: &mut Stand) -> Result<()> {
+    shuts_down(stand, PoolFilesystem::Ext4, "fsync")
+}
+
+fn an_xfs_that_shuts_down_after_a_sync_and_before_its_proof(stand: &mut Stand) -> Result<()> {
+    shuts_down(stand, PoolFilesystem::Xfs, "fsetxattr")
+}
+
+fn an_ext4_that_shuts_down_after_a_sync_and_before_its_proof(stand: &mut Stand) -> Result<()> {
+    shuts_down(stand, PoolFilesystem::Ext4, "fsetxattr")
+}
+
+/// Each request that waits for the disk.
+fn requests() -> Result<[(&'static str, Request); 6]> {
+    let discard = Request::DeleteUnused { volume: volume("vol-a") };
+    let quota = Request::SetQuota { volume: volume("vol-a"), size: bytes(2 * SIZE), inodes: Inodes::try_from(8192)? };
+    Ok([
+        ("create", create("vol-c", directory_spec(SIZE))),
+        ("create-image", create("vol-c", image_spec(SIZE))),
+        ("delete", delete("vol-a")),
+        ("delete-unused", discard),
+        ("grow-image", Request::GrowImage { volume: volume("vol-b"), size: bytes(2 * SIZE) }),
+        ("set-quota", quota),
+    ])
+}
+
+/// For each request, the filesystem is shut down while the helper is in that call.
+fn shuts_down(stand: &mut Stand, filesystem: PoolFilesystem, call: &str) -> Result<()> {
+    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    for (name, request) in requests()? {
+        let directory = stand.work().join("pools").join(name);
+        let pool = Pool::make(&setting, stand.templates(), &directory, "default")?;
+        stand.pools = vec![pool];
+        stand.start_helper()?;
+        let outcome = shut_down_during(stand, &request, call).with_context(|| name);
+        stand.kill_helper()?;
+        wait::until(stand.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
+        stand.pools.clear();
+        outcome?;
+    }
+    stand.helper_flags.clear();
+    stand.add_pool("default")?;
+    stand.start_helper()
+}
+
+fn shut_down_during(stand: &mut Stand, request: &Request, call: &str) -> Result<()> {
+    let (helper, directory) = (stand.helper()?, stand.pool().directory.clone());
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    let process = i32::try_from(stand.running_helper()?.pid())?;
+    let delayed = Tracer::delay(process, call, stand.patience(Duration::from_secs(30)))?;
+    helper.send(&encode(request)?)?;
+    ensure!(!helper.is_answered(Duration::from_millis(300))?, "it does not wait for {call}");
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
+    drop(delayed);
+    let answer: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
+    ensure!(answer.is_err(), "the disk was dead, and the answer is {answer:?}");
+    for number in 0..5 {
+        let answer = stand.helper()?.request(request)?;
+        ensure!(answer.is_err(), "repeated for the {number}th time, it is answered with {answer:?}");
+    }
+    Ok(())
+}
+
+fn an_xfs_whose_disk_takes_no_more_writes(stand: &mut Stand) -> Result<()> {
+    takes_no_more_writes(stand, PoolFilesystem::Xfs)
+}
+
+fn an_ext4_whose_disk_takes_no_more_writes(stand: &mut Stand) -> Result<()> {
+    takes_no_more_writes(stand, PoolFilesystem::Ext4)
+}
+
+/// A disk in memory, of which only the blocks that were written take any room. Once the memory is full, only those can be
+/// written again: the journal's next block cannot.
+struct Disk {
+    memory: PathBuf,
+    image: PathBuf,
+}
+
+impl Disk {
+    fn make(stand: &Stand, setting: &Setting) -> Result<Self> {
+        let memory = stand.work().join("memory");
+        fs::create_dir(&memory)?;
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(&memory))?;
+        let image = memory.join("pool.disk");
+        format_image(setting, stand.templates(), &image)?;
+        Ok(Self { memory, image })
+    }
+
+    fn die(&self) -> Result<()> {
+        let filler = File::create(self.memory.join("filler"))?;
+        let (mut end, mut step) = (0, 1 << 26);
+        while step >= 4096 {
+            match fallocate(&filler, FallocateFlags::empty(), end, step) {
+                Ok(()) => end += step,
+                Err(_) => step /= 2,
+            }
+        }
+        Ok(())
+    }
+
+    fn recover(&self) -> Result<()> {
+        Ok(fs::remove_file(self.memory.join("filler"))?)
+    }
+}
+
+fn takes_no_more_writes(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
+    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+    for removes in [false, true] {
+        let disk = Disk::make(stand, &setting)?;
+        let directory = stand.work().join("pools/memory");
+        fs::create_dir_all(&directory)?;
+        mount_image(&setting, &disk.image, &directory)?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
+        stand.pools = vec![Pool::mounted(&setting, &directory, "default")];
+        stand.start_helper()?;
+        let done = until_dead(stand, &disk, removes);
+        stand.kill_helper()?;
+        let patience = stand.patience(Duration::from_secs(10));
+        wait::until(patience, || mounts::unmount_all(&directory))?;
+        disk.recover()?;
+        // What was answered as done is on the disk, except that the loop driver takes a write that was cut short for a
+        // whole one: the last answer before the first error may rest on that.
+        let kept = done.and_then(|done| {
+            mount_image(&setting, &disk.image, &directory)?;
+            for id in done.iter().take(done.len().saturating_sub(1)) {
+                let is_there = directory.join(id).join("data").is_dir();
+                ensure!(
+                    is_there != removes,
+                    "{id} was answered as {}, of {} such answers",
+                    if removes { "deleted" } else { "created" },
+                    done.len()
+                );
+            }
+            wait::until(patience, || mounts::unmount_all(&directory))
+        });
+        wait::until(patience, || mounts::unmount_all(&disk.memory))?;
+        fs::remove_dir(&disk.memory)?;
+        stand.pools.clear();
+        kept.with_context(|| if removes { "deletions" } else { "creations" })?;
+    }
+    stand.add_pool("default")?;
+    stand.start_helper()
+}
+
+/// Creates or deletes volumes until that fails, and returns which were answered as done while the disk was dead. A few
+/// may be: the journal's last block may have room left.
+fn until_dead(stand: &Stand, disk: &Disk, removes: bool) -> Result<Vec<String>> {
+    const MOST: usize = 400;
+    let helper = stand.helper()?;
+    let ids: Vec<String> = (0..MOST).map(|number| format!("vol-{number}")).collect();
+    if removes {
+        ids.iter().try_for_each(|id| helper.ask(&create(id, directory_spec(SIZE / 256))).map(drop))?;
+    }
+    let request = |id: &str| if removes { delete(id) } else { create(id, directory_spec(SIZE / 256)) };
+    disk.die()?;
+    let mut done = Vec::new();
+    for id in &ids {
+        if helper.request(&request(id))?.is_ok() {
+            done.push(id.clone());
+            continue;
+        }
+        for number in 0..5 {
+            let answer = helper.request(&request(id))?;
+            ensure!(answer.is_err(), "repeated for the {number}th time, {id} is answered with {answer:?}");
+        }
+        return Ok(done);
+    }
+    anyhow::bail!("{MOST} requests have succeeded on a disk that takes no more writes")
+}

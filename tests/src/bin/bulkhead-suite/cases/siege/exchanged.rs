@@ -1,0 +1,108 @@
+//! The directories of two volumes are exchanged in the pool while they are served: neither is published as the other.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+cases! {
+    exchanged_directories_are_not_published: Filesystem,
+    exchanged_images_are_not_attached: Filesystem,
+    exchanged_directories_in_use_are_not_deleted,
+}
+
+const SIZE: u64 = 1 << 20;
+
+fn exchange(stand: &Stand) -> Result<()> {
+    let [one, other] = ["vol-a", "vol-b"].map(|id| stand.pool().volume(id));
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+fn exchanged_directories_are_not_published(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&create(id, directory_spec(SIZE)))?;
+        fs::write(stand.pool().volume(id).join("data/file"), id)?;
+    }
+    for _ in 0..2 {
+        exchange(stand)?;
+        for id in ["vol-a", "vol-b"] {
+            denied(helper.request(&bind(id, "t"))?, ErrorKind::PoolBroken, "was replaced")?;
+            ensure!(mounts::below(&stand.publish_directory())?.is_empty(), "something is published");
+            ensure!(!stand.target("t").exists(), "the target is left");
+        }
+        exchange(stand)?;
+        for id in ["vol-a", "vol-b"] {
+            helper.ask(&bind(id, id))?;
+            ensure!(fs::read(stand.target(id).join("file"))? == id.as_bytes());
+            helper.ask(&unbind(id, id))?;
+        }
+    }
+    // One that is not there at all.
+    fs::rename(stand.pool().volume("vol-a"), stand.pool().directory.join("Aside"))?;
+    ensure!(helper.request(&bind("vol-a", "t"))?.is_err());
+    ensure!(!stand.target("t").exists(), "the target is left");
+    fs::rename(stand.pool().directory.join("Aside"), stand.pool().volume("vol-a"))?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn exchanged_images_are_not_attached(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&create(id, image_spec(SIZE)))?;
+        let image = stand.pool().volume(id).join("image");
+        fs::File::options().write(true).open(image)?.write_all_at(id.as_bytes(), 0)?;
+    }
+    exchange(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        let attach = Request::LoopAttach { volume: volume(id), read_only: false };
+        denied(helper.request(&attach)?, ErrorKind::PoolBroken, "was replaced")?;
+        let grow = Request::GrowImage { volume: volume(id), size: bytes(2 * SIZE) };
+        denied(helper.request(&grow)?, ErrorKind::PoolBroken, "was replaced")?;
+        ensure!(fs::metadata(stand.pool().volume(id).join("image"))?.len() == SIZE);
+    }
+    ensure!(loops::backed_by(&stand.pool().device()?)?.is_empty(), "something is attached");
+    exchange(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&Request::LoopAttach { volume: volume(id), read_only: false })?;
+        helper.ask(&Request::MakeDevice { volume: volume(id), target: target("work", id), exclusive: false })?;
+        let found: [u8; 5] = bulkhead_tests::attacker::first_bytes(&stand.target(id))?;
+        ensure!(found == id.as_bytes(), "{id} shows {found:?}");
+        helper.ask(&Request::RemoveDevice { volume: volume(id), target: target("work", id) })?;
+        helper.ask(&Request::LoopDetach { volume: volume(id) })?;
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+/// While vol-b is published, neither name leads to the deletion of its content.
+fn exchanged_directories_in_use_are_not_deleted(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&create(id, directory_spec(SIZE)))?;
+    }
+    helper.ask(&bind("vol-b", "b"))?;
+    fs::write(stand.target("b/file"), "content")?;
+    exchange(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        denied(helper.request(&delete(id))?, ErrorKind::InUse, "")?;
+        ensure!(fs::read(stand.target("b/file"))? == b"content");
+    }
+    // It is unpublished all the same: what is mounted there is what was mounted.
+    exchange(stand)?;
+    helper.ask(&unbind("vol-b", "b"))?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}

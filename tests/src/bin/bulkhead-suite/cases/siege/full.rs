@@ -1,0 +1,93 @@
+//! A tenant keeps writing to a pool that has no free block left: volumes are deleted and the pool is emptied all the
+//! same, also by a helper that was started anew meanwhile.
+
+use std::fs::{self, File};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::fs::{FallocateFlags, fallocate, statvfs};
+
+cases! {
+    a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted: Filesystem + OwnPool,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Takes every block that is free, again and again.
+fn write(file: &File, done: &AtomicBool) -> Result<()> {
+    let mut end = 0;
+    while !done.load(Relaxed) {
+        let mut step = 1 << 28;
+        while step >= 4096 {
+            match fallocate(file, FallocateFlags::empty(), end, step) {
+                Ok(()) => end += step,
+                Err(_) => step /= 2,
+            }
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let pool = stand.pool().directory.clone();
+    helper.ask(&create("tenant", directory_spec(64 * MIB)))?;
+    helper.ask(&bind("tenant", "t"))?;
+    let ids: Vec<String> = (0..12).map(|number| format!("vol-{number}")).collect();
+    for (number, id) in ids.iter().enumerate() {
+        helper.ask(&create(id, if number % 3 == 0 { image_spec(8 * MIB) } else { directory_spec(MIB) }))?;
+        if number % 3 != 0 {
+            let data = stand.pool().volume(id).join("data");
+            for name in 0..40 {
+                fs::create_dir(data.join(format!("directory-with-a-long-name-{name}")))?;
+                fs::write(data.join(format!("directory-with-a-long-name-{name}/file")), vec![1; 9000])?;
+            }
+        }
+    }
+    // In the virtual machine the tenant's quota would end this: there, an administrator's file takes the room.
+    let file = File::create_new(pool.join("Filler"))?;
+    let done = AtomicBool::new(false);
+    let patience = stand.patience(Duration::from_secs(30));
+    let emptied = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| write(&file, &done));
+        let outcome = (|| -> Result<()> {
+            wait::until(patience, || {
+                ensure!(statvfs(&pool)?.f_bavail < 64, "the pool is not full");
+                Ok(())
+            })?;
+            for (number, id) in ids.iter().enumerate() {
+                stand.helper()?.ask(&delete(id)).context("in a full pool")?;
+
+                if number % 5 == 4 {
+                    stand.restart_helper()?;
+                }
+            }
+            wait::until(patience, || {
+                let left = stand.pool().entries()?;
+                ensure!(left == ["Filler", "tenant"], "{left:?}");
+                Ok(())
+            })?;
+            // A start in a full pool, and what is published there.
+            stand.restart_helper()?;
+            let helper = stand.helper()?;
+            helper.ask(&unbind("tenant", "t"))?;
+            helper.ask(&delete("tenant"))?;
+            wait::until(patience, || {
+                let left = stand.pool().entries()?;
+                ensure!(left == ["Filler"], "{left:?}");
+                Ok(())
+            })
+        })();
+        done.store(true, Relaxed);
+        let written = writer.join().map_err(|_| anyhow!("the writer panicked"));
+        outcome.and_then(|()| written?)
+    });
+    fs::remove_file(pool.join("Filler"))?;
+    emptied
+}

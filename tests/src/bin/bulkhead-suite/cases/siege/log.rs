@@ -1,0 +1,164 @@
+//! A log that is read slowly or not at all: whatever else floods it, no change goes unrecorded, and the helper starts.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, HIGHEST_VERSION, Hello, Request, Response, decode, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::daemon::Daemon;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly: Bare,
+    a_helper_starts_with_a_log_that_is_full_already: Bare,
+    a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+const DELETIONS: usize = 60;
+
+/// Makes the helper log to a pipe from its next start.
+fn pipe(stand: &mut Stand) -> Result<BufReader<File>> {
+    let (reader, writer) = std::io::pipe()?;
+    stand.stderr = Some(writer.into());
+    Ok(BufReader::new(OwnedFd::from(reader).into()))
+}
+
+/// Fills a pipe through an open file description of its own: O_NONBLOCK on the log's would affect the helper.
+fn fill(pipe: &File) -> Result<()> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits())?;
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let mut pipe = File::options().write(true).custom_flags(flags).open(path)?;
+    for chunk in [4096, 1] {
+        while pipe.write(&vec![b'\n'; chunk]).is_ok() {}
+    }
+    Ok(())
+}
+
+/// Deletes a volume, as often as there is no place in the log.
+fn insist(client: &HelperClient, id: &str, limit: Duration) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        match client.request(&delete(id))? {
+            Err(error) if error.kind == ErrorKind::Busy && begun.elapsed() < limit => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            answer => return answer.map(drop).with_context(|| format!("delete {id}")),
+        }
+    }
+}
+
+fn a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    let mut log = pipe(stand)?;
+    stand.start_helper()?;
+    stand.stderr = None;
+    let (client, floods) = (stand.helper()?, [stand.helper()?, stand.helper()?]);
+    let ids: Vec<String> = (0..DELETIONS).map(|number| format!("vol-{number:02}")).collect();
+    let (done, patience) = (AtomicBool::new(false), stand.patience(Duration::from_secs(10)));
+    let logged = std::thread::scope(|scope| -> Result<BTreeSet<String>> {
+        let reader = scope.spawn(|| -> Result<BTreeSet<String>> {
+            let (mut found, mut line, mut seen) = (BTreeSet::new(), String::new(), 0_u64);
+            let mut is_flooded = false;
+            while log.read_line(&mut line)? > 0 {
+                seen += 1;
+                if line.contains("audit operation=delete ") && line.contains(" outcome=ok ") {
+                    found.extend(line.split(' ').find_map(|word| word.strip_prefix("volume=")).map(str::to_owned));
+                }
+                if line.contains("log lines are missing") {
+                    is_flooded = true;
+                    ensure!(line.trim_end().ends_with(" others=0"), "{line}");
+                }
+                // The last line that this test causes.
+                if line.contains("volume=the-last") {
+                    break;
+                }
+                line.clear();
+                if !done.load(Relaxed) && seen % 4 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            ensure!(is_flooded, "the reads do not flood the log");
+            Ok(found)
+        });
+        let outcome = (|| -> Result<()> {
+            ids.iter().try_for_each(|id| client.ask(&create(id, directory_spec(SIZE))).map(drop))?;
+            for (number, flood) in floods.iter().enumerate() {
+                let done = &done;
+                scope.spawn(move || -> Result<()> {
+                    let usage = Request::Usage { volume: volume("vol-x"), target: None };
+                    let status = Request::PoolStatus { pool: "default".parse()? };
+                    while !done.load(Relaxed) {
+                        let _ = flood.request(if number == 0 { &status } else { &usage })?;
+                    }
+                    Ok(())
+                });
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            ids.iter().try_for_each(|id| insist(&client, id, patience))
+        })();
+        std::thread::sleep(Duration::from_millis(200));
+        done.store(true, Relaxed);
+        let ended = insist(&client, "the-last", patience);
+        let found = reader.join().map_err(|_| anyhow::anyhow!("the reader panicked"))?;
+        outcome.and(ended).and(found)
+    })?;
+    let missing: Vec<&String> = ids.iter().filter(|id| !logged.contains(*id)).collect();
+    ensure!(missing.is_empty(), "{} of {DELETIONS} deletions are not in the log: {missing:?}", missing.len());
+    Ok(())
+}
+
+/// Several times, because it depends on which of its threads is first.
+fn a_helper_starts_with_a_log_that_is_full_already(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    (0..12).try_for_each(|_| full(stand))?;
+    stand.start_helper()
+}
+
+/// A line at the start has no thread yet that writes it.
+fn a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("fast")?;
+    mounts::unmount_all(&stand.pools[1].directory)?;
+    std::fs::write(stand.pool().directory.join("Foreign"), "")?;
+    full(stand)?;
+    std::fs::remove_file(stand.pool().directory.join("Foreign"))?;
+    stand.pools.truncate(1);
+    stand.start_helper()
+}
+
+fn full(stand: &mut Stand) -> Result<()> {
+    let mut log = pipe(stand)?;
+    fill(log.get_ref())?;
+    let (begun, patience) = (Instant::now(), stand.patience(Duration::from_secs(5)));
+    let writer = stand.stderr.take();
+    let mut started = Daemon::start_logging_to("full", &mut stand.helper_command()?, &stand.logs(), writer)?;
+    started.wait_until(patience, || HelperClient::connect(&stand.helper_socket()).map(drop))?;
+    let helper = HelperClient::connect(&stand.helper_socket())?;
+    helper.send(&encode(&Hello::new(HIGHEST_VERSION))?)?;
+    ensure!(helper.is_answered(patience)?, "it listens, and does not serve before its log is read");
+    helper.receive()?;
+    for request in [create("vol-a", directory_spec(SIZE)), bind("vol-a", "a"), unbind("vol-a", "a"), delete("vol-a")] {
+        helper.send(&encode(&request)?)?;
+        ensure!(helper.is_answered(patience)?, "{} is not answered before the log is read", request.name());
+        let answer: Response = decode(&helper.receive()?.context("the connection is closed")?)?;
+        answer.with_context(|| request.name())?;
+    }
+    ensure!(begun.elapsed() < 2 * patience, "it took {:?}", begun.elapsed());
+    // Once it is read, everything is there.
+    let mut line = String::new();
+    while !line.contains("audit operation=delete volume=vol-a") {
+        line.clear();
+        ensure!(log.read_line(&mut line)? > 0, "the log has ended");
+    }
+    drop(log);
+    started.kill()
+}

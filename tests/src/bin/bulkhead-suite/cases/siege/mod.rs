@@ -1,0 +1,41 @@
+//! A siege: what surrounds the helper changes in ways that nobody intends, and nothing wrong may come of it.
+
+use bulkhead_tests::case::Case;
+
+mod apart;
+mod audit;
+mod copies;
+mod covered;
+mod descriptors;
+mod dying_disk;
+mod exchanged;
+mod full;
+mod log;
+mod nodes;
+mod records;
+mod restored;
+mod second_helper;
+mod sockets;
+mod taken_out;
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    [
+        apart::cases(),
+        audit::cases(),
+        copies::cases(),
+        covered::cases(),
+        descriptors::cases(),
+        dying_disk::cases(),
+        exchanged::cases(),
+        full::cases(),
+        log::cases(),
+        nodes::cases(),
+        records::cases(),
+        restored::cases(),
+        second_helper::cases(),
+        sockets::cases(),
+        taken_out::cases(),
+    ]
+    .concat()
+}

@@ -1,0 +1,218 @@
+//! Volumes that were restored without their records (`rsync` without `-X`): they are not served, but nothing that is
+//! mounted or attached of them is touched.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request};
+use bulkhead_tests::another_helper::AnotherHelper;
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::Pool;
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+
+cases! {
+    volumes_without_records_stay_mounted_and_are_not_deleted: Bare,
+    a_damaged_record_is_no_record: Bare,
+    a_start_leaves_everything_mounted_that_is_not_its_own: Bare + Kernel,
+}
+
+const RECORD: &str = "trusted.bulkhead";
+const SIZE: u64 = 1 << 20;
+
+fn attach(id: &str) -> Request {
+    Request::LoopAttach { volume: volume(id), read_only: false }
+}
+
+fn make_device(id: &str, path: &str) -> Request {
+    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
+}
+
+fn remove_device(id: &str, path: &str) -> Request {
+    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
+}
+
+/// Publishes a directory volume and a block volume.
+fn publish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
+    let requests = [bind(directory, directory), attach(block), make_device(block, block)];
+    requests.iter().try_for_each(|request| helper.ask(request).map(drop))
+}
+
+fn unpublish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
+    let detach = Request::LoopDetach { volume: volume(block) };
+    for request in [unbind(directory, directory), remove_device(block, block), detach, delete(directory), delete(block)]
+    {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn record(stand: &Stand, id: &str) -> Result<(File, Vec<u8>)> {
+    let outer = File::open(stand.pool().volume(id))?;
+    let mut record = vec![0; 256];
+    let length = fgetxattr(&outer, RECORD, &mut record[..])?;
+    record.truncate(length);
+    Ok((outer, record))
+}
+
+/// Checks that vol-a and vol-b are in use and not served.
+fn check_not_served(stand: &Stand, why: &str) -> Result<()> {
+    let helper = stand.helper()?;
+    let detach = Request::LoopDetach { volume: volume("vol-b") };
+    for request in [
+        unbind("vol-a", "vol-a"),
+        remove_device("vol-b", "vol-b"),
+        detach,
+        delete("vol-a"),
+        delete("vol-b"),
+        Request::DeleteUnused { volume: volume("vol-a") },
+        create("vol-a", directory_spec(SIZE)),
+        create("vol-b", image_spec(SIZE)),
+        bind("vol-a", "other"),
+        attach("vol-b"),
+    ] {
+        denied(helper.request(&request)?, ErrorKind::PoolBroken, why).with_context(|| format!("{request:?}"))?;
+    }
+    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+        anyhow::bail!("no status");
+    };
+    let conditions = status.conditions.as_slice();
+    ensure!(conditions.contains(&Condition::NotServed { volumes: 2 }), "{conditions:?}");
+    ensure!(stand.pool().entries()? == ["vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
+    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    ensure!(mounts::at(&stand.target("vol-b"))?.len() == 1, "the device is unpublished");
+    ensure!(loops::backed_by(&stand.pool().device()?)?.len() == 1, "the device is gone");
+    Ok(())
+}
+
+fn begin(stand: &mut Stand) -> Result<()> {
+    stand.start()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    publish(&helper, "vol-a", "vol-b")?;
+    Ok(fs::write(stand.target("vol-a/file"), "content")?)
+}
+
+fn volumes_without_records_stay_mounted_and_are_not_deleted(stand: &mut Stand) -> Result<()> {
+    begin(stand)?;
+    stand.kill_helper()?;
+    let records = [record(stand, "vol-a")?, record(stand, "vol-b")?];
+    for (outer, _) in &records {
+        fremovexattr(outer, RECORD)?;
+    }
+    for _ in 0..2 {
+        stand.start_helper()?;
+        check_not_served(stand, "record")?;
+        stand.kill_helper()?;
+    }
+    for (outer, record) in &records {
+        fsetxattr(outer, RECORD, record, XattrFlags::CREATE)?;
+    }
+    stand.start_helper()?;
+    unpublish(&stand.helper()?, "vol-a", "vol-b")
+}
+
+fn a_damaged_record_is_no_record(stand: &mut Stand) -> Result<()> {
+    begin(stand)?;
+    stand.kill_helper()?;
+    let records = [record(stand, "vol-a")?, record(stand, "vol-b")?];
+    let cut = |record: &[u8]| record[..record.len() / 2].to_vec();
+    let longer = |record: &[u8]| [record, &[0; 8]].concat();
+    let later = |record: &[u8]| [&[9], &record[1..]].concat();
+    for damage in [cut, longer, later, |_: &[u8]| vec![2; 256], |_: &[u8]| Vec::new()] {
+        for (outer, record) in &records {
+            fsetxattr(outer, RECORD, &damage(record), XattrFlags::REPLACE)?;
+        }
+        stand.start_helper()?;
+        check_not_served(stand, "record")?;
+        stand.kill_helper()?;
+    }
+    for (outer, record) in &records {
+        fsetxattr(outer, RECORD, record, XattrFlags::REPLACE)?;
+    }
+    stand.start_helper()?;
+    unpublish(&stand.helper()?, "vol-a", "vol-b")
+}
+
+/// Beside the volumes that it serves there are those of another helper, those of a pool that is no longer configured,
+/// and those without a record.
+fn a_start_leaves_everything_mounted_that_is_not_its_own(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("old")?;
+    stand.start()?;
+    let other = AnotherHelper::start(stand)?;
+    let helper = stand.helper()?;
+    let make = |helper: &HelperClient, pool: &str, names: [&str; 2]| -> Result<()> {
+        for (id, spec) in names.into_iter().zip([directory_spec(SIZE), image_spec(SIZE)]) {
+            helper.ask(&Request::Create { volume: volume(id), pool: pool.parse()?, spec })?;
+        }
+        publish(helper, names[0], names[1])
+    };
+    let [served, old, bare, theirs] =
+        [["vol-a", "vol-b"], ["old-a", "old-b"], ["bare-a", "bare-b"], ["their-a", "their-b"]];
+    make(&helper, "default", served)?;
+    make(&helper, "default", bare)?;
+    make(&helper, "old", old)?;
+    make(&other.client()?, "other", theirs)?;
+    let pools = [stand.pools.as_slice(), std::slice::from_ref(&other.pool)].concat();
+    let before = seen(stand, &pools)?;
+    ensure!((before.0.len(), before.1.len()) == (8, 4), "{before:?}");
+    let old_pool = stand.pools[1].clone();
+    stand.kill_helper()?;
+    let records = [record(stand, bare[0])?, record(stand, bare[1])?];
+    for (outer, _) in &records {
+        fremovexattr(outer, RECORD)?;
+    }
+    stand.pools.truncate(1);
+    for _ in 0..3 {
+        stand.start_helper()?;
+        check_same(&before, &seen(stand, &pools)?)?;
+        stand.kill_helper()?;
+    }
+    for (outer, record) in &records {
+        fsetxattr(outer, RECORD, record, XattrFlags::CREATE)?;
+    }
+    stand.pools.push(old_pool);
+    stand.start_helper()?;
+    check_same(&before, &seen(stand, &pools)?)?;
+    let helper = stand.helper()?;
+    for names in [served, old, bare] {
+        unpublish(&helper, names[0], names[1])?;
+    }
+    unpublish(&other.client()?, theirs[0], theirs[1])?;
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(other.pool.entries()?.is_empty(), "{:?}", other.pool.entries()?);
+        Ok(())
+    })?;
+    other.stop()
+}
+
+type Seen = (Vec<mounts::Mount>, Vec<loops::Loop>);
+
+fn check_same((mounted, attached): &Seen, (now_mounted, now_attached): &Seen) -> Result<()> {
+    for mount in mounted {
+        ensure!(now_mounted.contains(mount), "it was unmounted, or has changed: {mount:?} {now_mounted:?}");
+    }
+    for device in attached {
+        // The name of its backing file was one in the jail of the helper that has attached it.
+        let is_there = |now: &loops::Loop| {
+            (&now.path, now.backing_inode, &now.backing_device, now.autoclear)
+                == (&device.path, device.backing_inode, &device.backing_device, device.autoclear)
+        };
+        ensure!(now_attached.iter().any(is_there), "it was detached, or has changed: {device:?} {now_attached:?}");
+    }
+    let lengths = (mounted.len(), attached.len());
+    ensure!((now_mounted.len(), now_attached.len()) == lengths, "there is more: {now_mounted:?} {now_attached:?}");
+    Ok(())
+}
+
+/// What is mounted in the publish directory, and attached of these pools.
+fn seen(stand: &Stand, pools: &[Pool]) -> Result<Seen> {
+    let devices = pools.iter().map(|pool| loops::backed_by(&pool.device()?)).collect::<Result<Vec<_>>>()?;
+    Ok((mounts::below(&stand.publish_directory())?, devices.concat()))
+}

@@ -1,0 +1,138 @@
+//! A pool is taken out of the configuration while its volumes are in use: the helper does not know them any more, and
+//! says of none that it is unpublished, detached or deleted.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, Request, Response};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::{loops, mounts};
+use bulkhead_tests::pool::Pool;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::mount::{UnmountFlags, unmount};
+
+cases! {
+    a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished: Bare + Kernel,
+    a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
+    an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted: Bare + Kernel,
+}
+
+const SIZE: u64 = 1 << 20;
+/// Like that of no other test: a device has the volume's id as its label, and every helper of this kernel reads that.
+const OLD_B: &str = "old-b-of-the-siege";
+
+/// Checks that nothing was done, because of what is in use.
+fn kept(answer: Response) -> Result<()> {
+    match answer {
+        Err(error) if matches!(error.kind, ErrorKind::InUse | ErrorKind::PoolBroken) => Ok(()),
+        other => anyhow::bail!("answered {other:?}"),
+    }
+}
+
+fn remove_device() -> Request {
+    Request::RemoveDevice { volume: volume(OLD_B), target: target("work", "b") }
+}
+
+fn detach() -> Request {
+    Request::LoopDetach { volume: volume(OLD_B) }
+}
+
+/// Publishes vol-a and vol-b from a pool called old, and starts a helper without that pool, which is returned.
+fn take_out(stand: &mut Stand) -> Result<Pool> {
+    stand.add_pool("default")?;
+    stand.add_pool("old")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for (id, spec) in [("vol-a", directory_spec(SIZE)), (OLD_B, image_spec(SIZE))] {
+        helper.ask(&Request::Create { volume: volume(id), pool: "old".parse()?, spec })?;
+    }
+    for request in [
+        bind("vol-a", "a"),
+        Request::LoopAttach { volume: volume(OLD_B), read_only: false },
+        Request::MakeDevice { volume: volume(OLD_B), target: target("work", "b"), exclusive: false },
+    ] {
+        helper.ask(&request)?;
+    }
+    fs::write(stand.target("a/file"), "content")?;
+    let old = stand.pools.pop().context("a pool")?;
+    stand.restart_helper()?;
+    Ok(old)
+}
+
+fn check_in_use(stand: &Stand, old: &Pool) -> Result<()> {
+    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    ensure!(mounts::at(&stand.target("b"))?.len() == 1, "the device is unpublished");
+    ensure!(loops::backed_by(&old.device()?)?.len() == 1, "the device is detached");
+    ensure!(old.entries()? == ["old-b-of-the-siege", "vol-a"], "{:?}", old.entries()?);
+    Ok(())
+}
+
+/// Puts the pool back and clears it.
+fn put_back(stand: &mut Stand, old: Pool) -> Result<()> {
+    stand.pools.push(old);
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    for request in [unbind("vol-a", "a"), remove_device(), detach(), delete("vol-a"), delete(OLD_B)] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn a_volume_of_a_pool_taken_out_is_not_said_to_be_unpublished(stand: &mut Stand) -> Result<()> {
+    let old = take_out(stand)?;
+    for _ in 0..2 {
+        let helper = stand.helper()?;
+        for request in [unbind("vol-a", "a"), remove_device(), detach()] {
+            kept(helper.request(&request)?).with_context(|| format!("{request:?}"))?;
+        }
+        check_in_use(stand, &old)?;
+        stand.restart_helper()?;
+    }
+    // The way out, by hand.
+    let helper = stand.helper()?;
+    for name in ["a", "b"] {
+        unmount(stand.target(name), UnmountFlags::NOFOLLOW)?;
+    }
+    for request in [unbind("vol-a", "a"), remove_device()] {
+        helper.ask(&request)?;
+    }
+    kept(helper.request(&detach())?).context("detach what is unpublished")?;
+    for device in loops::backed_by(&old.device()?)? {
+        let on_top = format!("/loop{}", device.number().context("a number")?);
+        for hold in loops::all()?.into_iter().filter(|found| found.backing_file.ends_with(&on_top)) {
+            loops::detach(&hold)?;
+        }
+        loops::detach(&device)?;
+    }
+    wait::until(stand.patience(Duration::from_secs(3)), || helper.ask(&detach()).map(drop))?;
+    for name in ["a", "b"] {
+        let path = stand.target(name);
+        if path.is_dir() {
+            fs::remove_dir(path)?
+        } else if path.exists() {
+            fs::remove_file(path)?
+        }
+    }
+    put_back(stand, old)
+}
+
+fn a_mounted_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(stand: &mut Stand) -> Result<()> {
+    let old = take_out(stand)?;
+    let helper = stand.helper()?;
+    let answers = [delete("vol-a"), Request::DeleteUnused { volume: volume("vol-a") }].map(|one| helper.request(&one));
+    check_in_use(stand, &old)?;
+    put_back(stand, old)?;
+    answers.into_iter().try_for_each(|answer| kept(answer?))
+}
+
+fn an_attached_volume_of_a_pool_taken_out_is_not_said_to_be_deleted(stand: &mut Stand) -> Result<()> {
+    let old = take_out(stand)?;
+    let helper = stand.helper()?;
+    let answers = [delete(OLD_B), Request::DeleteUnused { volume: volume(OLD_B) }].map(|one| helper.request(&one));
+    check_in_use(stand, &old)?;
+    put_back(stand, old)?;
+    answers.into_iter().try_for_each(|answer| kept(answer?))
+}
