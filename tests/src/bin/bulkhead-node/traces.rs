@@ -11,7 +11,7 @@ use crate::volumes::POD;
 const TRACES: [(&str, &str); 5] = [
     ("mounts", "grep -E 'kubernetes.io~csi|volumeDevices|/srv/bulkhead/default/' /proc/self/mountinfo || true"),
     ("loop devices", "losetup --list --noheadings"),
-    ("files in the pool", "ls -A /srv/bulkhead/default | grep -vxE '[.]bulkhead([.]ballast)?' || true"),
+    ("files in the pool", "ls -A /srv/bulkhead/default | grep -vxE '[.]bulkhead' || true"),
     (
         "projects with a quota or files",
         "xfs_quota -x -c 'report -p -b -i -N -n' /srv/bulkhead/default | awk 'NF && $1 != \"#0\"'",
