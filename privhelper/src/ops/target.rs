@@ -135,6 +135,13 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
     }
 }
 
+/// What will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it: the filter
+/// of a service manager may be older than statmount(2).
+fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
+    let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(Errno::OVERFLOW));
+    unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
+}
+
 /// The error for a target from which the volume was moved away while mounted.
 pub fn moved(held: &Held<'_>, path: &TargetPath) -> Error {
     in_use(format!(
@@ -287,7 +294,7 @@ impl<'a> Target<'a> {
             let _ = self.clear(None);
             failed("publish at target", self.path, errno)
         })?;
-        Ok(self.published(source, wanted, unique.map_or(Proof::Place(parent), Proof::Id)))
+        Ok(self.published(source, wanted, proof(unique, parent)))
     }
 
     /// What is known of a mount here that shows `source`.
@@ -304,8 +311,7 @@ impl<'a> Target<'a> {
         };
         let unique = mount::unique_id(&self.parent, self.name);
         let unique = unique.map_err(|errno| failed("inspect target", self.path, errno))?;
-        let proof = unique.map_or(Proof::Place(self.parent_id()?), Proof::Id);
-        Ok(Some(self.published(status.id, flags, proof)))
+        Ok(Some(self.published(status.id, flags, proof(unique, self.parent_id()?))))
     }
 
     /// Unmounts the topmost mount at the target.
