@@ -182,9 +182,10 @@ fn capacity_falls_with_each_promise(stand: &mut Stand) -> Result<()> {
     for capability in [mount(), block()] {
         csi.create_volume(create("vol-a", 64 * MIB, capability))?;
         let during = csi.get_capacity(GetCapacityRequest::default())?;
-        // The filesystem's own usage varies a little.
+        // The filesystem's own usage varies a little; and capacity is that for directories, each with its inodes, of
+        // which a block volume has none.
         let fallen = before.available_capacity - during.available_capacity;
-        ensure!((63 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
+        ensure!((61 * MIB..66 * MIB).contains(&fallen), "fell by {fallen}");
         csi.delete_volume(delete("vol-a"))?;
         bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
             let after = csi.get_capacity(GetCapacityRequest::default())?;

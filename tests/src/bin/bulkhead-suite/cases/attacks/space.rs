@@ -89,11 +89,11 @@ fn empty_files_in_other_projects_are_reported(stand: &mut Stand) -> Result<()> {
     for number in 0..20 {
         let file = target.join(number.to_string());
         File::create(&file)?;
-        retag(&file, 4711)?;
+        retag(&file, 114_711)?;
     }
     // It scans the projects once a minute, and soon after it has started.
     stand.restart_helper()?;
-    let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 20, first: 4711, more: false };
+    let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 20, first: 114_711, more: false };
     reported(stand, REPORTED_WITHIN, &evasion)?;
     csi.node_unpublish_volume(unpublish("vol-a", &target))?;
     csi.delete_volume(delete("vol-a"))?;
@@ -117,8 +117,9 @@ fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<
     let helper = stand.helper()?;
     let create_another = helper::create("vol-b", directory_spec(16 << 20));
     denied(helper.request(&create_another)?, ErrorKind::NoSpace, "no free project id")?;
+    // Its inodes are promised as well.
     let promised = pool_status(&helper)?.promised;
-    ensure!(promised == 16 << 20, "{promised} bytes are promised");
+    ensure!((16 << 20..20 << 20).contains(&promised), "{promised} bytes are promised");
     let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 59, first: 7001, more: false };
     reported(stand, REPORTED_WITHIN, &evasion)?;
     // One id is enough, whichever it is.
