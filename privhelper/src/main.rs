@@ -35,6 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
+    server::allow_descriptors(config.pools.len())?;
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make, true)?;
     host::mark_and_wait(&mut host);

@@ -74,15 +74,22 @@ fn descriptors_for(pools: usize) -> u64 {
     (connections_for(pools) as u64).saturating_add(pools as u64).saturating_mul(per_thread).saturating_add(besides)
 }
 
+/// Allows the process as many descriptors as a helper with that many pools may need, so that none fails for want of one.
+///
+/// # Errors
+/// A sentence when it may not have so many.
+pub fn allow_descriptors(pools: usize) -> Result<(), String> {
+    let number = descriptors_for(pools);
+    let allowed = process::allow_descriptors(number);
+    allowed.map_err(|errno| format!("the limit of open files must be at least {number} (LimitNOFILE=): {errno}"))
+}
+
 /// Starts the threads, and returns when each has a working directory of its own. The seccomp filter, which is installed
 /// after this, allows neither that nor other threads.
 ///
 /// # Errors
 /// A sentence when one cannot be started.
 pub fn start(service: &Arc<Service>) -> Result<(), String> {
-    let descriptors = descriptors_for(service.state.pools.len());
-    process::allow_descriptors(descriptors)
-        .map_err(|errno| format!("the limit of open files must be at least {descriptors} (LimitNOFILE=): {errno}"))?;
     let mut threads: Vec<Box<dyn FnOnce() + Send>> = Vec::new();
     let (closing, closed) = sync_channel::<OwnedFd>(MOST_CLOSING);
     threads.push(Box::new(move || closed.into_iter().for_each(drop)));

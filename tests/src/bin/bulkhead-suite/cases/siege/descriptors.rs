@@ -49,7 +49,7 @@ fn a_limit_of_open_files_that_is_too_low_is_refused(stand: &mut Stand) -> Result
     limit(stand, needed, needed);
     ensure!(refusal(stand)?.contains("LimitNOFILE"));
     // A soft limit is raised.
-    limit(stand, 64, ALLOWED);
+    limit(stand, 16, ALLOWED);
     stand.start()?;
     stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     stand.helper()?.ask(&delete("vol-a")).map(drop)
