@@ -123,8 +123,9 @@ impl Filesystem {
         }
         let overhead = self.facts.overhead.filter(|_| self.facts.counts_projects || self.facts.is_whole_pool);
         let unexplained = overhead.map(|overhead| space.in_use.saturating_sub(overhead).saturating_sub(others));
-        // Without projects, nothing is charged for directories.
-        let charged = if self.facts.counts_projects || unexplained.is_none() { charged } else { u64::MAX };
+        // Without projects, nothing is charged for directories. What is in use beyond all promises is not theirs.
+        let is_charged = self.facts.counts_projects || unexplained.is_none();
+        let charged = if is_charged { charged } else { volumes.promised(pool) };
         Ok(Occupied { charged, unexplained })
     }
 
