@@ -60,6 +60,8 @@ static WAITING: Condvar = Condvar::new();
 
 struct Queue {
     is_written_out: bool,
+    /// Whether the thread that does so runs.
+    has_writer: bool,
     lines: VecDeque<String>,
     /// How many places are taken for lines that are yet to come.
     taken: usize,
@@ -131,6 +133,13 @@ pub fn last_words(why: &str) {
         drop(queue);
         std::thread::sleep(Duration::from_millis(10));
     }
+    let mut queue = queue();
+    if !queue.has_writer {
+        // It could not be started.
+        let left = std::mem::take(&mut queue.lines);
+        drop(queue);
+        left.iter().for_each(|line| put(line));
+    }
 }
 
 /// Makes lines wait from now on. [`write_out`] has to follow.
@@ -144,6 +153,7 @@ pub fn write_out() {
     std::panic::set_hook(Box::new(|panic| last_words(&panic.to_string())));
     let mut reported = None;
     let mut queue = queue();
+    queue.has_writer = true;
     loop {
         let next = queue.report(&mut reported, Instant::now()).or_else(|| queue.lines.pop_front());
         queue = match next {
@@ -166,7 +176,15 @@ fn queue() -> MutexGuard<'static, Queue> {
 
 impl Queue {
     const fn new() -> Self {
-        Self { is_written_out: false, lines: VecDeque::new(), taken: 0, writing: None, dropped: 0, lost: 0 }
+        Self {
+            is_written_out: false,
+            has_writer: false,
+            lines: VecDeque::new(),
+            taken: 0,
+            writing: None,
+            dropped: 0,
+            lost: 0,
+        }
     }
 
     fn waiting(&self) -> usize {

@@ -35,21 +35,23 @@ pub struct Deletions {
     last_number: AtomicU64,
     /// When the release of emptied volumes in progress began, if there is one.
     releasing: Mutex<Option<Instant>>,
+    /// Set when the emptier could not be woken: whether for something in its place.
+    missed: Mutex<Option<bool>>,
 }
 
 /// The shortest and longest pause between checks whether anything is charged to an emptied volume's project.
 const RELEASE_INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
 /// How long something may stay charged to an emptied volume's project before that is reported.
 const CHARGED_LIMIT: Duration = Duration::from_secs(60);
-/// How long to wait for a report if nothing is to be checked.
-const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long to wait for a report if nothing is to be checked: one may have been lost, or what wakes the emptier.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a filesystem may fail to answer before that is reported. The emptier interrupts its own work far sooner.
 const STUCK_LIMIT: Duration = Duration::from_secs(60);
 
 impl Deletions {
     /// The emptier is at the other end of the socket.
     pub fn new(emptier: OwnedFd) -> Self {
-        Self { emptier, last_number: AtomicU64::new(0), releasing: Mutex::default() }
+        Self { emptier, last_number: AtomicU64::new(0), releasing: Mutex::default(), missed: Mutex::default() }
     }
 
     /// A number that no other deleted volume has in its name.
@@ -65,9 +67,11 @@ impl Deletions {
     /// Tells the emptier that there is something to empty, perhaps under a name that it does not know by sight.
     pub fn wake(&self, in_place: bool) {
         let packet = if in_place { WAKE_IN_PLACE } else { WAKE };
-        // If the socket is full, the emptier is about to be woken anyway. If it is gone, `finish` is about to end the
-        // process.
-        let _ = socket::send_at_once(&self.emptier, &[packet]);
+        if socket::send_at_once(&self.emptier, &[packet]).is_err() {
+            // `finish` tries again; or if the emptier is gone, it is about to end the process.
+            let mut missed = lock(&self.missed);
+            *missed = Some(in_place || *missed == Some(true));
+        }
     }
 
     /// Returns how long the filesystem has not answered, once that is too long.
@@ -102,6 +106,10 @@ impl Deletions {
                 Ok(_) => return Err(gone(Errno::PIPE)),
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
                 Err(errno) => return Err(gone(errno)),
+            }
+            let missed = lock(&self.missed).take();
+            if let Some(in_place) = missed {
+                self.wake(in_place);
             }
             *lock(&self.releasing) = Some(Instant::now());
             if looked.elapsed() >= REPORT_INTERVAL {
