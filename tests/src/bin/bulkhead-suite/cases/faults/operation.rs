@@ -31,9 +31,10 @@ pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Resu
 }
 
 fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<bool> {
-    let (_, answered) = request(stand, point, Fault::Kill)?;
-    // After an answer there is nothing to wait for, unless there is work in the background.
-    let limit = match (answered, point.operation.is_in_background()) {
+    let (is_killed, answered) = request(stand, point, Fault::Kill)?;
+    // After an answer there is nothing to wait for, unless there is work in the background; or unless the kill came
+    // after the answer.
+    let limit = match (answered && !is_killed, point.operation.is_in_background()) {
         (false, _) => Duration::from_secs(5),
         (true, false) => Duration::from_millis(20),
         (true, true) => Duration::from_millis(300),
