@@ -81,7 +81,7 @@ pub struct PoolStatus {
     pub total: u64,
     /// How much may still be promised to new volumes, in total.
     pub available: u64,
-    /// The size of the largest volume of any kind that can be created.
+    /// The size of the largest volume of any kind that can be created, before what its inodes add.
     pub largest_volume: u64,
     /// How much has been promised to existing volumes.
     pub promised: u64,

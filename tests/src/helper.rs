@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use bulkhead_protocol::{
     BlockSize, Bytes, DirectoryMode, Error, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags, NameHash, Reply,
-    Request, Response, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode, encode,
+    Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode, encode,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -237,4 +237,36 @@ pub fn unbind(id: &str, path: &str) -> Request {
 /// The request to delete a volume.
 pub fn delete(id: &str) -> Request {
     Request::Delete { volume: volume(id) }
+}
+
+/// The request to attach a block volume read-write.
+pub fn attach(id: &str) -> Request {
+    Request::LoopAttach { volume: volume(id), read_only: false }
+}
+
+/// The request to publish an attached block volume below the publish directory called work.
+pub fn make_device(id: &str, path: &str) -> Request {
+    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
+}
+
+/// The request to undo [`make_device`].
+pub fn remove_device(id: &str, path: &str) -> Request {
+    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
+}
+
+/// The request to undo [`attach`].
+pub fn detach(id: &str) -> Request {
+    Request::LoopDetach { volume: volume(id) }
+}
+
+/// Asks for a listening socket, as a frontend does.
+///
+/// # Errors
+/// When it is refused, or comes without the socket.
+pub fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
+    helper.send(&encode(&Request::Listen { socket })?)?;
+    let (packet, descriptor) = helper.receive_with_descriptor()?.context("the connection is closed")?;
+    let response: Response = decode(&packet)?;
+    ensure!(response == Ok(Reply::Listening), "{response:?}");
+    descriptor.context("no socket comes with the answer")
 }

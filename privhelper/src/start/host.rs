@@ -117,7 +117,7 @@ fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
     let copied: BTreeSet<_> = uuids.iter().filter(|uuid| !seen.insert(*uuid)).collect();
     for pool in pools.iter_mut().filter(|pool| uuid(pool).is_some_and(|uuid| copied.contains(&uuid))) {
         let why = "another pool has the same uuid: one of them is a copy; serve only one, or give the copy a marker of its own (remove its .bulkhead, then bulkhead-setup init-pool)";
-        pool.refuse(why.to_owned());
+        pool.state = Err(why.to_owned());
     }
 }
 
@@ -131,7 +131,7 @@ pub fn mark_and_wait(host: &mut Host) {
             Err(_) => Ok(()),
         };
         if let Err(complaint) = claimed {
-            pool.refuse(complaint);
+            pool.state = Err(complaint);
         }
     }
 }

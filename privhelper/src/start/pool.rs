@@ -68,11 +68,6 @@ impl Candidate<HostPool> {
         };
         Self { config, state, volumes, waiting }
     }
-
-    /// Does not serve it.
-    pub fn refuse(&mut self, why: String) {
-        self.state = Err(why);
-    }
 }
 
 /// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it

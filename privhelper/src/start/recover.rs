@@ -104,13 +104,18 @@ pub fn recover(
 /// How many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where nothing is
 /// known of that, a random number.
 fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
+    let served = || pools.iter().filter_map(|pool| pool.state.as_ref().ok());
     let mut used = None;
-    for served in pools.iter().filter_map(|pool| pool.state.as_ref().ok()) {
+    for served in served() {
         let noted = served.noted_numbers();
         used = used.max(noted.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
     }
     let random = || process::random().map(u64::from);
-    used.map_or_else(random, Ok).map_err(|errno| format!("cannot get a random number: {errno}"))
+    let used = used.map_or_else(random, Ok).map_err(|errno| format!("cannot get a random number: {errno}"))?;
+    // Once there is a note, a change to it needs no block of a pool that is full by then. If this fails, it fails again
+    // when it matters.
+    served().for_each(|served| served.note_numbers(used).unwrap_or_default());
+    Ok(used)
 }
 
 /// What the helper is to watch for: the pools that it does not serve.

@@ -1,12 +1,9 @@
 //! The helper's own requests, as a client in any language would send them.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{
-    ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Response, Socket, Usage, decode, encode,
-};
+use bulkhead_protocol::{ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Socket, Usage};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -47,22 +44,6 @@ fn a_directory_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
         ensure!(helper.ask(&delete("vol-a"))? == Reply::Done);
     }
     Ok(())
-}
-
-fn make_device(id: &str, path: &str) -> Request {
-    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
-}
-
-fn remove_device(id: &str, path: &str) -> Request {
-    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
-}
-
-fn attach(id: &str) -> Request {
-    Request::LoopAttach { volume: volume(id), read_only: false }
-}
-
-fn detach(id: &str) -> Request {
-    Request::LoopDetach { volume: volume(id) }
 }
 
 fn a_block_volume_lives_and_dies(stand: &mut Stand) -> Result<()> {
@@ -256,14 +237,6 @@ fn usage_of_a_volume_without_a_target(stand: &mut Stand) -> Result<()> {
     denied(helper.request(&here)?, ErrorKind::NotFound, "work:a")?;
     helper.ask(&delete("vol-a"))?;
     Ok(())
-}
-
-fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
-    helper.send(&encode(&Request::Listen { socket })?)?;
-    let (packet, descriptor) = helper.receive_with_descriptor()?.context("the connection is closed")?;
-    let response: Response = decode(&packet)?;
-    ensure!(response == Ok(Reply::Listening), "{response:?}");
-    descriptor.context("no socket comes with the answer")
 }
 
 fn listening_sockets_are_passed_and_kept(stand: &mut Stand) -> Result<()> {

@@ -13,7 +13,7 @@ use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::attacker::{Attempt, attempt, errno, first_bytes, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
-use bulkhead_tests::helper::{create, delete, image_spec, target, volume};
+use bulkhead_tests::helper::{create, delete, detach, image_spec, target, volume};
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
@@ -42,10 +42,6 @@ const OF_A: &[u8; 7] = b"of-volA";
 
 fn attach(id: &str, read_only: bool) -> Request {
     Request::LoopAttach { volume: volume(id), read_only }
-}
-
-fn detach(id: &str) -> Request {
-    Request::LoopDetach { volume: volume(id) }
 }
 
 fn publish(id: &str, path: &str) -> Request {

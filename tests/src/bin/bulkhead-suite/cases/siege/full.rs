@@ -14,14 +14,15 @@ use rustix::fs::{FallocateFlags, fallocate, statvfs};
 
 cases! {
     a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted: Filesystem + OwnPool,
+    block_volumes_are_attached_and_published_in_a_full_pool: Filesystem + OwnPool,
 }
 
 const MIB: u64 = 1 << 20;
 
-/// Takes every block that is free, again and again.
-fn write(file: &File, done: &AtomicBool) -> Result<()> {
+/// Takes every block that is free, this often, unless it is done before.
+fn write(file: &File, done: &AtomicBool, times: usize) -> Result<()> {
     let mut end = 0;
-    while !done.load(Relaxed) {
+    for _ in (0..times).take_while(|_| !done.load(Relaxed)) {
         let mut step = 1 << 28;
         while step >= 4096 {
             match fallocate(file, FallocateFlags::empty(), end, step) {
@@ -55,7 +56,7 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stan
     let done = AtomicBool::new(false);
     let patience = stand.patience(Duration::from_secs(30));
     let emptied = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write(&file, &done));
+        let writer = scope.spawn(|| write(&file, &done, usize::MAX));
         let outcome = (|| -> Result<()> {
             wait::until(patience, || {
                 ensure!(statvfs(&pool)?.f_bavail < 64, "the pool is not full");
@@ -90,4 +91,29 @@ fn a_tenant_that_keeps_writing_keeps_nothing_from_being_deleted(stand: &mut Stan
     });
     fs::remove_file(pool.join("Filler"))?;
     emptied
+}
+
+/// What is noted about loop devices needs no block, however many have been used.
+fn block_volumes_are_attached_and_published_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+    let pool = stand.pool().directory.clone();
+    stand.helper()?.ask(&create("vol-a", image_spec(MIB)))?;
+    let file = File::create_new(pool.join("Filler"))?;
+    // Once over the pool, down to the last block.
+    write(&file, &AtomicBool::new(false), 1)?;
+    let outcome = (|| -> Result<()> {
+        for round in 0..40 {
+            let helper = stand.helper()?;
+            helper.ask(&attach("vol-a")).with_context(|| format!("round {round}"))?;
+            helper.ask(&make_device("vol-a", "a"))?;
+            helper.ask(&remove_device("vol-a", "a"))?;
+            helper.ask(&detach("vol-a"))?;
+            if round % 16 == 15 {
+                stand.restart_helper()?;
+            }
+        }
+        Ok(())
+    })();
+    fs::remove_file(pool.join("Filler"))?;
+    outcome?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
 }

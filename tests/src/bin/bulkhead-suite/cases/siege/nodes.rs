@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::Request;
 use bulkhead_tests::attacker::{Attempt, attempt, node_like};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
@@ -23,22 +22,6 @@ cases! {
 }
 
 const SIZE: u64 = 64 << 10;
-
-fn attach(id: &str) -> Request {
-    Request::LoopAttach { volume: volume(id), read_only: false }
-}
-
-fn make_device(id: &str, path: &str) -> Request {
-    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
-}
-
-fn remove_device(id: &str, path: &str) -> Request {
-    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
-}
-
-fn detach(id: &str) -> Request {
-    Request::LoopDetach { volume: volume(id) }
-}
 
 /// Creates a block volume with its name as content, and attaches it.
 fn make(helper: &HelperClient, stand: &Stand, id: &str) -> Result<()> {

@@ -24,18 +24,6 @@ cases! {
 const RECORD: &str = "trusted.bulkhead";
 const SIZE: u64 = 1 << 20;
 
-fn attach(id: &str) -> Request {
-    Request::LoopAttach { volume: volume(id), read_only: false }
-}
-
-fn make_device(id: &str, path: &str) -> Request {
-    Request::MakeDevice { volume: volume(id), target: target("work", path), exclusive: false }
-}
-
-fn remove_device(id: &str, path: &str) -> Request {
-    Request::RemoveDevice { volume: volume(id), target: target("work", path) }
-}
-
 /// Publishes a directory volume and a block volume.
 fn publish(helper: &HelperClient, directory: &str, block: &str) -> Result<()> {
     let requests = [bind(directory, directory), attach(block), make_device(block, block)];

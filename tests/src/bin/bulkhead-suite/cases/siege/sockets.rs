@@ -3,16 +3,15 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Reply, Request, Response, Socket, decode, encode};
+use anyhow::{Result, ensure};
+use bulkhead_protocol::Socket;
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::ProbeRequest;
-use bulkhead_tests::helper::HelperClient;
+use bulkhead_tests::helper::listen;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
@@ -20,14 +19,6 @@ cases! {
     a_process_that_keeps_the_socket_gets_no_connection_any_more: Bare + Kernel,
     a_process_that_takes_the_socket_again_and_again_keeps_nothing: Bare,
     a_client_in_the_queue_of_a_kept_socket_is_not_left_waiting: Bare,
-}
-
-fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
-    helper.send(&encode(&Request::Listen { socket })?)?;
-    let (packet, descriptor) = helper.receive_with_descriptor()?.context("the connection is closed")?;
-    let response: Response = decode(&packet)?;
-    ensure!(response == Ok(Reply::Listening), "{response:?}");
-    descriptor.context("no socket comes with the answer")
 }
 
 fn begin(stand: &mut Stand) -> Result<()> {
