@@ -101,6 +101,15 @@ pub enum Condition {
         /// What is used.
         used: u64,
     },
+    /// The filesystem has other limits for a volume than it should have.
+    OtherLimits {
+        /// How many bytes the volume may use; 0 for any number.
+        bytes: u64,
+        /// How many inodes, its own directory among them; 0 for any number.
+        inodes: u64,
+        /// Whether there are soft limits as well, which bind once their time is over.
+        soft: bool,
+    },
     /// Something that a client of this version does not know.
     Other,
 }

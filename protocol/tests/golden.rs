@@ -83,6 +83,7 @@ fn conditions() -> Vec<Condition> {
         Condition::NotInspected { errno: 5 },
         Condition::ImageSize { found: 4096, recorded: 8192 },
         Condition::Oversized { used: 4096 },
+        Condition::OtherLimits { bytes: 4096, inodes: 2, soft: true },
         Condition::Other,
     ]
 }

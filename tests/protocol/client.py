@@ -30,7 +30,7 @@ CONDITIONS = [
     ("QuotaFiles", [("bytes", "Q")]), ("NoInodes", []), ("NotReleased", [("volumes", "I"), ("project", "I")]),
     ("VolumeLimit", [("volumes", "I"), ("limit", "I")]), ("NoExec", []), ("NotEnforced", []),
     ("NotInspected", [("errno", "i")]), ("ImageSize", [("found", "Q"), ("recorded", "Q")]), ("Oversized", [("used", "Q")]),
-    ("Other", []),
+    ("OtherLimits", [("bytes", "Q"), ("inodes", "Q"), ("soft", "boolean")]), ("Other", []),
 ]
 
 

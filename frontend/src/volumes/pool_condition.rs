@@ -129,6 +129,8 @@ kinds! {
         "its image has another length than is recorded";
     Self::Reported(Condition::Oversized { .. }) => "oversized" Warning Volume
         "more of it is used than its size";
+    Self::Reported(Condition::OtherLimits { .. }) => "other_limits" Warning Volume
+        "the filesystem has other limits for it than it should have";
 }
 
 impl ConditionKind {

@@ -45,6 +45,7 @@ pub(super) fn condition(condition: &Condition) -> String {
         Condition::NotInspected { errno } => not_inspected(*errno),
         Condition::ImageSize { found, recorded } => image_size(*found, *recorded),
         Condition::Oversized { used } => oversized(*used),
+        Condition::OtherLimits { bytes, inodes, soft } => other_limits(*bytes, *inodes, *soft),
     }
 }
 
@@ -151,6 +152,15 @@ fn oversized(used: u64) -> String {
     )
 }
 
+fn other_limits(bytes: u64, inodes: u64, soft: bool) -> String {
+    let bytes = if bytes == 0 { "any number of bytes".to_owned() } else { Quantity::from(bytes).to_string() };
+    let inodes = if inodes == 0 { "any number of inodes".to_owned() } else { format!("{inodes} inodes") };
+    let soft = if soft { ", and has soft limits besides" } else { "" };
+    format!(
+        "somebody has changed the volume's quota: the filesystem allows it {bytes} and {inodes}{soft}; restart the helper, which sets its limits again"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,6 +179,9 @@ mod tests {
         says(&Condition::Overpromised { promised, limit }, &["913.9 MiB are promised", "may promise 512 MiB:"]);
         says(&Condition::QuotaFiles { bytes: 3 << 29 }, &["grown to 1.5 GiB,"]);
         says(&Condition::Oversized { used: 3 << 30 }, &["3 GiB of the volume are used"]);
+        let limits = |bytes, soft| Condition::OtherLimits { bytes, inodes: 0, soft };
+        says(&limits(3 << 30, false), &["allows it 3 GiB and any number of inodes; restart the helper"]);
+        says(&limits(0, true), &["any number of bytes and", "soft limits besides"]);
         says(&Condition::ImageSize { found: (1 << 30) + 4096, recorded: 1 << 30 }, &["4 KiB longer", "(1 GiB)"]);
         says(&Condition::ImageSize { found: 0, recorded: 1 << 30 }, &["1 GiB shorter", "(1 GiB)", "backup"]);
     }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::fmt::{Arguments, Display};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest line in bytes: a pipe takes this much as a whole or not at all (`PIPE_BUF`, pipe(7)).
@@ -54,10 +54,11 @@ macro_rules! info {
 pub(crate) use {error, info, warning};
 
 /// Where lines wait. At start and in the emptier there is no thread that writes them, and each is written immediately.
-static QUEUE: Mutex<Queue> = Mutex::new(Queue::new());
+static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
 /// Notified when a line waits.
 static WAITING: Condvar = Condvar::new();
 
+#[derive(Default)]
 struct Queue {
     is_written_out: bool,
     /// Whether the thread that does so runs.
@@ -175,18 +176,6 @@ fn queue() -> MutexGuard<'static, Queue> {
 }
 
 impl Queue {
-    const fn new() -> Self {
-        Self {
-            is_written_out: false,
-            has_writer: false,
-            lines: VecDeque::new(),
-            taken: 0,
-            writing: None,
-            dropped: 0,
-            lost: 0,
-        }
-    }
-
     fn waiting(&self) -> usize {
         self.lines.len().saturating_add(self.taken)
     }

@@ -1,5 +1,7 @@
 //! Reports: usage of a volume, pages of volumes, room in a pool. Nothing here changes anything.
 
+use std::sync::Arc;
+
 use bulkhead_protocol::{
     Condition, Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath, UpTo, Usage,
     VolumeId, VolumeKind,
@@ -8,11 +10,13 @@ use rustix::fs::{FileType, OFlags};
 
 use super::conditions::{Finding, conditions, hangs};
 use super::create::measure;
+use super::filesystem::limits;
 use super::limits::{count, too_many_volumes};
 use super::room::Room;
 use crate::ops::Target;
 use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
 use crate::sys::loopdevice::MAJOR;
+use crate::sys::quota::ProjectQuota;
 use crate::sys::{Result as SysResult, file};
 
 /// A volume's settings and usage. If a target is given, the volume must be published there.
@@ -33,9 +37,10 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         targets: count(volume.published.len()),
         condition: served.failure(),
     };
+    let is_same = || state.volumes.get(id).is_some_and(|now| Arc::ptr_eq(&now, volume));
     if usage.condition.is_none() {
         let filled = match volume.record.spec.kind {
-            VolumeKind::Directory { inodes, .. } => fill_in_directory(&mut usage, volume, served, inodes.get()),
+            VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
             VolumeKind::Image { .. } => fill_in_image(&mut usage, id, served),
         };
         filled.map_err(|errno| failed("inspect volume", id, errno))?;
@@ -43,32 +48,32 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     Ok(Reply::Usage(usage))
 }
 
-/// What the volume's project uses. What can still be used is limited by what the filesystem has, too.
-fn fill_in_directory(usage: &mut Usage, volume: &Volume, served: &Served, inodes: u64) -> SysResult<()> {
-    let Some(project) = volume.project else {
+/// What the volume's project uses. What can still be used is limited by what the filesystem has, too. While a volume grows,
+/// its limits are not yet, or no longer, what its row said.
+fn fill_in_directory(usage: &mut Usage, volume: &Volume, served: &Served, is_same: impl Fn() -> bool) -> SysResult<()> {
+    let (Some(project), VolumeKind::Directory { inodes, .. }) = (volume.project, usage.spec.kind) else {
         usage.condition = Some(Condition::NotEnforced);
         return Ok(());
     };
-    let (quota, space) = (served.filesystem.quota(project)?, served.filesystem.space()?);
+    let (quota, space, size) = (served.filesystem.quota(project)?, served.filesystem.space()?, usage.spec.size);
     // The volume's own directory is not the user's.
     let used_inodes = quota.used_inodes.saturating_sub(1);
     usage.used_bytes = Some(quota.used_bytes);
-    usage.available_bytes = Some(usage.spec.size.get().saturating_sub(quota.used_bytes).min(space.free));
+    usage.available_bytes = Some(size.get().saturating_sub(quota.used_bytes).min(space.free));
     usage.used_inodes = Some(used_inodes);
-    usage.available_inodes = Some(inodes.saturating_sub(used_inodes).min(space.free_inodes));
-    if quota.used_bytes > usage.spec.size.get() {
-        usage.condition = Some(Condition::Oversized { used: quota.used_bytes });
-    }
+    usage.available_inodes = Some(inodes.get().saturating_sub(used_inodes).min(space.free_inodes));
+    let ProjectQuota { used_bytes: used, limit_bytes: bytes, limit_inodes, soft, .. } = quota;
+    let has_other = !quota.is_limited_to(limits(size, inodes)) && volume.growth == 0 && is_same();
+    let other = has_other.then_some(Condition::OtherLimits { bytes, inodes: limit_inodes, soft });
+    usage.condition = other.or((used > size.get()).then_some(Condition::Oversized { used }));
     Ok(())
 }
 
 fn fill_in_image(usage: &mut Usage, id: &VolumeId, served: &Served) -> SysResult<()> {
     let image = file::status(layout::open_content(&served.directory, id, Kind::Block, OFlags::PATH)?)?;
+    let (found, recorded) = (image.size, usage.spec.size.get());
     usage.used_bytes = Some(image.allocated);
-    let recorded = usage.spec.size.get();
-    if image.size != recorded {
-        usage.condition = Some(Condition::ImageSize { found: image.size, recorded });
-    }
+    usage.condition = (found != recorded).then_some(Condition::ImageSize { found, recorded });
     Ok(())
 }
 
