@@ -7,10 +7,11 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, Error, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags, NameHash, Reply,
-    Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode, encode,
+    BlockSize, Bytes, DirectoryMode, Error, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags, NameHash,
+    PoolStatus, Reply, Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode,
+    encode,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -94,6 +95,17 @@ impl HelperClient {
     /// The helper's error.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
         self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
+    }
+
+    /// The status of a pool.
+    ///
+    /// # Errors
+    /// The helper's error.
+    pub fn pool_status(&self, pool: &str) -> Result<PoolStatus> {
+        match self.ask(&Request::PoolStatus { pool: pool.parse()? })? {
+            Reply::Pool(status) => Ok(status),
+            other => bail!("no status of pool {pool}: {other:?}"),
+        }
     }
 
     /// Sends bytes as one packet.

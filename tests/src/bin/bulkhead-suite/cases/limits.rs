@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind as HelperError, Reply, Request};
+use bulkhead_protocol::{Condition, ErrorKind as HelperError, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::csi::v1::*;
@@ -202,12 +202,9 @@ fn overcommit_and_reserve_change_the_promise(stand: &mut Stand) -> Result<()> {
     let available = |stand: &mut Stand, options: &str| -> Result<u64> {
         stand.pools[0].options = options.to_owned();
         stand.start_helper()?;
-        let reply = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?;
+        let status = stand.helper()?.pool_status("default")?;
         stand.kill_helper()?;
-        match reply {
-            Reply::Pool(status) => Ok(status.available),
-            other => bail!("no pool status: {other:?}"),
-        }
+        Ok(status.available)
     };
     let plain = available(stand, "")?;
     let close = |one: u64, other: u64| one.abs_diff(other) < 4 << 20;
@@ -325,8 +322,7 @@ fn evasion_is_reported_as_a_condition(stand: &mut Stand) -> Result<()> {
         stand.restart_helper()?;
         let helper = stand.helper()?;
         wait::until(stand.patience(Duration::from_secs(10)), || {
-            let reply = helper.ask(&Request::PoolStatus { pool: "default".parse()? })?;
-            let Reply::Pool(status) = reply else { bail!("no pool status: {reply:?}") };
+            let status = helper.pool_status("default")?;
             let told = status
                 .conditions
                 .as_slice()
@@ -394,12 +390,7 @@ fn two_pools_on_one_filesystem_share_its_room(stand: &mut Stand) -> Result<()> {
     }
     stand.start()?;
     let helper = stand.helper()?;
-    let available = |name: &str| -> Result<u64> {
-        match helper.ask(&Request::PoolStatus { pool: name.parse()? })? {
-            Reply::Pool(status) => Ok(status.available),
-            other => bail!("no pool status: {other:?}"),
-        }
-    };
+    let available = |name: &str| -> Result<u64> { Ok(helper.pool_status(name)?.available) };
     let room = available("default")?;
     let half = room / 2 / 4096 * 4096;
     let in_pool = |id: &str, pool: &str, size| Request::Create {

@@ -339,9 +339,7 @@ fn left(stand: &Stand, volumes: &[&String]) -> Result<()> {
             entries.iter().collect::<Vec<_>>() == volumes,
             "the pool holds {entries:?}, and {volumes:?} are listed"
         );
-        let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-            anyhow::bail!("no status");
-        };
+        let status = helper.pool_status("default")?;
         ensure!(status.emptying == 0 && (status.promised == 0) == volumes.is_empty(), "{status:?}");
         Ok(())
     })

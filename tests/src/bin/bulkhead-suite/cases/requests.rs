@@ -281,9 +281,7 @@ fn growing_never_shrinks(stand: &mut Stand) -> Result<()> {
 fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
     use bulkhead_protocol::{Condition, QuotaMode};
     let helper = stand.helper()?;
-    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-        anyhow::bail!("the reply is not a pool's status");
-    };
+    let status = helper.pool_status("default")?;
     ensure!(status.total > status.available && status.available >= status.largest_volume, "{status:?}");
     ensure!(status.promised == 0 && status.volumes == 0 && status.emptying == 0, "{status:?}");
     let enforced = stand.setting.enforces_sizes();

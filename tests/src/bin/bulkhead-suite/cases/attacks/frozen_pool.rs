@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Reply, Request};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, volume};
 use bulkhead_tests::stand::Stand;
@@ -68,12 +68,10 @@ fn a_frozen_pool_does_not_keep_others_from_being_emptied(stand: &mut Stand) -> R
 
 /// Checks that a pool's status reports how many deleted volumes still exist, and that it does so quickly.
 fn check_emptying(stand: &Stand, pool: &str, wanted: u32) -> Result<()> {
-    let (helper, request) = (stand.helper()?, Request::PoolStatus { pool: pool.parse()? });
+    let (helper, pool) = (stand.helper()?, pool.to_owned());
     let (send, answer) = mpsc::channel();
-    std::thread::spawn(move || drop(send.send(helper.ask(&request))));
-    match answer.recv_timeout(stand.patience(Duration::from_secs(5))).context("there is no answer")?? {
-        Reply::Pool(status) => ensure!(status.emptying == wanted, "{} are being emptied", status.emptying),
-        other => bail!("no pool status: {other:?}"),
-    }
+    std::thread::spawn(move || drop(send.send(helper.pool_status(&pool))));
+    let status = answer.recv_timeout(stand.patience(Duration::from_secs(5))).context("there is no answer")??;
+    ensure!(status.emptying == wanted, "{} are being emptied", status.emptying);
     Ok(())
 }

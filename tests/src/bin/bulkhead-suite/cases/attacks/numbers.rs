@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, Reply, Request};
+use bulkhead_protocol::{Condition, ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{HelperClient, bind, create, delete, directory_spec, image_spec, unbind, volume};
@@ -37,23 +37,16 @@ fn start(stand: &mut Stand, flag: &str, number: usize) -> Result<HelperClient> {
     stand.helper()
 }
 
-fn pool_status(helper: &HelperClient) -> Result<PoolStatus> {
-    match helper.ask(&Request::PoolStatus { pool: "default".parse()? })? {
-        Reply::Pool(status) => Ok(status),
-        other => bail!("no pool status: {other:?}"),
-    }
-}
-
 fn volumes_without_end_are_refused(stand: &mut Stand) -> Result<()> {
     let spec = directory_spec(4096);
     let helper = start(stand, "--max-volumes", 3)?;
     for id in ["vol-a", "vol-b", "vol-c"] {
-        ensure!(pool_status(&helper)?.available > 0);
+        ensure!(helper.pool_status("default")?.available > 0);
         helper.ask(&create(id, spec))?;
     }
     denied(helper.request(&create("vol-d", spec))?, ErrorKind::NoSpace, "--max-volumes 3")?;
     helper.ask(&create("vol-c", spec))?;
-    let status = pool_status(&helper)?;
+    let status = helper.pool_status("default")?;
     let conditions = status.conditions.as_slice();
     ensure!((status.available, status.largest_volume) == (0, 0), "{status:?}");
     ensure!(

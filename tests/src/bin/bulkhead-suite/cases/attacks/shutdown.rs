@@ -106,12 +106,7 @@ fn shut_down(stand: &mut Stand, setting: &Setting) -> Result<()> {
     })?;
 
     run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
-    let status = |helper: &HelperClient| -> Result<PoolStatus> {
-        match helper.ask(&Request::PoolStatus { pool: pool.clone() })? {
-            Reply::Pool(status) => Ok(status),
-            other => anyhow::bail!("{other:?}"),
-        }
-    };
+    let status = |helper: &HelperClient| helper.pool_status(pool.as_str());
     let says_so = |status: &PoolStatus| status.conditions.as_slice().contains(&Condition::ShutDown);
     let found = status(&helper)?;
     ensure!(says_so(&found) && found.available == 0 && found.largest_volume == 0, "{found:?}");

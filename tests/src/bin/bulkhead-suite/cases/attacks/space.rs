@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, Reply, Request};
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Condition, ErrorKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::{denied, no_room};
-use bulkhead_tests::helper::{self, HelperClient, directory_spec, image_spec};
+use bulkhead_tests::helper::{self, directory_spec, image_spec};
 use bulkhead_tests::observe::quotas;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
@@ -29,18 +29,11 @@ const SPACE_LASTS: Duration = Duration::from_millis(1100);
 /// How long a condition may take to be reported.
 const REPORTED_WITHIN: Duration = Duration::from_secs(10);
 
-fn pool_status(helper: &HelperClient) -> Result<PoolStatus> {
-    match helper.ask(&Request::PoolStatus { pool: "default".parse()? })? {
-        Reply::Pool(status) => Ok(status),
-        other => bail!("no pool status: {other:?}"),
-    }
-}
-
 /// Waits for a condition of the pool.
 fn reported(stand: &Stand, limit: Duration, wanted: &Condition) -> Result<()> {
     let helper = stand.helper()?;
     wait::until(stand.patience(limit), || {
-        let status = pool_status(&helper)?;
+        let status = helper.pool_status("default")?;
         ensure!(status.conditions.as_slice().contains(wanted), "{status:?}");
         Ok(())
     })
@@ -58,7 +51,7 @@ fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
     csi.create_volume(create("vol-a", SIZE.try_into()?, block()))?;
     csi.node_publish_volume(publish("vol-a", &target, block()))?;
     std::thread::sleep(SPACE_LASTS);
-    let before = pool_status(&stand.helper()?)?;
+    let before = stand.helper()?.pool_status("default")?;
     run(Command::new("blkdiscard").arg(&target))?;
     let occupied = fs::metadata(stand.pool().volume("vol-a").join("image"))?.blocks() * 512;
     ensure!(occupied < SIZE / 4, "the image occupies {occupied} bytes after the discard");
@@ -67,7 +60,7 @@ fn discarded_blocks_are_not_promised_again(stand: &mut Stand) -> Result<()> {
             stand.restart_helper()?;
         }
         std::thread::sleep(SPACE_LASTS);
-        let (helper, after) = (stand.helper()?, pool_status(&stand.helper()?)?);
+        let (helper, after) = (stand.helper()?, stand.helper()?.pool_status("default")?);
         ensure!(after.available < before.available + (8 << 20), "{before:?} became {after:?}");
         let beyond = (before.available + SIZE / 2) / 4096 * 4096;
         for spec in [image_spec(beyond), directory_spec(beyond)] {
@@ -118,7 +111,7 @@ fn a_tenant_that_takes_all_project_ids_is_reported(stand: &mut Stand) -> Result<
     let create_another = helper::create("vol-b", directory_spec(16 << 20));
     denied(helper.request(&create_another)?, ErrorKind::NoSpace, "no free project id")?;
     // Its inodes are promised as well.
-    let promised = pool_status(&helper)?.promised;
+    let promised = helper.pool_status("default")?.promised;
     ensure!((16 << 20..20 << 20).contains(&promised), "{promised} bytes are promised");
     let evasion = Condition::QuotaEvasion { bytes: 0, inodes: 59, first: 7001, more: false };
     reported(stand, REPORTED_WITHIN, &evasion)?;
@@ -151,11 +144,11 @@ fn a_file_moved_into_a_deleted_volumes_project_is_reported(stand: &mut Stand) ->
     csi.delete_volume(delete("vol-a"))?;
     let helper = stand.helper()?;
     reported(stand, Duration::from_secs(90), &Condition::NotReleased { volumes: 1, project })?;
-    let status = pool_status(&helper)?;
+    let status = helper.pool_status("default")?;
     ensure!(status.emptying == 1 && status.promised == 32 << 20, "{status:?}");
     fs::remove_file(&file)?;
     wait::until(stand.patience(Duration::from_secs(40)), || {
-        let status = pool_status(&helper)?;
+        let status = helper.pool_status("default")?;
         ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
         Ok(())
     })?;

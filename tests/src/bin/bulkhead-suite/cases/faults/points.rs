@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::setting::Place;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::{Call, Tracer, calls};
@@ -70,8 +69,8 @@ pub fn emptied(stand: &Stand) -> Result<()> {
     wait::until(stand.patience(Duration::from_secs(15)), || {
         let left = stand.pool().entries()?;
         ensure!(left.is_empty(), "the pool still holds {left:?}");
-        let status = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?;
-        ensure!(matches!(&status, Reply::Pool(pool) if pool.emptying == 0), "something is not released: {status:?}");
+        let status = stand.helper()?.pool_status("default")?;
+        ensure!(status.emptying == 0, "something is not released: {status:?}");
         Ok(())
     })
 }

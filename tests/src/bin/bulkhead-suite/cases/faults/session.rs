@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response};
+use bulkhead_protocol::{Condition, ErrorKind, Request, Response};
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
@@ -54,7 +54,7 @@ impl Session {
     /// The threads or the process whose calls are in question. Whoever has waited longest accepts a connection.
     pub fn threads(&self, actor: Actor) -> Result<Vec<i32>> {
         match actor {
-            Actor::Accepting => waiting_threads(self.helper, ACCEPTING, |_| true),
+            Actor::Accepting => all_accepting(self.helper),
             Actor::Serving => waiting_threads(self.helper, RECEIVING, |socket| socket == self.socket),
             Actor::Releasing => waiting_threads(self.helper, RECEIVING, |socket| socket != self.socket),
             Actor::Emptier => Ok(vec![processes::descendants(self.helper)?.first().context("no emptier")?.pid]),
@@ -81,6 +81,20 @@ fn sockets(process: i32) -> Result<Vec<(String, String)>> {
 const ACCEPTING: &[&str] = if cfg!(target_arch = "x86_64") { &["288"] } else { &["242"] };
 /// recvfrom(2) and recvmsg(2).
 const RECEIVING: &[&str] = if cfg!(target_arch = "x86_64") { &["45", "47"] } else { &["207", "212"] };
+
+/// All threads that accept. One that has just closed a connection is about to: it is waited for.
+fn all_accepting(process: i32) -> Result<Vec<i32>> {
+    let mut before = Vec::new();
+    wait::until(Duration::from_secs(5), || {
+        let found = waiting_threads(process, ACCEPTING, |_| true)?;
+        let is_settled = found == before;
+        before = found;
+        std::thread::sleep(Duration::from_millis(50));
+        ensure!(is_settled, "the number of threads that accept keeps changing");
+        Ok(())
+    })?;
+    Ok(before)
+}
 
 /// The threads that wait in one of these system calls on a wanted socket.
 fn waiting_threads(process: i32, calls: &[&str], wanted: impl Fn(&str) -> bool) -> Result<Vec<i32>> {
@@ -122,9 +136,7 @@ impl Figures {
     pub fn now(stand: &mut Stand) -> Result<Self> {
         let client = stand.helper()?;
         let descriptors = fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count();
-        let Reply::Pool(pool) = client.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-            anyhow::bail!("the status of a pool is none")
-        };
+        let pool = client.pool_status("default")?;
         let conditions = pool.conditions.as_slice().to_vec();
         let (promised, volumes, emptying) = (pool.promised, pool.volumes, pool.emptying);
         Ok(Self { promised, volumes, emptying, conditions, descriptors })

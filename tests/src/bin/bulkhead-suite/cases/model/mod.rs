@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use bulkhead_protocol::{Reply, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::Pool;
@@ -107,10 +106,7 @@ fn kill_an_emptier(stand: &mut Stand) -> Result<()> {
 fn check_empty(stand: &Stand) -> Result<()> {
     bulkhead_tests::wait::until(stand.patience(Duration::from_secs(30)), || {
         for pool in &stand.pools {
-            let helper = stand.helper()?;
-            let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: pool.name.parse()? })? else {
-                return Err(anyhow!("no status"));
-            };
+            let status = stand.helper()?.pool_status(&pool.name)?;
             ensure!(status.volumes == 0 && status.promised == 0, "pool {}: {status:?}", pool.name);
         }
         Ok(())

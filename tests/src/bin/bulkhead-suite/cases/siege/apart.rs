@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Reply, Request, Separation};
+use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Request, Separation};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::{create, delete, directory_spec, image_spec, target, volume};
@@ -138,9 +138,7 @@ pub fn reports(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
 }
 
 fn reports_now(stand: &Stand, wanted: Option<Separation>) -> Result<()> {
-    let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-        anyhow::bail!("no status");
-    };
+    let status = stand.helper()?.pool_status("default")?;
     let found = status.conditions.as_slice().iter().find_map(|condition| match condition {
         Condition::Apart { directory, cause } => Some((directory.as_str().to_owned(), *cause)),
         _ => None,

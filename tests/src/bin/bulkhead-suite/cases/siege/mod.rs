@@ -12,9 +12,12 @@ mod exchanged;
 mod full;
 mod log;
 mod nodes;
+mod projects;
+mod quotas;
 mod records;
 mod restored;
 mod second_helper;
+mod sharing;
 mod sockets;
 mod taken_out;
 
@@ -31,9 +34,12 @@ pub fn cases() -> Vec<Case> {
         full::cases(),
         log::cases(),
         nodes::cases(),
+        projects::cases(),
+        quotas::cases(),
         records::cases(),
         restored::cases(),
         second_helper::cases(),
+        sharing::cases(),
         sockets::cases(),
         taken_out::cases(),
     ]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind, Reply, Request};
+use bulkhead_protocol::{Condition, ErrorKind, Request};
 use bulkhead_tests::another_helper::AnotherHelper;
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
@@ -65,9 +65,7 @@ fn check_not_served(stand: &Stand, why: &str) -> Result<()> {
     ] {
         denied(helper.request(&request)?, ErrorKind::PoolBroken, why).with_context(|| format!("{request:?}"))?;
     }
-    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-        anyhow::bail!("no status");
-    };
+    let status = helper.pool_status("default")?;
     let conditions = status.conditions.as_slice();
     ensure!(conditions.contains(&Condition::NotServed { volumes: 2 }), "{conditions:?}");
     ensure!(stand.pool().entries()? == ["vol-a", "vol-b"], "{:?}", stand.pool().entries()?);
