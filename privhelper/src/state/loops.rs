@@ -257,6 +257,11 @@ impl Loops {
             Err(errno) if errno != Errno::NXIO && !held => return Err(errno),
             _ => {}
         }
+        // What was written to the device and not synced is in the kernel's memory. It would be lost: the hold has kept the
+        // last close by anybody else from writing it out, and a device that is being unbound takes no more writes.
+        if let Err(errno) = file::sync(&opened) {
+            log::warning!("what was last written to a device may be lost volume={volume} errno={errno}");
+        }
         if held {
             self.release(device.hold)?;
         }

@@ -28,6 +28,7 @@ mod requests;
 mod siege;
 mod startup;
 mod stats;
+mod storm;
 mod unpublish;
 mod unused;
 mod versions;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case> {
     [
         attacks::cases(),
         siege::cases(),
+        storm::cases(),
         identity::cases(),
         controller::cases(),
         controller_create::cases(),

@@ -6,7 +6,7 @@ mod connections;
 mod dead_disk;
 mod devices;
 mod emptying;
-mod frozen;
+pub mod frozen;
 mod frozen_pool;
 mod full_pool;
 mod hanging_pool;

@@ -1,0 +1,45 @@
+//! What a pod has written to its block device, and not synced, is there when the volume is published again.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    what_was_written_to_a_device_survives_its_detachment: Filesystem,
+}
+
+const SIZE: u64 = 16 << 20;
+
+fn what_was_written_to_a_device_survives_its_detachment(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    let mut lost = Vec::new();
+    for round in 1..=5_u8 {
+        helper.ask(&attach("vol-a"))?;
+        helper.ask(&make_device("vol-a", "a"))?;
+        let mut device = File::options().write(true).open(stand.target("a")).context("the device")?;
+        device.write_all(&vec![round; 8 << 20])?;
+        drop(device);
+        helper.ask(&remove_device("vol-a", "a"))?;
+        helper.ask(&detach("vol-a"))?;
+        let image = fs::read(stand.pool().volume("vol-a").join("image"))?;
+        let kept = image.iter().filter(|byte| **byte == round).count();
+        helper.ask(&attach("vol-a"))?;
+        helper.ask(&make_device("vol-a", "a"))?;
+        let mut again = vec![0; 8 << 20];
+        File::open(stand.target("a"))?.read_exact(&mut again)?;
+        let read = again.iter().filter(|byte| **byte == round).count();
+        helper.ask(&remove_device("vol-a", "a"))?;
+        helper.ask(&detach("vol-a"))?;
+        if kept != 8 << 20 || read != 8 << 20 {
+            lost.push(format!("round {round}: of {} bytes, the image has {kept}, and the next device {read}", 8 << 20));
+        }
+    }
+    helper.ask(&delete("vol-a"))?;
+    ensure!(lost.is_empty(), "{lost:?}");
+    Ok(())
+}
