@@ -48,12 +48,15 @@ fn serve(config: &Config) -> Result<(), String> {
     privileges::drop_all_but(privileges::SERVER)?;
     log::begin();
     server::spawn(log::write_out)?;
-    let (state, missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
+    let (state, mut missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     server::start(&service)?;
     filter::install(Process::Server, config.on_violation)?;
     service_manager.ready();
-    let why = watch(&service.state, &mounts, missing);
-    service.end_in_order(&why);
-    Ok(())
+    loop {
+        let why = watch(&service.state, &mounts, &mut missing);
+        if service.end_in_order(&why) {
+            return Ok(());
+        }
+    }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bulkhead_protocol::{Error, Hello, MAX_PACKET, Reply, Request, Response, Welcome, decode, encode, negotiate};
 
 use crate::audit::{self, Client};
+use crate::bookkeeping::is_held_up;
 use crate::capabilities;
 use crate::dispatch::dispatch;
 use crate::log;
@@ -205,16 +206,18 @@ impl Counts {
 
 impl Service {
     /// Stops carrying out requests, waits for those in progress, and logs why. One may hang forever, so the wait is
-    /// limited.
-    pub fn end_in_order(&self, why: &str) {
+    /// limited: `false` if the helper has to go on for now.
+    pub fn end_in_order(&self, why: &str) -> bool {
         self.counts.ending.store(true, SeqCst);
-        for _ in 0..100 {
-            if self.counts.requests.load(SeqCst) == 0 {
-                break;
+        for _ in 0..110 {
+            if self.counts.requests.load(SeqCst) == 0 && !is_held_up(&self.state) {
+                log::last_words(&format!("the helper ends, to be started anew: {why}"));
+                return true;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        log::last_words(&format!("the helper ends, to be started anew: {why}"));
+        self.counts.ending.store(false, SeqCst);
+        false
     }
 }
 
@@ -247,7 +250,9 @@ fn look_for_strays(state: &State, pool: &Arc<Pool>) {
     let Ok(Served { filesystem, .. }) = &pool.state else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
     loop {
-        filesystem.look_for_strays(&state.volumes, pool);
+        if let Ok(_admitted) = pool.admit() {
+            filesystem.look_for_strays(&state.volumes, pool);
+        }
         std::thread::sleep(STRAYS_INTERVAL);
     }
 }

@@ -21,4 +21,4 @@ pub use limits::{Limits, check_number_of_targets};
 pub use release::{Deletions, Progress};
 pub use room::Share;
 pub use status::{list, pool_status, usage};
-pub use watch::{Missing, watch};
+pub use watch::{Missing, is_held_up, watch};

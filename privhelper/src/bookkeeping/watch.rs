@@ -25,21 +25,47 @@ const INTERVAL: Duration = Duration::from_secs(10);
 /// The shortest time between two looks, and how many times as long as a look it is at least.
 const PAUSE: (Duration, u32) = (Duration::from_millis(20), 10);
 
+/// How long an operation may take before it is taken for one that never ends.
+pub const HELD_UP: Duration = Duration::from_secs(5);
+
 /// Looks at the host whenever its mounts change, until the helper should be started anew. Returns why.
-pub fn watch(state: &State, table: &MountTable, mut missing: Missing) -> String {
+pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String {
+    let mut told = false;
     loop {
-        match table.wait(&missing.waiting, INTERVAL) {
-            Ok(true) => return "a filesystem answers that did not at the start".to_owned(),
-            Ok(false) => {}
-            Err(errno) => log::warning!("cannot wait for mounts of the host errno={errno}"),
-        }
+        let why = match table.wait(&missing.waiting, INTERVAL) {
+            Ok(true) => Some("a filesystem answers that did not at the start".to_owned()),
+            Ok(false) => None,
+            Err(errno) => {
+                log::warning!("cannot wait for mounts of the host errno={errno}");
+                None
+            }
+        };
         let begun = Instant::now();
-        if let Some(why) = look(state, &mut missing) {
-            return why;
-        }
+        let why = why.or_else(|| look(state, missing));
         let (shortest, times) = PAUSE;
-        std::thread::sleep(begun.elapsed().saturating_mul(times).max(shortest));
+        let mut pause = begun.elapsed().saturating_mul(times).max(shortest);
+        match why {
+            Some(why) if !is_held_up(state) => return why,
+            Some(why) => {
+                if !std::mem::replace(&mut told, true) {
+                    log::warning!("the helper should be started anew, and cannot end while a filesystem hangs: {why}");
+                }
+                pause = pause.max(HELD_UP);
+            }
+            None => {}
+        }
+        std::thread::sleep(pause);
     }
+}
+
+/// Whether a thread waits for a filesystem that may never answer. A process ends after all of its threads, even if it is
+/// killed: until then it would serve nothing, and keep its successor from all pools.
+pub fn is_held_up(state: &State) -> bool {
+    let now = Instant::now();
+    state.pools.iter().filter_map(|pool| pool.state.as_ref().ok()).any(|served| {
+        let longest = served.filesystem.in_progress.oldest(now).max(served.deletions.releasing_for());
+        longest.is_some_and(|age| age >= HELD_UP)
+    })
 }
 
 fn look(state: &State, missing: &mut Missing) -> Option<String> {

@@ -60,7 +60,7 @@ impl Candidate<HostPool> {
         let config = config.clone();
         let mut volumes = Vec::new();
         let noted = |packet: &[u8]| volumes.extend(bulkhead_protocol::decode::<VolumeId>(packet));
-        let answers = patience::in_child(|line| touch(&config, writes, line), noted);
+        let answers = patience::in_child(None, |line| touch(&config, writes, line), noted);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),

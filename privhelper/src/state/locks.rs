@@ -86,10 +86,15 @@ impl InProgress {
         Ok(Admitted(self.clone(), now))
     }
 
-    /// How long the oldest operation has taken, if that is too long.
-    pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
+    /// How long the oldest operation has taken.
+    pub fn oldest(&self, now: Instant) -> Option<Duration> {
         let oldest = lock(&self.0).iter().min().copied()?;
-        Some(now.saturating_duration_since(oldest)).filter(|age| *age >= LONGEST)
+        Some(now.saturating_duration_since(oldest))
+    }
+
+    /// The same, if that is too long.
+    pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
+        self.oldest(now).filter(|age| *age >= LONGEST)
     }
 }
 

@@ -69,7 +69,9 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
             }
         };
         let mut found = BTreeMap::new();
-        let asked = patience::in_child(ask, |packet| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet)));
+        let needs = Some(jail.nodes.0.as_fd());
+        let asked =
+            patience::in_child(needs, ask, |packet| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet)));
         numbers.retain(|number| !found.contains_key(number));
         devices.found.append(&mut found);
         match asked.map_err(|errno| format!("cannot look at loop devices: {errno}"))? {

@@ -3,11 +3,13 @@
 
 use bulkhead_tests::case::Case;
 
+mod frozen;
 mod unsynced;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        frozen::cases(),
         unsynced::cases(),
     ]
     .concat()
