@@ -57,61 +57,67 @@ pub enum Outcome {
 
 /// How long to wait before trying again what could not be emptied.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// How long to wait for packets before going on with what is unfinished.
+const NEXT_TURN: Duration = Duration::from_millis(1);
+/// How many packets are received before anything is done: as many as a socket may hold.
+const MOST_PACKETS: usize = 512;
 
 /// Removes what is deleted in the pool, whenever it is woken, in a jail that holds only the pool. It finds by itself what
 /// that is; it does not begin before it is woken for the first time, when the server knows of all of it. Returns when
 /// the server is gone.
 pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
-    let (mut moved, mut unfinished, mut in_place, mut failed) = (0, Unfinished::new(), false, false);
-    while let Some(woken) = wait(server, failed)? {
-        in_place |= woken == Some(WAKE_IN_PLACE);
-        loop {
-            let Ok(names) = find(pool, in_place) else {
-                // The pool's status says what is wrong with its filesystem.
-                failed = true;
-                break;
+    let (mut moved, mut unfinished, mut in_place, mut pause) = (0, Unfinished::new(), false, None);
+    while let Some(woken_in_place) = wait(server, pause)? {
+        in_place |= woken_in_place;
+        let Ok(names) = find(pool, in_place) else {
+            // The pool's status says what is wrong with its filesystem.
+            pause = Some(RETRY_INTERVAL);
+            continue;
+        };
+        unfinished.retain(|name, _| names.contains(name));
+        (in_place, pause) = (in_place && !names.is_empty(), None);
+        for name in names {
+            report(server, &name, Outcome::Begun)?;
+            let mut tops = unfinished.remove(&name).unwrap_or_default();
+            let outcome = match work(pool, &name, &mut moved, &mut tops) {
+                Ok(()) => Outcome::Emptied,
+                Err(LONG) => Outcome::Unfinished,
+                Err(errno) => Outcome::Failed(errno.raw_os_error()),
             };
-            unfinished.retain(|name, _| names.contains(name));
-            (in_place, failed) = (in_place && !names.is_empty(), false);
-            let mut others = false;
-            for name in names {
-                report(server, &name, Outcome::Begun)?;
-                let mut tops = unfinished.remove(&name).unwrap_or_default();
-                let outcome = match work(pool, &name, &mut moved, &mut tops) {
-                    Ok(()) => Outcome::Emptied,
-                    Err(LONG) => Outcome::Unfinished,
-                    Err(errno) => Outcome::Failed(errno.raw_os_error()),
-                };
-                if outcome == Outcome::Unfinished && unfinished.len() < MOST_UNFINISHED {
-                    unfinished.insert(name.clone(), tops);
-                }
-                failed |= matches!(outcome, Outcome::Failed(_));
-                others |= outcome == Outcome::Unfinished;
-                report(server, &name, outcome)?;
+            if outcome == Outcome::Unfinished && unfinished.len() < MOST_UNFINISHED {
+                unfinished.insert(name.clone(), tops);
             }
-            if !others {
-                break;
+            match outcome {
+                Outcome::Unfinished => pause = Some(NEXT_TURN),
+                Outcome::Failed(_) => pause = pause.or(Some(RETRY_INTERVAL)),
+                Outcome::Begun | Outcome::Emptied => {}
             }
+            report(server, &name, outcome)?;
         }
     }
     Ok(())
 }
 
-/// Waits to be woken: `None` when the server is gone, `Some(None)` when it is time to try again what has failed.
-fn wait(server: &OwnedFd, failed: bool) -> Result<Option<Option<u8>>, String> {
+/// Waits to be woken, for so long at most, and returns whether there may be something deleted in its place; `None` when
+/// the server is gone. All packets are received that are there: a tenant may keep one job from ever being finished.
+fn wait(server: &OwnedFd, mut pause: Option<Duration>) -> Result<Option<bool>, String> {
     let broken = |errno: Errno| format!("the emptier cannot receive from the server: {errno}");
-    socket::set_receive_timeout(server, failed.then_some(RETRY_INTERVAL)).map_err(broken)?;
-    let mut packet = [0; 1];
-    loop {
-        return match socket::receive(server, &mut packet) {
-            Ok(Received::Packet(_)) => Ok(Some(packet.first().copied())),
-            Ok(Received::Closed) => Ok(None),
-            Ok(Received::Truncated) => Err("the emptier received a packet that is too long".to_owned()),
-            Err(Errno::AGAIN) => Ok(Some(None)),
-            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => continue,
-            Err(errno) => Err(broken(errno)),
-        };
+    let (mut packet, mut in_place) = ([0; 1], false);
+    for _ in 0..MOST_PACKETS {
+        socket::set_receive_timeout(server, pause).map_err(broken)?;
+        match socket::receive(server, &mut packet) {
+            Ok(Received::Packet(_)) => {
+                in_place |= packet == [WAKE_IN_PLACE];
+                pause = Some(NEXT_TURN);
+            }
+            Ok(Received::Closed) => return Ok(None),
+            Ok(Received::Truncated) => return Err("the emptier received a packet that is too long".to_owned()),
+            Err(Errno::AGAIN) => break,
+            Err(Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => {}
+            Err(errno) => return Err(broken(errno)),
+        }
     }
+    Ok(Some(in_place))
 }
 
 fn report(server: &OwnedFd, name: &str, outcome: Outcome) -> Result<(), String> {

@@ -3,12 +3,14 @@
 
 use bulkhead_tests::case::Case;
 
+mod emptier;
 mod frozen;
 mod unsynced;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        emptier::cases(),
         frozen::cases(),
         unsynced::cases(),
     ]

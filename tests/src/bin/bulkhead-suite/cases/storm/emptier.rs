@@ -1,0 +1,71 @@
+//! The emptier of a pool, and a tenant who keeps it busy.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
+use bulkhead_tests::wait;
+use rustix::fs::{Mode, OFlags, openat};
+
+cases! {
+    a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+
+fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place(
+    stand: &mut Stand,
+) -> Result<()> {
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    stand.start()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("busy", directory_spec(SIZE)))?;
+    helper.ask(&create("victim", directory_spec(SIZE)))?;
+    helper.ask(&bind("busy", "b"))?;
+    helper.ask(&unbind("busy", "b"))?;
+    // What a container that was left behind still has mounted in a namespace of its own.
+    let data = File::open(stand.pool().volume("busy").join("data"))?;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        for thread in 0..2 {
+            let (data, done) = (&data, &done);
+            scope.spawn(move || {
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+                for number in 0_u64.. {
+                    if done.load(Relaxed) {
+                        break;
+                    }
+                    let _ = openat(data, format!("{thread}-{number}"), flags, Mode::RUSR);
+                }
+            });
+        }
+        let outcome = (|| {
+            // The emptier has looked for what is deleted in place, at the start.
+            wait::until(stand.patience(Duration::from_secs(5)), || {
+                ensure!(std::fs::read_dir(stand.pool().volume("busy").join("data"))?.count() > 2000, "too few");
+                Ok(())
+            })?;
+            helper.ask(&delete("busy"))?;
+            std::thread::sleep(Duration::from_millis(500));
+            ensure!(stand.pool().entries()?.iter().any(|name| name.starts_with(".deleted")), "it was not busy");
+            // A full pool has no block for the longer name.
+            let process = i32::try_from(stand.running_helper()?.pid())?;
+            let full = Tracer::fail(process, "renameat2", "ENOSPC", "1")?;
+            helper.ask(&delete("victim"))?;
+            drop(full);
+            ensure!(stand.pool().volume("victim").exists(), "it was renamed");
+            wait::until(stand.patience(Duration::from_secs(30)), || {
+                ensure!(!stand.pool().volume("victim").exists(), "it is not emptied: {:?}", stand.pool().entries()?);
+                Ok(())
+            })
+            .context("a neighbour keeps the emptier busy")
+        })();
+        done.store(true, Relaxed);
+        outcome
+    })
+}
