@@ -109,13 +109,14 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String
     Ok(Host { loop_control, tables, devices, pools, publish, sockets, claims: BTreeMap::new(), mounts })
 }
 
-/// Two pools with one uuid are a pool and its copy. Which is which cannot be told, so neither is served.
+/// Two pools with one uuid are a pool and its copy, even if one of them is not served for another reason. Which is which
+/// cannot be told, so neither is served.
 fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
-    let uuid = |pool: &Candidate<HostPool>| Some(pool.state.as_ref().ok()?.marker.as_ref()?.uuid.clone());
-    let uuids: Vec<_> = pools.iter().filter_map(uuid).collect();
+    let uuids: Vec<_> = pools.iter().filter_map(|pool| pool.uuid.clone()).collect();
     let mut seen = BTreeSet::new();
     let copied: BTreeSet<_> = uuids.iter().filter(|uuid| !seen.insert(*uuid)).collect();
-    for pool in pools.iter_mut().filter(|pool| uuid(pool).is_some_and(|uuid| copied.contains(&uuid))) {
+    let is_copied = |pool: &Candidate<HostPool>| pool.uuid.as_ref().is_some_and(|uuid| copied.contains(uuid));
+    for pool in pools.iter_mut().filter(|pool| pool.state.is_ok() && is_copied(pool)) {
         let why = "another pool has the same uuid: one of them is a copy; serve only one, or give the copy a marker of its own (remove its .bulkhead, then bulkhead-setup init-pool)";
         pool.state = Err(why.to_owned());
     }

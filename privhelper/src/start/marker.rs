@@ -62,6 +62,11 @@ pub fn read(directory: &OwnedFd) -> SysResult<Vec<u8>> {
     file::read_up_to(file::open(directory, MARKER, OFlags::RDONLY)?, MAX_LENGTH)
 }
 
+/// The uuid in a marker's text.
+pub fn uuid(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("uuid "))
+}
+
 /// Changes something about the marker, as far as that is possible.
 ///
 /// # Errors
@@ -145,7 +150,7 @@ fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
             Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name))
         }
         _ => {
-            let uuid = value("uuid ").ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
+            let uuid = uuid(text).ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
             Ok(Marker { uuid, overhead: value("overhead ").and_then(|bytes| bytes.parse().ok()) })
         }
     }

@@ -3,8 +3,9 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{MountFlags, QuotaMode, VolumeId};
+use bulkhead_protocol::{MountFlags, QuotaMode, Text, VolumeId};
 use rustix::fs::{OFlags, StatVfsMountFlags};
+use serde::{Deserialize, Serialize};
 
 use super::directory::{Directory, Role};
 use super::marker::{self, Marker};
@@ -25,6 +26,8 @@ pub struct Candidate<T> {
     pub state: Result<T, String>,
     /// The volumes in a directory that is not to be served, as far as it could be read.
     pub volumes: Vec<VolumeId>,
+    /// The uuid in its marker, as far as that could be read.
+    pub uuid: Option<String>,
     /// The connection to a process that waits for its filesystem to answer.
     pub waiting: Option<OwnedFd>,
 }
@@ -50,7 +53,7 @@ impl<T> Candidate<T> {
     /// Takes the next step with it, if it has come this far.
     pub fn then<U>(self, step: impl FnOnce(&PoolConfig, T) -> Result<U, String>) -> Candidate<U> {
         let state = self.state.and_then(|state| step(&self.config, state));
-        Candidate { config: self.config, state, volumes: self.volumes, waiting: self.waiting }
+        Candidate { config: self.config, state, volumes: self.volumes, uuid: self.uuid, waiting: self.waiting }
     }
 }
 
@@ -58,30 +61,46 @@ impl Candidate<HostPool> {
     /// Looks at a pool of the configuration, and changes nothing.
     pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool) -> Self {
         let config = config.clone();
-        let mut volumes = Vec::new();
-        let noted = |packet: &[u8]| volumes.extend(bulkhead_protocol::decode::<VolumeId>(packet));
+        let (mut volumes, mut uuid) = (Vec::new(), None);
+        let noted = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
+            Ok(Noted::Volume(id)) => volumes.push(id),
+            Ok(Noted::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
+            Err(_) => {}
+        };
         let answers = patience::in_child(None, |line| touch(&config, writes, line), noted);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
             Err(errno) => (Err(format!("cannot start a process that looks at it: {errno}")), None),
         };
-        Self { config, state, volumes, waiting }
+        Self { config, state, volumes, uuid, waiting }
     }
 }
 
+/// What is noted of a pool even if it is not served.
+#[derive(Debug, Serialize, Deserialize)]
+enum Noted {
+    /// It is this one, or a copy of it.
+    Uuid(Text),
+    /// It has a volume with this id.
+    Volume(VolumeId),
+}
+
 /// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it
-/// is a pool already. Sends the ids of the volumes in it: even if it is not served, they may not be given to others.
+/// is a pool already. Sends its uuid and the ids of the volumes in it: even if it is not served, neither may be another's.
 fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
     let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
     // What fails here fails again when it matters.
-    let is_pool = marker::read(&directory).is_ok();
+    let marker = marker::read(&directory);
+    let note = |noted: Option<Noted>| match noted.and_then(|noted| bulkhead_protocol::encode(&noted).ok()) {
+        Some(packet) => socket::send(line, &packet, None),
+        None => Ok(()),
+    };
+    let uuid = marker.as_ref().ok().and_then(|marker| marker::uuid(&String::from_utf8_lossy(marker)).map(Text::new));
+    let _ = note(uuid.map(Noted::Uuid));
     let _ = file::each_entry(&directory, |name| {
-        let id = name.to_str().ok().filter(|_| is_pool).and_then(|name| name.parse::<VolumeId>().ok());
-        match id.and_then(|id| bulkhead_protocol::encode(&id).ok()) {
-            Some(packet) => socket::send(line, &packet, None),
-            None => Ok(()),
-        }
+        let id = name.to_str().ok().filter(|_| marker.is_ok()).and_then(|name| name.parse::<VolumeId>().ok());
+        note(id.map(Noted::Volume))
     });
     if writes {
         let _ = marker::touch(&directory);

@@ -138,7 +138,8 @@ impl Recovery {
         let (pool, published) = (Arc::clone(pool), [].into());
         let volume =
             Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false };
-        if !self.state.volumes.add(id.clone(), volume) {
+        // The other one may not be served either, or have been refused already.
+        if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());
         }
         self.owners.insert(content, id.clone());

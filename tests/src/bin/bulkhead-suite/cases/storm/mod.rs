@@ -3,6 +3,7 @@
 
 use bulkhead_tests::case::Case;
 
+mod copies;
 mod emptier;
 mod frozen;
 mod unsynced;
@@ -10,6 +11,7 @@ mod unsynced;
 /// All of them.
 pub fn cases() -> Vec<Case> {
     [
+        copies::cases(),
         emptier::cases(),
         frozen::cases(),
         unsynced::cases(),
