@@ -179,8 +179,9 @@ fn serve(
         let place = Place { device, inner: host.directory.position(mounts)?.inner, copy };
         let filesystem = Arc::clone(filesystem);
         let served = Served::new((directory, marker), filesystem, place, host.inherited, Deletions::new(emptier));
-        // A helper that was killed may not have synced what it renamed, and this one answers as if it had.
-        served.sync(&served.directory).map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
+        // A helper that was killed may not have synced what it changed, and this one answers as if it had.
+        served.sync_all().map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
+        served.noted_numbers().map_err(|errno| format!("its marker cannot be read: {errno}"))?;
         Ok(served)
     };
     let pools = pools.into_iter().map(|pool| {

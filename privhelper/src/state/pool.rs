@@ -198,6 +198,14 @@ impl Served {
         synced
     }
 
+    /// Makes everything that was ever changed survive a power cut, whoever changed it: syncing a file or directory does
+    /// nothing for what others have changed elsewhere, unless it has changed after that itself.
+    pub fn sync_all(&self) -> SysResult<()> {
+        // This is a later change to the same journal.
+        layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))?;
+        self.sync(&self.marker)
+    }
+
     /// Syncs its names again if the last sync failed: a reply that changes nothing itself may rest on a change that was
     /// not synced.
     ///
@@ -206,9 +214,7 @@ impl Served {
     pub fn sync_names_again(&self) -> SysResult<()> {
         let mut unsynced = lock_in_time(&self.unsynced)?;
         if *unsynced {
-            // Whatever was not synced, this is a later change to the same journal.
-            layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))?;
-            self.sync(&self.marker)?;
+            self.sync_all()?;
             *unsynced = false;
         }
         Ok(())

@@ -4,6 +4,7 @@
 use bulkhead_tests::case::Case;
 
 mod copies;
+mod durable;
 mod emptier;
 mod frozen;
 mod unsynced;
@@ -12,6 +13,7 @@ mod unsynced;
 pub fn cases() -> Vec<Case> {
     [
         copies::cases(),
+        durable::cases(),
         emptier::cases(),
         frozen::cases(),
         unsynced::cases(),
