@@ -114,11 +114,14 @@ impl Filesystem {
         let mut others = space.inodes_in_use.saturating_mul(self.inode_size());
         if self.facts.counts_projects {
             let strays = (*lock(&self.strays))?;
-            let system = self.quota(ProjectId(0))?.used_bytes;
-            others =
-                [system, strays.bytes, self.quotas()?.1].iter().fold(others, |sum, next| sum.saturating_add(*next));
+            let occupied = |bytes: u64, inodes: u64| bytes.saturating_add(inodes.saturating_mul(self.inode_size()));
+            let system = self.quota(ProjectId(0))?;
+            let system = occupied(system.used_bytes, system.used_inodes);
+            let strays = occupied(strays.bytes, strays.inodes);
+            others = [system, strays, self.quotas()?.1].iter().fold(0, |sum: u64, next| sum.saturating_add(*next));
             for project in volumes.projects(pool) {
-                charged = charged.saturating_add(self.quota(project)?.used_bytes);
+                let quota = self.quota(project)?;
+                charged = charged.saturating_add(occupied(quota.used_bytes, quota.used_inodes));
             }
         }
         let overhead = self.facts.overhead.filter(|_| self.facts.counts_projects || self.facts.is_whole_pool);

@@ -7,6 +7,7 @@ mod copies;
 mod durable;
 mod emptier;
 mod frozen;
+mod room;
 mod unsynced;
 
 /// All of them.
@@ -16,6 +17,7 @@ pub fn cases() -> Vec<Case> {
         durable::cases(),
         emptier::cases(),
         frozen::cases(),
+        room::cases(),
         unsynced::cases(),
     ]
     .concat()

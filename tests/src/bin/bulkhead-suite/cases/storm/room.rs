@@ -1,0 +1,191 @@
+//! What is promised, and what there is: no promise is counted twice, and no condition is reported that is not so.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Condition, Inodes, PoolStatus, Reply, Request, VolumeKind, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::quotas;
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota,
+    volumes_of_a_pool_without_quotas_beside_one_with_quotas_are_no_evasion: Bare + Quota,
+    a_tenant_who_takes_a_thousand_project_ids_stops_no_creation: OwnPool + Quota,
+    quotas_that_are_switched_off_and_on_again: OwnPool + Quota,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn status(stand: &Stand, pool: &str) -> Result<PoolStatus> {
+    match stand.helper()?.ask(&Request::PoolStatus { pool: pool.parse()? })? {
+        Reply::Pool(status) => Ok(status),
+        other => bail!("no pool status: {other:?}"),
+    }
+}
+
+fn spec(size: u64, number: u64) -> Result<VolumeSpec> {
+    let mut spec = directory_spec(size);
+    if let VolumeKind::Directory { inodes, .. } = &mut spec.kind {
+        *inodes = Inodes::try_from(number)?;
+    }
+    Ok(spec)
+}
+
+fn settled() {
+    std::thread::sleep(Duration::from_millis(1500));
+}
+
+fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Result<()> {
+    const FILES: u64 = 40_000;
+    let helper = stand.helper()?;
+    let before = status(stand, "default")?;
+    helper.ask(&create("vol-a", spec(16 * MIB, FILES + 100)?))?;
+    settled();
+    // All the rest is promised to another one.
+    let rest = status(stand, "default")?.available.saturating_sub(1024 * 512) / 4096 * 4096;
+    helper.ask(&create("vol-b", spec(rest, 1024)?))?;
+    settled();
+    let whole = status(stand, "default")?;
+    ensure!(whole.conditions.as_slice().is_empty(), "{whole:?}");
+    let data = stand.pool().volume("vol-a").join("data");
+    for directory in 0..FILES / 1000 {
+        let directory = data.join(directory.to_string());
+        fs::create_dir(&directory)?;
+        for file in 0..999 {
+            File::create(directory.join(file.to_string()))?;
+        }
+    }
+    rustix::fs::sync();
+    settled();
+    let after = status(stand, "default")?;
+    println!("empty {before:?}\nwhole {whole:?}\nafter {after:?}");
+    let outcome = (|| {
+        ensure!(after.conditions.as_slice().is_empty(), "nobody has more than was promised: {after:?}");
+        helper.ask(&delete("vol-b"))?;
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            settled();
+            let after = status(stand, "default")?;
+            ensure!(after.emptying == 0, "{after:?}");
+            ensure!(after.available + 4 * MIB > rest, "{} were available, and {} are: {after:?}", rest, after.available);
+            Ok(())
+        })
+    })();
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    outcome
+}
+
+fn volumes_of_a_pool_without_quotas_beside_one_with_quotas_are_no_evasion(stand: &mut Stand) -> Result<()> {
+    let whole = stand.work().join("pools/whole");
+    Pool::make_unmarked(&stand.setting, stand.templates(), &whole, "whole")?;
+    for name in ["default", "other"] {
+        let directory = whole.join(name);
+        fs::create_dir(&directory)?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
+        stand.pools.push(Pool::existing(&directory, name));
+    }
+    stand.start_helper()?;
+    let other = Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: directory_spec(MIB) };
+    stand.helper()?.ask(&other)?;
+    stand.kill_helper()?;
+    stand.pools[1].options = ",quota=none".to_owned();
+    stand.start_helper()?;
+    settled();
+    settled();
+    let outcome = (|| {
+        let found = status(stand, "default")?;
+        let evasion = found.conditions.as_slice().iter().any(|one| matches!(one, Condition::QuotaEvasion { .. }));
+        ensure!(!evasion, "{found:?}");
+        Ok(())
+    })();
+    stand.helper()?.ask(&delete("vol-o"))?;
+    wait::until(stand.patience(Duration::from_secs(10)), || {
+        ensure!(stand.pools[1].entries()?.is_empty());
+        Ok(())
+    })?;
+    stand.kill_helper()?;
+    stand.pools.clear();
+    bulkhead_tests::observe::mounts::unmount_all(&whole)?;
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    outcome
+}
+
+/// The owner of a file can put it into another project, even through the published mount.
+fn retag(path: &Path, project: u64) -> Result<()> {
+    run(Command::new("chattr").args(["-p", &project.to_string()]).arg(path))
+}
+
+/// Which ids are tried next follows from the tenant's own.
+fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(stand: &mut Stand) -> Result<()> {
+    const STRIDE: u64 = 1_456_241;
+    const SIZE: u64 = 900_000;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", spec(16 * MIB, 4096)?))?;
+    let own = quotas::blocks(&stand.pool().directory)?.first().context("no project")?.project;
+    let data = stand.pool().volume("vol-a").join("data");
+    for step in 0..1000 {
+        let id = 100_000 + (u64::from(own) + 1 - 100_000 + step * STRIDE) % SIZE;
+        let file = data.join(step.to_string());
+        File::create(&file)?;
+        retag(&file, id)?;
+    }
+    let answer = helper.request(&create("vol-b", directory_spec(MIB)))?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    ensure!(answer.is_ok(), "of 900,000 ids, 1,000 are taken: {answer:?}");
+    Ok(())
+}
+
+fn quotas_that_are_switched_off_and_on_again(stand: &mut Stand) -> Result<()> {
+    let directory = stand.pool().directory.clone();
+    let is_xfs = stand.setting.pool_fs == bulkhead_tests::setting::PoolFilesystem::Xfs;
+    let quota = |on: bool| {
+        if is_xfs {
+            let how = if on { "enable -p" } else { "disable -p" };
+            run(Command::new("xfs_quota").args(["-x", "-c", how]).arg(&directory))
+        } else {
+            run(Command::new(if on { "quotaon" } else { "quotaoff" }).arg("-P").arg(&directory))
+        }
+    };
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(16 * MIB)))?;
+    for round in 0..2 {
+        quota(false)?;
+        let off = status(stand, "default")?;
+        let answers = [
+            helper.request(&create("vol-b", directory_spec(MIB)))?,
+            helper.request(&create("vol-c", image_spec(MIB)))?,
+            helper.request(&Request::SetQuota {
+                volume: volume("vol-a"),
+                size: bytes((32 + round) * MIB),
+                inodes: Inodes::try_from(8192)?,
+            })?,
+            helper.request(&delete("vol-c"))?,
+            helper.request(&delete("vol-b"))?,
+        ];
+        quota(true)?;
+        println!("off {off:?}\nanswers {answers:?}");
+        ensure!(off.conditions.as_slice().contains(&Condition::QuotasOff), "{off:?}");
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            let on = status(stand, "default")?;
+            ensure!(on.conditions.as_slice().is_empty() && on.emptying == 0, "{on:?}");
+            Ok(())
+        })?;
+        let blocks = quotas::blocks(&directory)?;
+        println!("on {:?}, {blocks:?}", status(stand, "default")?);
+        let limit = blocks.first().context("no project")?.limit;
+        ensure!(blocks.len() == 1 && limit == (32 + round) << 10, "{blocks:?}");
+    }
+    helper.ask(&delete("vol-a")).map(drop)
+}
