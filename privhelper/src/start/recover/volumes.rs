@@ -123,7 +123,9 @@ impl Recovery {
             VolumeKind::Directory { inodes, .. } => {
                 let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
                     // A deletion of an unused volume was interrupted.
-                    Err(Errno::NOENT) if record.unused => return Ok(Found::Deleted),
+                    Err(Errno::NOENT) if record.unused && is_empty(&directory).map_err(say)? => {
+                        return Ok(Found::Deleted);
+                    }
                     data => data.map_err(say)?,
                 };
                 restore_quota(pool, served, id, project, limits(record.spec.size, inodes)).map_err(say)?;
@@ -172,6 +174,15 @@ impl Recovery {
 
 fn project_of(pool: &Pool, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {
     if pool.has_quotas() { layout::project_of(directory) } else { Ok(None) }
+}
+
+fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
+    let mut empty = true;
+    file::each_entry(directory, |_| {
+        empty = false;
+        Ok(())
+    })?;
+    Ok(empty)
 }
 
 /// Sets a quota that did not reach the disk before a power cut back to what the record says. In a pool that is configured

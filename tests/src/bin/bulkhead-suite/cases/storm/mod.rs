@@ -7,6 +7,7 @@ mod copies;
 mod durable;
 mod emptier;
 mod frozen;
+mod oddities;
 mod room;
 mod unsynced;
 
@@ -17,6 +18,7 @@ pub fn cases() -> Vec<Case> {
         durable::cases(),
         emptier::cases(),
         frozen::cases(),
+        oddities::cases(),
         room::cases(),
         unsynced::cases(),
     ]

@@ -1,0 +1,192 @@
+//! One pool, or one volume, is odd: the others are served all the same, and nothing is destroyed.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{Pool, mount_image, run};
+use bulkhead_tests::setting::{PoolFilesystem, Setting};
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fgetxattr, fremovexattr, fsetxattr, statvfs};
+
+cases! {
+    a_note_of_numbers_that_is_damaged_stops_no_other_pool: Bare,
+    a_pool_that_cannot_be_bound_stops_no_other_pool: Bare,
+    an_image_with_the_record_of_an_unused_directory_is_kept: Bare,
+    small_inodes_in_a_full_pool: Bare,
+    two_pools_with_small_inodes_on_one_full_filesystem: Bare,
+}
+
+const SIZE: u64 = 1 << 20;
+const RECORD: &str = "trusted.bulkhead";
+
+fn check_other(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: directory_spec(SIZE) })?;
+    helper.ask(&delete("vol-o")).map(drop)
+}
+
+fn a_note_of_numbers_that_is_damaged_stops_no_other_pool(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    let marker = File::open(stand.pool().directory.join(".bulkhead"))?;
+    for damage in [&[][..], &[1, 2, 3], &[0xff; 8], &[7; 9], &[7; 3000]] {
+        fsetxattr(&marker, "trusted.bulkhead.numbers", damage, XattrFlags::empty())?;
+        let started = stand.start_helper().and_then(|()| check_other(stand));
+        if started.is_err() {
+            fremovexattr(&marker, "trusted.bulkhead.numbers")?;
+            stand.abandon();
+            stand.start_helper()?;
+        }
+        started.with_context(|| format!("a note of {} bytes", damage.len()))?;
+        stand.kill_helper()?;
+    }
+    fremovexattr(&marker, "trusted.bulkhead.numbers")?;
+    stand.start_helper()
+}
+
+fn a_pool_that_cannot_be_bound_stops_no_other_pool(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    let directory = stand.pool().directory.clone();
+    run(Command::new("mount").arg("--make-unbindable").arg(&directory))?;
+    let started = stand.start_helper().and_then(|()| check_other(stand));
+    stand.abandon();
+    run(Command::new("mount").arg("--make-shared").arg(&directory))?;
+    stand.start_helper()?;
+    started
+}
+
+/// Attributes that were restored to the wrong directory.
+fn an_image_with_the_record_of_an_unused_directory_is_kept(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(SIZE)))?;
+    for request in [attach("vol-b"), make_device("vol-b", "b")] {
+        helper.ask(&request)?;
+    }
+    fs::write(stand.target("b"), "content")?;
+    for request in [remove_device("vol-b", "b"), detach("vol-b")] {
+        helper.ask(&request)?;
+    }
+    stand.kill_helper()?;
+    let record = |id: &str| -> Result<Vec<u8>> {
+        let mut value = vec![0; 256];
+        let length = fgetxattr(File::open(stand.pool().volume(id))?, RECORD, &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    };
+    let (other, own) = (record("vol-a")?, record("vol-b")?);
+    let outer = File::open(stand.pool().volume("vol-b"))?;
+    fsetxattr(&outer, RECORD, &other, XattrFlags::REPLACE)?;
+    stand.start_helper()?;
+    std::thread::sleep(Duration::from_secs(1));
+    let kept = fs::read(stand.pool().volume("vol-b").join("image"));
+    stand.kill_helper()?;
+    if stand.pool().volume("vol-b").exists() {
+        fsetxattr(&outer, RECORD, &own, XattrFlags::REPLACE)?;
+    }
+    drop(outer);
+    stand.start_helper()?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    let kept = kept.map(|content| content.starts_with(b"content"));
+    ensure!(matches!(kept, Ok(true)), "the image was destroyed: {kept:?}");
+    Ok(())
+}
+
+fn ext4_of_small_inodes(stand: &Stand, directory: &Path) -> Result<()> {
+    let image = directory.with_extension("disk");
+    File::create(&image)?.set_len(128 << 20)?;
+    run(Command::new("mkfs.ext4").args(["-q", "-I", "128"]).arg(&image))?;
+    fs::create_dir_all(directory)?;
+    mount_image(&Setting { pool_fs: PoolFilesystem::Ext4, ..stand.setting.clone() }, &image, directory)
+}
+
+fn fill(path: &Path) -> Result<File> {
+    let file = File::create(path)?;
+    let (mut end, mut step) = (0, 1 << 28);
+    while step >= 1024 {
+        match fallocate(&file, FallocateFlags::empty(), end, step) {
+            Ok(()) => end += step,
+            Err(_) => step /= 2,
+        }
+    }
+    ensure!(statvfs(path)?.f_bavail < 64, "it is not full");
+    Ok(file)
+}
+
+fn small_inodes_in_a_full_pool(stand: &mut Stand) -> Result<()> {
+    let directory = stand.work().join("pools/default");
+    ext4_of_small_inodes(stand, &directory)?;
+    stand.pools = vec![Pool::plain(&directory, "default")?];
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let ids = ["vol-a", "vol-b", "vol-c"];
+    for (number, id) in ids.iter().enumerate() {
+        // No two volumes of one frontend have the same hash.
+        let name_hash = bulkhead_protocol::NameHash([number as u8; 32]);
+        helper.ask(&create(id, bulkhead_protocol::VolumeSpec { name_hash, ..directory_spec(SIZE) }))?;
+    }
+    fill(&directory.join("Filler"))?;
+    let outcome = (|| {
+        for id in ids {
+            helper.ask(&bind(id, id)).with_context(|| format!("publish {id}"))?;
+            helper.ask(&unbind(id, id))?;
+            helper.ask(&delete(id)).with_context(|| format!("delete {id}"))?;
+            fill(&directory.join(format!("Filler-{id}")))?;
+        }
+        Ok(())
+    })();
+    for entry in fs::read_dir(&directory)? {
+        let path = entry?.path();
+        if path.display().to_string().contains("Filler") {
+            fs::remove_file(path)?;
+        }
+    }
+    ids.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))?;
+    outcome
+}
+
+/// Extended attributes that do not fit into an inode are shared by all inodes that have the same.
+fn two_pools_with_small_inodes_on_one_full_filesystem(stand: &mut Stand) -> Result<()> {
+    let whole = stand.work().join("pools/whole");
+    ext4_of_small_inodes(stand, &whole)?;
+    for name in ["default", "other"] {
+        stand.pools.push(Pool::plain(&whole.join(name), name)?);
+    }
+    stand.start_helper()?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    fill(&whole.join("Filler"))?;
+    let answer = helper.request(&delete("vol-a"))?;
+    let again = helper.request(&delete("vol-a"))?;
+    fs::remove_file(whole.join("Filler"))?;
+    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+        anyhow::bail!("no status")
+    };
+    println!("{answer:?} {again:?} {status:?}");
+    helper.ask(&delete("vol-a"))?;
+    wait::until(Duration::from_secs(10), || {
+        ensure!(stand.pools[0].entries()?.is_empty());
+        Ok(())
+    })?;
+    stand.kill_helper()?;
+    stand.pools.clear();
+    wait::until(Duration::from_secs(10), || mounts::unmount_all(&whole))?;
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    ensure!(answer.is_ok(), "{answer:?}, and repeated {again:?}");
+    Ok(())
+}
