@@ -5,10 +5,13 @@ use bulkhead_tests::case::Case;
 
 mod copies;
 mod durable;
+mod dying;
 mod emptier;
 mod frozen;
+mod full;
 mod oddities;
 mod room;
+mod trees;
 mod unsynced;
 
 /// All of them.
@@ -16,10 +19,13 @@ pub fn cases() -> Vec<Case> {
     [
         copies::cases(),
         durable::cases(),
+        dying::cases(),
         emptier::cases(),
         frozen::cases(),
+        full::cases(),
         oddities::cases(),
         room::cases(),
+        trees::cases(),
         unsynced::cases(),
     ]
     .concat()
