@@ -71,6 +71,8 @@ fn expansion(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
         stand.kill_helper()?;
         wait::until(stand.patience(Duration::from_secs(10)), || mounts::unmount_all(&directory))?;
         wait::until(stand.patience(Duration::from_secs(10)), || {
+            // As long as the helper's processes end, it is the old one.
+            mounts::unmount_all(&directory)?;
             mount_image(&setting, &directory.with_extension("disk"), &directory)?;
             std::fs::File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
         })?;

@@ -60,6 +60,8 @@ fn rounds(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
         let patience = stand.patience(Duration::from_secs(15));
         wait::until(patience, || mounts::unmount_all(&directory))?;
         wait::until(patience, || {
+            // As long as the helper's processes end, it is the old one.
+            mounts::unmount_all(&directory)?;
             mount_image(&setting, &directory.with_extension("disk"), &directory)?;
             File::open(directory.join(".bulkhead")).map(drop).context("the filesystem")
         })?;
