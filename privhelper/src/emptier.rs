@@ -307,9 +307,12 @@ fn remove_file(parent: &OwnedFd, name: &CStr) -> SysResult<()> {
             match file::status_at(parent, name)?.file_type {
                 FileType::Directory => return Err(Errno::ISDIR),
                 FileType::RegularFile => allow_changes(file::open(parent, name, OFlags::RDONLY)?)?,
-                // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel that
-                // can set these by name.
-                _ => file::clear_flags_at(parent, name, file::UNREMOVABLE)?,
+                // Links, fifos, sockets and nodes cannot be opened for that. They can have flags only on a kernel and a
+                // filesystem that can set these by name; otherwise it was the directory's flag.
+                _ => match file::clear_flags_at(parent, name, file::UNREMOVABLE) {
+                    Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOTTY) => {}
+                    other => other?,
+                },
             }
             remove()
         }

@@ -19,6 +19,7 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 
 cases! {
     random_trees_with_tenants_at_work_in_them: OwnPool + Long,
+    links_and_fifos_in_immutable_directories_go_at_once: Filesystem,
 }
 
 const SIZE: u64 = 64 << 20;
@@ -103,6 +104,28 @@ fn disturb(directories: &[PathBuf], random: &mut Random, done: &AtomicBool) {
             _ => drop(mknodat(one, from, FileType::RegularFile, Mode::RWXU, 0)),
         }
     }
+}
+
+fn links_and_fifos_in_immutable_directories_go_at_once(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let mut directory = stand.pool().volume("vol-a").join("data");
+    for level in 0..3 {
+        directory = directory.join(level.to_string());
+        fs::create_dir(&directory)?;
+        std::os::unix::fs::symlink("/", directory.join("link"))?;
+        mknodat(CWD, directory.join("fifo"), FileType::Fifo, Mode::RWXU, 0)?;
+    }
+    for flag in ["+i", "+a", "+i"] {
+        ensure!(Command::new("chattr").arg(flag).arg(&directory).status()?.success());
+        directory.pop();
+    }
+    helper.ask(&delete("vol-a"))?;
+    wait::until(stand.patience(Duration::from_secs(5)), || {
+        let left = stand.pool().entries()?;
+        ensure!(left.is_empty(), "{left:?}");
+        Ok(())
+    })
 }
 
 fn random_trees_with_tenants_at_work_in_them(stand: &mut Stand) -> Result<()> {
