@@ -13,7 +13,7 @@ use super::room::{Measured, Occupied, ProjectIds, Space};
 use crate::state::{InProgress, Kind, Pool, Volumes, layout, lock};
 use crate::sys::capability::raise;
 use crate::sys::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
-use crate::sys::{Errno, Result as SysResult, file};
+use crate::sys::{Errno, Result as SysResult, file, process};
 
 /// The first of the project ids that the kubelet itself uses (its fsquota package).
 pub const KUBELET_PROJECTS: u32 = 1_048_577;
@@ -74,7 +74,7 @@ impl Filesystem {
     /// A filesystem, given one of its directories.
     pub fn new(root: OwnedFd, facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
-        let projects = ProjectIds::new(facts.project_ids);
+        let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
         Self { root, facts, _claim: claim, projects, capacity, strays, in_progress: InProgress::default() }
     }
 

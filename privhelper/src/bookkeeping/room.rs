@@ -131,13 +131,16 @@ impl Room {
 #[derive(Debug)]
 pub struct ProjectIds {
     range: (u32, u32),
+    /// How many steps of [`STRIDE`] lie between the first id that is tried and the second. Nobody else knows it, or a pod
+    /// that takes a thousand ids could choose just those that are tried next.
+    leap: u64,
     next: AtomicU32,
 }
 
 impl ProjectIds {
-    /// Those from the first to the last, both included.
-    pub fn new(range: (u32, u32)) -> Self {
-        Self { range, next: AtomicU32::new(range.0) }
+    /// Those from the first to the last, both included, with a random leap.
+    pub fn new(range: (u32, u32), leap: u32) -> Self {
+        Self { range, leap: leap.into(), next: AtomicU32::new(range.0) }
     }
 
     /// Takes one that no volume has and nothing is charged to; `None` if none of those that were tried is free. `claim`
@@ -163,8 +166,11 @@ impl ProjectIds {
         let (first, last) = self.range;
         let size = u64::from(last.saturating_sub(first)).saturating_add(1);
         let start = u64::from(self.next.load(Relaxed).saturating_sub(first));
-        (0..size).filter_map(move |step| {
-            let offset = start.saturating_add(step.saturating_mul(STRIDE)).checked_rem(size)?;
+        let leap = self.leap;
+        // All steps after the leap lead to all ids, and once more to the first.
+        (0..=size).filter_map(move |step| {
+            let steps = if step == 0 { 0 } else { step.saturating_add(leap) };
+            let offset = start.saturating_add(steps.saturating_mul(STRIDE)).checked_rem(size)?;
             Some(ProjectId(first.saturating_add(u32::try_from(offset).ok()?)))
         })
     }

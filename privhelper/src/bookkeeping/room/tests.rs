@@ -108,7 +108,7 @@ impl Volumes {
 
 #[test]
 fn project_ids_are_taken_in_rotation() {
-    let (ids, volumes) = (ProjectIds::new((10, 12)), Volumes::default());
+    let (ids, volumes) = (ProjectIds::new((10, 12), 0), Volumes::default());
     let take = || volumes.take(&ids, |_| Ok(true)).expect("nothing failed");
     assert_eq!([take(), take()], [Some(10), Some(11)]);
     volumes.0.borrow_mut().remove(&ProjectId(10));
@@ -118,7 +118,7 @@ fn project_ids_are_taken_in_rotation() {
 
 #[test]
 fn a_project_to_which_something_is_charged_is_not_taken() {
-    let take = |is_unused: fn(u32) -> SysResult<bool>| Volumes::default().take(&ProjectIds::new((10, 12)), is_unused);
+    let take = |is_unused: fn(u32) -> SysResult<bool>| Volumes::default().take(&ProjectIds::new((10, 12), 0), is_unused);
     assert_eq!(take(|project| Ok(project == 12)), Ok(Some(12)));
     assert_eq!(take(|_| Ok(false)), Ok(None));
     assert_eq!(take(|_| Err(Errno::IO)), Err(Errno::IO));
@@ -128,7 +128,7 @@ fn a_project_to_which_something_is_charged_is_not_taken() {
 fn every_project_id_of_a_range_is_tried() {
     for size in [1, 2, 3, 7, 10, 1000] {
         for free in 50..50 + size {
-            let found = Volumes::default().take(&ProjectIds::new((50, 49 + size)), |project| Ok(project == free));
+            let found = Volumes::default().take(&ProjectIds::new((50, 49 + size), 0), |project| Ok(project == free));
             assert_eq!(found, Ok(Some(free)), "of {size}");
         }
     }
@@ -137,7 +137,7 @@ fn every_project_id_of_a_range_is_tried() {
 #[test]
 fn squatted_project_ids_cost_few_looks() {
     for (taken, most) in [(100_000..=549_999, 2), (100_000..=819_999, 8), (100_000..=990_999, 130)] {
-        let (ids, volumes, looks) = (ProjectIds::new((100_000, 999_999)), Volumes::default(), Cell::new(0));
+        let (ids, volumes, looks) = (ProjectIds::new((100_000, 999_999), 0), Volumes::default(), Cell::new(0));
         for _ in 0..100 {
             looks.set(0);
             let found = volumes.take(&ids, |project| {
@@ -149,7 +149,7 @@ fn squatted_project_ids_cost_few_looks() {
         }
     }
     let looks = Cell::new(0);
-    let found = Volumes::default().take(&ProjectIds::new((100_000, 999_999)), |_| {
+    let found = Volumes::default().take(&ProjectIds::new((100_000, 999_999), 0), |_| {
         looks.set(looks.get() + 1);
         Ok(false)
     });
@@ -158,7 +158,7 @@ fn squatted_project_ids_cost_few_looks() {
 
 #[test]
 fn the_last_project_id_of_all_does_not_overflow() {
-    let (ids, volumes) = (ProjectIds::new((u32::MAX, u32::MAX)), Volumes::default());
+    let (ids, volumes) = (ProjectIds::new((u32::MAX, u32::MAX), 0), Volumes::default());
     let take = || volumes.take(&ids, |_| Ok(true)).expect("nothing failed");
     assert_eq!([take(), take()], [Some(u32::MAX), None]);
 }
