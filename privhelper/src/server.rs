@@ -250,9 +250,7 @@ fn look_for_strays(state: &State, pool: &Arc<Pool>) {
     let Ok(Served { filesystem, .. }) = &pool.state else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
     loop {
-        if let Ok(_admitted) = pool.admit() {
-            filesystem.look_for_strays(&state.volumes, pool);
-        }
+        filesystem.look_for_strays(&state.volumes, pool);
         std::thread::sleep(STRAYS_INTERVAL);
     }
 }

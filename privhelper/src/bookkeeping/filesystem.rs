@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Bytes, Inodes};
 use caps::Capability;
@@ -29,6 +29,8 @@ pub struct Filesystem {
     projects: ProjectIds,
     capacity: Cached<u64>,
     strays: Mutex<SysResult<Strays>>,
+    /// When the search for strays that is in progress began.
+    searching: Mutex<Option<Instant>>,
     /// The operations that may wait for it.
     pub in_progress: InProgress,
 }
@@ -75,7 +77,8 @@ impl Filesystem {
     pub fn new(root: OwnedFd, facts: Facts, claim: Option<OwnedFd>) -> Self {
         let (capacity, strays) = (Cached::new(CAPACITY_LASTS), Mutex::new(Ok(Strays::default())));
         let projects = ProjectIds::new(facts.project_ids, process::random().unwrap_or_default());
-        Self { root, facts, _claim: claim, projects, capacity, strays, in_progress: InProgress::default() }
+        let (searching, in_progress) = (Mutex::default(), InProgress::default());
+        Self { root, facts, _claim: claim, projects, capacity, strays, searching, in_progress }
     }
 
     /// What is known of it.
@@ -207,8 +210,14 @@ impl Filesystem {
     /// every block that such owners have made the quota file grow by, in one call. The project after the range gets a
     /// limit, so that there is always one where the walk ends.
     pub fn look_for_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) {
+        *lock(&self.searching) = Some(Instant::now());
         let found = self.find_strays(volumes, pool);
-        *lock(&self.strays) = found;
+        (*lock(&self.strays), *lock(&self.searching)) = (found, None);
+    }
+
+    /// Since when the oldest of what may wait for it has been in progress.
+    pub fn busy_since(&self) -> Option<Instant> {
+        self.in_progress.oldest().into_iter().chain(*lock(&self.searching)).min()
     }
 
     fn find_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) -> SysResult<Strays> {

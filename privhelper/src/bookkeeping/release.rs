@@ -84,9 +84,9 @@ impl Deletions {
         oldest.map(|since| since.elapsed()).filter(|elapsed| *elapsed >= STUCK_LIMIT)
     }
 
-    /// How long the release of emptied volumes has taken, if it is in progress.
-    pub fn releasing_for(&self) -> Option<Duration> {
-        lock(&self.releasing).map(|since| since.elapsed())
+    /// When the release of emptied volumes that is in progress began.
+    pub fn releasing_since(&self) -> Option<Instant> {
+        *lock(&self.releasing)
     }
 
     /// Waits for the emptier's reports and releases what it has emptied, for as long as the emptier lives.

@@ -26,45 +26,38 @@ const INTERVAL: Duration = Duration::from_secs(10);
 const PAUSE: (Duration, u32) = (Duration::from_millis(20), 10);
 
 /// How long an operation may take before it is taken for one that never ends.
-pub const HELD_UP: Duration = Duration::from_secs(5);
+const HELD_UP: Duration = Duration::from_secs(5);
 
-/// Looks at the host whenever its mounts change, until the helper should be started anew. Returns why.
+/// Looks at the host whenever its mounts change, until the helper should be started anew, and can be. Returns why.
 pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String {
     let mut told = false;
     loop {
-        let why = match table.wait(&missing.waiting, INTERVAL) {
-            Ok(true) => Some("a filesystem answers that did not at the start".to_owned()),
-            Ok(false) => None,
-            Err(errno) => {
-                log::warning!("cannot wait for mounts of the host errno={errno}");
-                None
-            }
-        };
+        let answers = table.wait(&missing.waiting, INTERVAL).unwrap_or_else(|errno| {
+            log::warning!("cannot wait for mounts of the host errno={errno}");
+            false
+        });
         let begun = Instant::now();
-        let why = why.or_else(|| look(state, missing));
-        let (shortest, times) = PAUSE;
-        let mut pause = begun.elapsed().saturating_mul(times).max(shortest);
-        match why {
+        let answers = answers.then(|| "a filesystem answers that did not at the start".to_owned());
+        let (mut shortest, times) = PAUSE;
+        match answers.or_else(|| look(state, missing)) {
             Some(why) if !is_held_up(state) => return why,
-            Some(why) => {
-                if !std::mem::replace(&mut told, true) {
-                    log::warning!("the helper should be started anew, and cannot end while a filesystem hangs: {why}");
-                }
-                pause = pause.max(HELD_UP);
+            Some(why) if !told => {
+                log::warning!("the helper should start anew, but cannot end while a filesystem hangs: {why}");
+                (told, shortest) = (true, HELD_UP);
             }
+            Some(_) => shortest = HELD_UP,
             None => {}
         }
-        std::thread::sleep(pause);
+        std::thread::sleep(begun.elapsed().saturating_mul(times).max(shortest));
     }
 }
 
 /// Whether a thread waits for a filesystem that may never answer. A process ends after all of its threads, even if it is
 /// killed: until then it would serve nothing, and keep its successor from all pools.
 pub fn is_held_up(state: &State) -> bool {
-    let now = Instant::now();
     state.pools.iter().filter_map(|pool| pool.state.as_ref().ok()).any(|served| {
-        let longest = served.filesystem.in_progress.oldest(now).max(served.deletions.releasing_for());
-        longest.is_some_and(|age| age >= HELD_UP)
+        let since = served.filesystem.busy_since().into_iter().chain(served.deletions.releasing_since()).min();
+        since.is_some_and(|since| since.elapsed() >= HELD_UP)
     })
 }
 

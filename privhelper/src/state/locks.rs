@@ -86,15 +86,14 @@ impl InProgress {
         Ok(Admitted(self.clone(), now))
     }
 
-    /// How long the oldest operation has taken.
-    pub fn oldest(&self, now: Instant) -> Option<Duration> {
-        let oldest = lock(&self.0).iter().min().copied()?;
-        Some(now.saturating_duration_since(oldest))
+    /// When the oldest operation began.
+    pub fn oldest(&self) -> Option<Instant> {
+        lock(&self.0).iter().min().copied()
     }
 
-    /// The same, if that is too long.
+    /// How long the oldest operation has taken, if that is too long.
     pub fn hangs_for(&self, now: Instant) -> Option<Duration> {
-        self.oldest(now).filter(|age| *age >= LONGEST)
+        Some(now.saturating_duration_since(self.oldest()?)).filter(|age| *age >= LONGEST)
     }
 }
 

@@ -118,7 +118,8 @@ fn project_ids_are_taken_in_rotation() {
 
 #[test]
 fn a_project_to_which_something_is_charged_is_not_taken() {
-    let take = |is_unused: fn(u32) -> SysResult<bool>| Volumes::default().take(&ProjectIds::new((10, 12), 0), is_unused);
+    let take =
+        |is_unused: fn(u32) -> SysResult<bool>| Volumes::default().take(&ProjectIds::new((10, 12), 0), is_unused);
     assert_eq!(take(|project| Ok(project == 12)), Ok(Some(12)));
     assert_eq!(take(|_| Ok(false)), Ok(None));
     assert_eq!(take(|_| Err(Errno::IO)), Err(Errno::IO));

@@ -52,7 +52,8 @@ fn check_copy_is_not_served(stand: &Stand) -> Result<()> {
         helper.request(&bind("vol-a", "a"))?,
         helper.request(&delete("vol-a"))?,
     ];
-    let refused = answers.iter().filter(|answer| answer.as_ref().is_err_and(|error| error.kind == ErrorKind::PoolBroken));
+    let refused =
+        answers.iter().filter(|answer| answer.as_ref().is_err_and(|error| error.kind == ErrorKind::PoolBroken));
     ensure!(refused.count() == 3, "{answers:#?}");
     Ok(())
 }

@@ -44,7 +44,10 @@ fn expansion(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
     stand.helper_flags.push("--seccomp=log".to_owned());
     let mut lost = Vec::new();
     for (id, request) in [
-        ("vol-a", Request::SetQuota { volume: volume("vol-a"), size: bytes(2 * SIZE), inodes: Inodes::try_from(8192)? }),
+        (
+            "vol-a",
+            Request::SetQuota { volume: volume("vol-a"), size: bytes(2 * SIZE), inodes: Inodes::try_from(8192)? },
+        ),
         ("vol-b", Request::GrowImage { volume: volume("vol-b"), size: bytes(2 * SIZE) }),
     ] {
         stand.start_helper()?;

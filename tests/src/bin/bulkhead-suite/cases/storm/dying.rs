@@ -73,7 +73,9 @@ fn rounds(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
             match known {
                 Known::Unsure => {}
                 Known::Absent => ensure!(now.is_none(), "round {round}: {id} is back"),
-                Known::Made(size) => ensure!(now.is_some_and(|now| now >= size), "round {round}: {id} {known:?} {now:?}"),
+                Known::Made(size) => {
+                    ensure!(now.is_some_and(|now| now >= size), "round {round}: {id} {known:?} {now:?}")
+                }
             }
         }
         let helper = stand.helper()?;
@@ -116,7 +118,8 @@ fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..4_usize)
             .map(|worker| {
-                let (dead, end, socket, mut random) = (&dead, &end, stand.helper_socket(), Random::new(random.below(usize::MAX) as u64));
+                let (dead, end, socket, mut random) =
+                    (&dead, &end, stand.helper_socket(), Random::new(random.below(usize::MAX) as u64));
                 scope.spawn(move || -> Result<(Book, usize)> {
                     let (mut book, mut late) = (Book::new(), 0);
                     let helper = HelperClient::welcomed(&socket)?;
@@ -134,7 +137,11 @@ fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book
                                 let request = if block {
                                     Request::GrowImage { volume: volume(&id), size: bytes(size) }
                                 } else {
-                                    Request::SetQuota { volume: volume(&id), size: bytes(size), inodes: Inodes::try_from(4096)? }
+                                    Request::SetQuota {
+                                        volume: volume(&id),
+                                        size: bytes(size),
+                                        inodes: Inodes::try_from(4096)?,
+                                    }
                                 };
                                 (request, Known::Made(size))
                             }
@@ -144,7 +151,9 @@ fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book
                         let answer = helper.request(&request)?;
                         match answer {
                             // A creation that is repeated finds what is there.
-                            Ok(Reply::Size(size)) if known == Known::Unsure => drop(book.insert(id, Known::Made(size.get()))),
+                            Ok(Reply::Size(size)) if known == Known::Unsure => {
+                                drop(book.insert(id, Known::Made(size.get())))
+                            }
                             Ok(_) => {
                                 if was_dead {
                                     late += 1;

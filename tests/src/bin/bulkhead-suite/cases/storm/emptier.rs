@@ -18,9 +18,7 @@ cases! {
 
 const SIZE: u64 = 1 << 20;
 
-fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place(
-    stand: &mut Stand,
-) -> Result<()> {
+fn a_tenant_who_keeps_the_emptier_busy_does_not_keep_it_from_what_is_deleted_in_place(stand: &mut Stand) -> Result<()> {
     stand.helper_flags.push("--seccomp=log".to_owned());
     stand.start()?;
     let helper = stand.helper()?;

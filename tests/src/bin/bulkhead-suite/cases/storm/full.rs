@@ -73,7 +73,11 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
                     4 if is_block(id) => vec![Request::GrowImage { volume: volume(id), size: bytes(3 * MIB) }],
                     4 | 5 if !is_block(id) => {
                         let size = (1 + random.below(5000)) as u64 * MIB;
-                        vec![Request::SetQuota { volume: volume(id), size: bytes(size), inodes: Inodes::try_from(4096)? }]
+                        vec![Request::SetQuota {
+                            volume: volume(id),
+                            size: bytes(size),
+                            inodes: Inodes::try_from(4096)?,
+                        }]
                     }
                     6 => vec![Request::PoolStatus { pool: "default".parse()? }],
                     7 if random.below(6) == 0 => {
@@ -93,11 +97,17 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
                     if let Err(error) = answer {
                         let allowed = matches!(
                             error.kind,
-                            ErrorKind::NoSpace | ErrorKind::NoRoom { .. } | ErrorKind::Busy | ErrorKind::NotFound
+                            ErrorKind::NoSpace
+                                | ErrorKind::NoRoom { .. }
+                                | ErrorKind::Busy
+                                | ErrorKind::NotFound
                                 | ErrorKind::AlreadyExists
                         );
                         ensure!(allowed, "{request:?}: {error:?}");
-                        ensure!(!matches!(request, Request::Delete { .. }) || error.kind == ErrorKind::Busy, "{request:?}: {error:?}");
+                        ensure!(
+                            !matches!(request, Request::Delete { .. }) || error.kind == ErrorKind::Busy,
+                            "{request:?}: {error:?}"
+                        );
                         break;
                     }
                 }
@@ -108,7 +118,8 @@ fn anything_at_all_in_a_full_pool(stand: &mut Stand) -> Result<()> {
             wait::until(Duration::from_secs(30), || {
                 let left = stand.pool().entries()?;
                 ensure!(left == ["Filler"], "{left:?}");
-                let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
+                let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: "default".parse()? })?
+                else {
                     anyhow::bail!("no status")
                 };
                 ensure!(status.promised == 0 && status.emptying == 0, "{status:?}");

@@ -74,7 +74,12 @@ fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Resu
             settled();
             let after = status(stand, "default")?;
             ensure!(after.emptying == 0, "{after:?}");
-            ensure!(after.available + 4 * MIB > rest, "{} were available, and {} are: {after:?}", rest, after.available);
+            ensure!(
+                after.available + 4 * MIB > rest,
+                "{} were available, and {} are: {after:?}",
+                rest,
+                after.available
+            );
             Ok(())
         })
     })();
