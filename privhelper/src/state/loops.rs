@@ -105,12 +105,18 @@ impl Loops {
         device
     }
 
-    /// Takes over a device that is bound to a volume's image, and the hold on it if there is one.
-    pub fn adopt(&self, volume: &VolumeId, number: u32, hold: Option<u32>) -> SysResult<Device> {
+    /// Takes over a device that is bound to a volume's image, with a new hold.
+    pub fn adopt(&self, volume: &VolumeId, number: u32) -> SysResult<Device> {
         let device = self.open(number, OFlags::RDONLY)?;
         let read_only = loopdevice::is_read_only(&device)?;
-        let hold = hold.map_or_else(|| self.hold(volume, &device), Ok)?;
+        let hold = self.hold(volume, &device)?;
         Ok(Device { number, hold, read_only })
+    }
+
+    /// Unbinds what was found on a device, and never uses its number again: somebody may have a node of it.
+    pub fn give_up(&self, hold: u32) {
+        let _ = self.open_existing(hold).and_then(loopdevice::unbind);
+        self.discard(hold);
     }
 
     /// Gives up a number for ever. Its device is unbound, and removed in the background.
@@ -297,8 +303,8 @@ impl Loops {
         }
     }
 
-    /// Unbinds a hold.
-    pub fn release(&self, hold: u32) -> SysResult<()> {
+    /// Unbinds a hold that this helper has made.
+    fn release(&self, hold: u32) -> SysResult<()> {
         // Since Linux 6.10 the close at the end of this is what unbinds it.
         loopdevice::unbind(self.open_existing(hold)?)?;
         let mut stock = lock(&self.stock);

@@ -162,11 +162,14 @@ impl Recovery {
                 continue;
             }
             let fail = |errno| format!("cannot take over loop device {number}: {errno}");
-            let mut holds = holds.remove(&number).unwrap_or_default();
-            let device = self.state.loops.adopt(&id, number, holds.pop()).map_err(fail)?;
-            // A start that failed may have left another one.
-            holds.into_iter().try_for_each(|hold| self.state.loops.release(hold)).map_err(fail)?;
-            let device = self.state.loops.revive(&id, device, image).map_err(fail)?;
+            let device = self.state.loops.adopt(&id, number).map_err(fail)?;
+            // Whose these are cannot be told: a tenant may have bound a number that was once its own to this device.
+            holds.remove(&number).unwrap_or_default().into_iter().for_each(|hold| self.state.loops.give_up(hold));
+            // Who has the device open can keep it from being as it was. It is tried again before anybody else gets it.
+            let device = self.state.loops.revive(&id, device, image).unwrap_or_else(|errno| {
+                log::warning!("a loop device cannot be taken back from who has it open number={number} errno={errno}");
+                Some(device)
+            });
             self.state
                 .volumes
                 .change(&id, |_| Ok(()), |volume| volume.device = device)

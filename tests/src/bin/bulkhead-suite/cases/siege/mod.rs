@@ -9,6 +9,7 @@ mod covered;
 mod descriptors;
 mod dying_disk;
 mod exchanged;
+mod forged;
 mod full;
 mod log;
 mod nodes;
@@ -31,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         descriptors::cases(),
         dying_disk::cases(),
         exchanged::cases(),
+        forged::cases(),
         full::cases(),
         log::cases(),
         nodes::cases(),

@@ -1,0 +1,85 @@
+//! A tenant has kept the node of a number that was once its own, with the help of a frontend that was taken over. Whoever
+//! opens it makes the device anew, and may bind it to any file, so also on top of another device, as a hold is.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::attacker::{first_bytes, node_like};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_tenants_own_number_never_becomes_the_hold_of_another_volume: Kernel,
+}
+
+const SIZE: u64 = 1 << 20;
+
+/// A container's own node for a device, which is then detached.
+fn spent(stand: &Stand, id: &str) -> Result<PathBuf> {
+    let helper = stand.helper()?;
+    helper.ask(&create(id, image_spec(SIZE)))?;
+    helper.ask(&attach(id))?;
+    helper.ask(&make_device(id, id))?;
+    let node = node_like(&stand.target(id), &stand.work().join(id))?;
+    helper.ask(&remove_device(id, id))?;
+    helper.ask(&detach(id))?;
+    helper.ask(&delete(id))?;
+    // It is removed in the background.
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(node)
+}
+
+/// Binds a device to a file as a process without any capability: LOOP_SET_FD.
+fn bind_to(node: &Path, file: &Path) -> Result<()> {
+    let script = "open(my $d, '<', $ARGV[0]) or exit 97; open(my $f, '<', $ARGV[1]) or exit 98;
+        ioctl($d, 0x4c00, fileno($f)) or exit 96;";
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
+    let status = command.args(["perl", "-e", script]).arg(node).arg(file).status()?;
+    ensure!(status.success(), "binding {} ends with {status}", node.display());
+    Ok(())
+}
+
+fn a_tenants_own_number_never_becomes_the_hold_of_another_volume(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    // Numbers below and above that of the device's own hold.
+    let below = spent(stand, "vol-below")?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "a"))?;
+    let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
+    let above = spent(stand, "vol-above")?;
+    for forged in [&below, &above] {
+        bind_to(forged, &node)?;
+    }
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&detach("vol-a"))?;
+    let mut seen = Vec::new();
+    let ids: Vec<String> = (0..8).map(|number| format!("victim-{number}")).collect();
+    for id in &ids {
+        helper.ask(&create(id, image_spec(SIZE)))?;
+        let image = File::options().write(true).open(stand.pool().volume(id).join("image"))?;
+        image.write_all_at(b"secret", 0)?;
+        image.sync_all()?;
+        helper.ask(&attach(id))?;
+        for forged in [&below, &above] {
+            if first_bytes::<6>(forged).is_ok_and(|found| &found == b"secret") {
+                seen.push(format!("{} after {id}", forged.display()));
+            }
+        }
+    }
+    for id in &ids {
+        helper.ask(&detach(id))?;
+        helper.ask(&delete(id))?;
+    }
+    helper.ask(&delete("vol-a"))?;
+    ensure!(seen.is_empty(), "the tenant's own nodes show another volume: {seen:?}");
+    Ok(())
+}
