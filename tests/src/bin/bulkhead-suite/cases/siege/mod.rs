@@ -6,6 +6,7 @@ mod apart;
 mod audit;
 mod copies;
 mod covered;
+mod deep;
 mod descriptors;
 mod dying_disk;
 mod exchanged;
@@ -29,6 +30,7 @@ pub fn cases() -> Vec<Case> {
         audit::cases(),
         copies::cases(),
         covered::cases(),
+        deep::cases(),
         descriptors::cases(),
         dying_disk::cases(),
         exchanged::cases(),

@@ -1,0 +1,63 @@
+//! A tenant moves the directory that is mounted as a subPath ever deeper: its path is a field of the host's mount table.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+cases! {
+    a_very_long_path_in_the_mount_table_holds_up_no_other_volume: Kernel,
+}
+
+const LEVELS: usize = 30_000;
+
+fn a_very_long_path_in_the_mount_table_holds_up_no_other_volume(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(256 << 20)))?;
+    helper.ask(&create("vol-b", directory_spec(1 << 20)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    let (data, sub) = (stand.target("a"), stand.work().join("subpath"));
+    fs::create_dir(data.join("sub"))?;
+    fs::create_dir(&sub)?;
+    mount_bind(data.join("sub"), &sub)?;
+    // Built from its end: each new directory takes in the one before.
+    let name = "d".repeat(250);
+    let top = openat(CWD, &data, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty())?;
+    for level in 0..LEVELS {
+        let next = format!("{level}");
+        mkdirat(&top, &*next, Mode::RWXU)?;
+        let inside = if level == 0 { "sub".to_owned() } else { format!("{}", level - 1) };
+        renameat(&top, &*inside, &top, format!("{next}/{name}"))?;
+    }
+    let begun = Instant::now();
+    let table = fs::read("/proc/self/mountinfo")?;
+    println!("the table has {} bytes, read in {:?}", table.len(), begun.elapsed());
+    let begun = Instant::now();
+    let deleted = helper.ask(&delete("vol-b"));
+    let deletion = begun.elapsed();
+    let begun = Instant::now();
+    stand.kill_helper()?;
+    let started = stand.start_helper();
+    let start = begun.elapsed();
+    unmount(&sub, UnmountFlags::DETACH)?;
+    let _: PathBuf = sub;
+    if started.is_err() {
+        stand.abandon();
+        stand.start_helper()?;
+    }
+    let helper = stand.helper()?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&delete("vol-a"))?;
+    println!("a deletion of another volume took {deletion:?}, a start {start:?}: {started:?}");
+    deleted?;
+    started?;
+    let limit = stand.patience(Duration::from_secs(2));
+    ensure!(deletion < limit && start < limit, "a deletion took {deletion:?}, a start {start:?}");
+    Ok(())
+}
