@@ -144,6 +144,7 @@ impl Recovery {
                 labels.insert(on, label);
             }
         }
+        let held: BTreeSet<u32> = holds.keys().copied().collect();
         // If another program has attached an image a second time, the volume's device is the one that is published.
         let (published, others): (Vec<_>, Vec<_>) = devices.bound().partition(|(number, ..)| shown.contains(number));
         for (number, image, on, label) in published.into_iter().chain(others) {
@@ -178,7 +179,8 @@ impl Recovery {
         for (number, found) in &devices.found {
             match found {
                 Found::Unbound => self.state.loops.discard(*number),
-                Found::Failed(errno) if may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
+                // What has no hold nobody was given as a volume's: a tenant has bound a spent number to a file of its own.
+                Found::Failed(errno) if held.contains(number) && may_be_a_volumes(Errno::from_raw_os_error(*errno)) => {
                     return Err(format!("cannot look at loop device {number}: {}", Errno::from_raw_os_error(*errno)));
                 }
                 Found::Failed(errno) => {

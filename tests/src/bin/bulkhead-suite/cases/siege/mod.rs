@@ -21,6 +21,7 @@ mod restored;
 mod second_helper;
 mod sharing;
 mod sockets;
+mod strange_files;
 mod taken_out;
 
 /// All of them.
@@ -45,6 +46,7 @@ pub fn cases() -> Vec<Case> {
         second_helper::cases(),
         sharing::cases(),
         sockets::cases(),
+        strange_files::cases(),
         taken_out::cases(),
     ]
     .concat()

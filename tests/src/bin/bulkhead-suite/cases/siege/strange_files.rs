@@ -1,0 +1,119 @@
+//! A tenant has a filesystem of its own (fuse(4)), and a frontend that was taken over helps it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{Request, encode};
+use bulkhead_tests::attacker::node_like;
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+
+cases! {
+    a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting: Host,
+    a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_from_starting: Host,
+    spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting: Host,
+    a_target_on_a_filesystem_that_hangs_keeps_no_thread: Host,
+}
+
+const SIZE: u64 = 1 << 20;
+
+struct Server(Child, PathBuf);
+
+impl Server {
+    fn start(mode: &str, point: &Path, node: Option<&Path>) -> Result<Self> {
+        fs::create_dir_all(point)?;
+        let mut command = Command::new("python3");
+        command.args(["-c", include_str!("fuse.py"), mode]).arg(point).args(node);
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut said = String::new();
+        BufReader::new(server.stdout.take().context("its output")?).read_line(&mut said)?;
+        ensure!(said == "done\n", "the tenant's server says {said:?}");
+        Ok(Self(server, point.to_owned()))
+    }
+
+    fn end(mut self) -> Result<()> {
+        // This closes its input first.
+        self.0.wait()?;
+        run(Command::new("umount").arg("--lazy").arg(&self.1))
+    }
+}
+
+/// A container's own node for a device that was detached: whoever opens it makes the device anew.
+fn spent(stand: &Stand, name: &str) -> Result<PathBuf> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "a"))?;
+    let node = node_like(&stand.target("a"), &stand.work().join(name))?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&detach("vol-a"))?;
+    helper.ask(&delete("vol-a"))?;
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(node)
+}
+
+fn starts_beside(stand: &mut Stand, mode: &str, number: usize) -> Result<()> {
+    let mut servers = Vec::new();
+    let mut nodes = Vec::new();
+    for index in 0..number {
+        let node = spent(stand, &format!("own-node-{index}"))?;
+        servers.push(Server::start(mode, &stand.work().join(format!("tenant-{index}")), Some(&node))?);
+        nodes.push(node);
+    }
+    stand.kill_helper()?;
+    let begun = std::time::Instant::now();
+    let started = stand.start_helper();
+    println!("{number} {mode}: the start took {:?}: {started:?}", begun.elapsed());
+    for server in servers {
+        server.end()?;
+    }
+    for node in &nodes {
+        // One that belongs to the tenant stays bound.
+        let _ = Command::new("perl")
+            .args(["-e", "open(my $d, '<', $ARGV[0]) or exit 1; ioctl($d, 0x4c01, 0)"])
+            .arg(node)
+            .status()?;
+    }
+    if started.is_err() {
+        stand.abandon();
+        std::thread::sleep(Duration::from_secs(2));
+        stand.start_helper()?;
+    }
+    started
+}
+
+fn a_spent_number_bound_to_a_file_that_fails_does_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
+    starts_beside(stand, "error", 1)
+}
+
+fn a_spent_number_bound_to_a_file_whose_server_is_gone_does_not_keep_the_helper_from_starting(
+    stand: &mut Stand,
+) -> Result<()> {
+    starts_beside(stand, "die", 1)
+}
+
+fn spent_numbers_bound_to_files_that_hang_do_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
+    starts_beside(stand, "hang", 3)
+}
+
+/// Another driver's volume in a pod, whose filesystem the pod itself serves, as some drivers have it.
+fn a_target_on_a_filesystem_that_hangs_keeps_no_thread(stand: &mut Stand) -> Result<()> {
+    let path = "pod/volumes/kubernetes.io~csi/pv/mount";
+    let server = Server::start("bad", &stand.kubelet.pods().join(path), None)?;
+    let client = stand.helper()?;
+    let request = Request::Unmount { volume: volume("vol-unknown"), target: target("kubelet-pods", path) };
+    client.send(&encode(&request)?)?;
+    let answered = client.is_answered(stand.patience(Duration::from_secs(5)))?;
+    let again = stand.helper()?.request(&request)?;
+    drop(client);
+    server.end()?;
+    fs::remove_dir_all(stand.kubelet.pods().join("pod"))?;
+    ensure!(answered, "the request hangs; the same request again: {again:?}");
+    Ok(())
+}
