@@ -90,7 +90,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     let published = match volume.kind() {
         Kind::Directory => {
             let published = volume.published_at(target);
-            published.is_some() && opened.mount()?.is_some_and(|mount| mount.is_of(volume, published))
+            published.is_some() && opened.mount(Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
         }
         Kind::Block => {
             let status = opened.status()?.ok_or_else(absent)?;

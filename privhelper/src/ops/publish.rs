@@ -63,7 +63,7 @@ fn publish(
     let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
     let kind = volume.kind();
     if let Some(published) = volume.published_at(path) {
-        if target.mount()?.is_some_and(|mount| mount.is_of(volume, Some(published))) {
+        if target.mount(Some(volume))?.is_some_and(|mount| mount.is_of(volume, Some(published))) {
             if published.flags == flags {
                 return Ok(Reply::Done);
             }
@@ -78,7 +78,7 @@ fn publish(
         }
         held.change(|volume| volume.unpublish(path));
     }
-    if target.mount()?.is_some()
+    if target.mount(None)?.is_some()
         && let Some(holder) = held.state.volumes.holder(path)
     {
         return Err(exists(format!("volume {holder} is published at {path}; unpublish it there first")));

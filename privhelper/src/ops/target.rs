@@ -6,15 +6,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, MountFlags, PublishName, TargetPath, VolumeId};
+use bulkhead_protocol::{Condition, Error, ErrorKind, MountFlags, PublishName, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
 use crate::log::shown;
 use crate::state::layout::DATA;
 use crate::state::{
-    Held, HeldTarget, Kind, Obstacle, Proof, PublishDirectory, Published, State, Volume, busy, exists, failed, in_use,
-    refused,
+    Held, HeldTarget, Kind, Obstacle, Proof, PublishDirectory, Published, Served, State, Volume, busy, exists, failed,
+    in_use, refused,
 };
 use crate::sys::capability::raise;
 use crate::sys::file::{self, FileId, Status};
@@ -36,9 +36,10 @@ pub struct Target<'a> {
 pub enum Mounted {
     /// Its root.
     Seen(Status),
-    /// Only the id of its filesystem is readable (`f_fsid`, statfs(2)): XFS fails statx(2) with `EIO` once it has shut
-    /// down.
-    ShutDown(u64),
+    /// It cannot be inspected. If the pool of the volume in question has shut down, the id of its filesystem (`f_fsid`,
+    /// statfs(2)) is still readable: XFS fails statx(2) with `EIO` then. Any other filesystem is not asked: it may be a
+    /// tenant's own (fuse(4)), and never answer.
+    Unreadable(Option<u64>),
 }
 
 impl Mounted {
@@ -64,7 +65,7 @@ impl Mounted {
     }
 
     fn is_on_the_filesystem_of(&self, volume: &Volume) -> bool {
-        let Self::ShutDown(filesystem) = self else { return false };
+        let Self::Unreadable(Some(filesystem)) = self else { return false };
         let pool = volume.pool.served().ok().and_then(|pool| file::filesystem_id(&pool.directory).ok());
         pool == Some(*filesystem)
     }
@@ -128,7 +129,7 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
         Proof::Place(parent) => {
             let is_free = || -> Result<bool, Error> {
                 let target = Target::open(state.publish_directory(&published.target)?, &published.target)?;
-                Ok(target.mount()?.is_none() && target.parent_id()? == parent)
+                Ok(target.mount(None)?.is_none() && target.parent_id()? == parent)
             };
             is_free().unwrap_or(false)
         }
@@ -212,16 +213,21 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The root of what is mounted at the target, if anything.
-    pub fn mount(&self) -> Result<Option<Mounted>, Error> {
+    /// The root of what is mounted at the target, if anything, to compare it with a volume.
+    pub fn mount(&self, volume: Option<&Volume>) -> Result<Option<Mounted>, Error> {
         let cannot = |errno| failed("inspect target", self.path, errno);
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(status.mount_root.then_some(Mounted::Seen(status))),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::IO) => {
+                // The filesystem of its directory answers.
+                file::status(&self.parent).map_err(cannot)?;
+                let pool = volume.and_then(|volume| volume.pool.served().ok());
+                if pool.and_then(Served::failure) != Some(Condition::ShutDown) {
+                    return Ok(Some(Mounted::Unreadable(None)));
+                }
                 let there = file::open_entry(&self.parent, self.name).and_then(file::filesystem_id).map_err(cannot)?;
-                let here = file::filesystem_id(&self.parent).map_err(cannot)?;
-                if there == here { Err(cannot(Errno::IO)) } else { Ok(Some(Mounted::ShutDown(there))) }
+                Ok(Some(Mounted::Unreadable(Some(there))))
             }
             Err(errno) => Err(cannot(errno)),
         }
@@ -306,7 +312,7 @@ impl<'a> Target<'a> {
 
     /// What is published here of a volume, if the mount that can be seen shows it.
     pub fn find(&self, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
-        let Some(Mounted::Seen(status)) = self.mount()?.filter(|mount| mount.is_of(volume, None)) else {
+        let Some(Mounted::Seen(status)) = self.mount(Some(volume))?.filter(|mount| mount.is_of(volume, None)) else {
             return Ok(None);
         };
         let unique = mount::unique_id(&self.parent, self.name);

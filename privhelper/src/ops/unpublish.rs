@@ -31,7 +31,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
     };
     let mut ours = published.is_some();
     if let Some(target) = &target {
-        while let Some(mount) = target.mount()? {
+        while let Some(mount) = target.mount(Some(volume))? {
             let is_ours = mount.is_of(volume, published) || kind == Kind::Block && mount.is_vacant(held.state);
             if !is_ours {
                 return Err(other(&held, at));
@@ -59,7 +59,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
 /// The reply to a request to unpublish an unknown volume: success if nothing is mounted at the target, whatever volume
 /// it is about.
 fn absent(held: &Held<'_>, at: &HeldTarget<'_>) -> Result<Reply, Error> {
-    match Target::open(at.directory, at.path).and_then(|target| target.mount()) {
+    match Target::open(at.directory, at.path).and_then(|target| target.mount(None)) {
         Ok(None) => Ok(Reply::Done),
         Ok(Some(_)) => match held.state.unknown(held.id) {
             error if error.kind == ErrorKind::NotFound => Err(other(held, at)),
