@@ -53,7 +53,7 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
 }
 
 /// Sees to it that no later helper uses the number of the volume's device soon. Only then is the device of any use.
-fn note_numbers(held: &Held<'_>) -> Result<(), Error> {
+pub fn note_numbers(held: &Held<'_>) -> Result<(), Error> {
     let (volume, served) = held.existing(Kind::Block)?;
     if volume.device.is_none() {
         return Ok(());

@@ -110,8 +110,12 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
         let noted = served.noted_numbers();
         used = used.max(noted.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
     }
-    let random = || process::random().map(u64::from);
-    let used = used.map_or_else(random, Ok).map_err(|errno| format!("cannot get a random number: {errno}"))?;
+    // A pool that is not served may have a higher note than the others.
+    if used.is_none() || pools.iter().any(|pool| pool.state.is_err()) {
+        let random = process::random().map_err(|errno| format!("cannot get a random number: {errno}"))?;
+        used = Some(used.unwrap_or_default().saturating_add(random.into()));
+    }
+    let used = used.unwrap_or_default();
     // Once there is a note, a change to it needs no block of a pool that is full by then. If this fails, it fails again
     // when it matters.
     served().for_each(|served| served.note_numbers(used).unwrap_or_default());

@@ -16,6 +16,7 @@ mod log;
 mod nodes;
 mod projects;
 mod quotas;
+mod notes;
 mod records;
 mod restored;
 mod second_helper;
@@ -41,6 +42,7 @@ pub fn cases() -> Vec<Case> {
         nodes::cases(),
         projects::cases(),
         quotas::cases(),
+        notes::cases(),
         records::cases(),
         restored::cases(),
         second_helper::cases(),

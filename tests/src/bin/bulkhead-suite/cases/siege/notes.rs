@@ -1,0 +1,123 @@
+//! The numbers of loop devices go on where they were, whatever is missing at the next start.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::Request;
+use bulkhead_tests::attacker::{first_bytes, node_like};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
+
+cases! {
+    numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again: Bare,
+    a_device_whose_number_cannot_be_noted_is_not_handed_out: Bare,
+}
+
+const SIZE: u64 = 64 << 10;
+
+fn number_at(path: &Path) -> Result<u32> {
+    Ok(rustix::fs::minor(fs::metadata(path)?.rdev()))
+}
+
+fn create_in(pool: &str, id: &str) -> Result<Request> {
+    Ok(Request::Create { volume: volume(id), pool: pool.parse()?, spec: image_spec(SIZE) })
+}
+
+/// Attaches a volume of another tenant again and again, and returns what a node shows when the number comes round.
+fn come_round(stand: &Stand, helper: &HelperClient, pool: usize, id: &str, node: &Path, limit: u32) -> Result<bool> {
+    let image = stand.pools[pool].volume(id).join("image");
+    File::options().write(true).open(image)?.write_all_at(b"secret!", 0)?;
+    let wanted = number_at(node)?;
+    for _ in 0..limit {
+        helper.ask(&attach(id))?;
+        helper.ask(&make_device(id, "next"))?;
+        let is_seen = number_at(&stand.target("next"))? == wanted
+            && first_bytes::<7>(node).is_ok_and(|found| &found == b"secret!");
+        helper.ask(&remove_device(id, "next"))?;
+        helper.ask(&detach(id))?;
+        if is_seen {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create_in("default", "vol-a")?)?;
+    helper.ask(&create_in("other", "vol-o")?)?;
+    for _ in 0..40 {
+        helper.ask(&attach("vol-a"))?;
+        helper.ask(&detach("vol-a"))?;
+    }
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "a"))?;
+    // A container keeps its own node; nobody has it open.
+    let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&detach("vol-a"))?;
+    stand.kill_helper()?;
+    // The first pool's disk is missing at the next start.
+    let gone = stand.pools.remove(0);
+    let marker = gone.directory.join(".bulkhead");
+    let aside = gone.directory.join("marker-aside");
+    fs::rename(&marker, &aside)?;
+    stand.pools.insert(0, gone);
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let seen = come_round(stand, &helper, 1, "vol-o", &node, 150);
+    stand.kill_helper()?;
+    fs::rename(&aside, &marker)?;
+    stand.start_helper()?;
+    for id in ["vol-a", "vol-o"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    ensure!(!seen?, "the node of a volume of the first pool shows a volume of the second");
+    Ok(())
+}
+
+fn a_device_whose_number_cannot_be_noted_is_not_handed_out(stand: &mut Stand) -> Result<()> {
+    // strace makes a call fail by replacing it with one that the filter does not allow.
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&create(id, image_spec(SIZE)))?;
+        helper.ask(&attach(id))?;
+        helper.ask(&detach(id))?;
+    }
+    let server = i32::try_from(stand.running_helper()?.pid())?;
+    let tracer = Tracer::fail(server, "fsetxattr", "EIO", "1+")?;
+    let mut node = None;
+    for round in 0..40 {
+        let _ = helper.request(&attach("vol-a"))?;
+        let at = format!("a{round}");
+        if helper.request(&make_device("vol-a", &at))?.is_ok() {
+            let own = stand.work().join("own-node");
+            let _ = fs::remove_file(&own);
+            node = Some(node_like(&stand.target(&at), &own)?);
+            helper.ask(&remove_device("vol-a", &at))?;
+        }
+        helper.ask(&detach("vol-a"))?;
+    }
+    tracer.end()?;
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    let seen = match &node {
+        Some(node) => come_round(stand, &helper, 0, "vol-b", node, 150),
+        None => Ok(false),
+    };
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    ensure!(!seen?, "a node shows the next tenant's volume");
+    Ok(())
+}
