@@ -223,8 +223,11 @@ impl Loops {
             });
             match bound {
                 Ok(device) => return Ok((number, device)),
-                // It is being removed, or another program uses it.
-                Err(Errno::NXIO | Errno::BUSY) => self.remove_node(number),
+                // It is being removed, or somebody has it open or uses it. It is removed when that is over.
+                Err(Errno::NXIO | Errno::BUSY) => {
+                    self.remove_node(number);
+                    self.discard(number);
+                }
                 Err(errno) => {
                     self.remove_node(number);
                     self.discard(number);
@@ -291,7 +294,8 @@ impl Loops {
         // It must stay bound when whoever has it open lets go.
         let hold = self.hold(volume, &opened)?;
         let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-        loopdevice::take_back(&opened)?;
+        // Whatever cannot be undone now is undone before the device is handed out again. The hold must not be forgotten.
+        let _ = loopdevice::take_back(&opened);
         Ok(Some(Device { hold, ..device }))
     }
 

@@ -85,13 +85,22 @@ pub fn binding(device: impl AsFd) -> Result<Binding> {
 }
 
 /// Undoes what others may have set: the flag that unbinds the device at its last close, and which part of the image it
-/// shows. Needs CAP_SYS_ADMIN on a descriptor that is open for reading.
+/// shows. Needs CAP_SYS_ADMIN on a descriptor that is open for reading. The latter fails with `EAGAIN` as long as somebody
+/// keeps a page of the device mapped; the former does not.
 pub fn take_back(device: impl AsFd) -> Result<()> {
     let mut info = get_status(&device)?;
     info.lo_flags &= !(raw::LO_FLAGS_AUTOCLEAR as u32);
+    set_status(&device, &info)?;
+    if (info.lo_offset, info.lo_sizelimit) == (0, 0) {
+        return Ok(());
+    }
     (info.lo_offset, info.lo_sizelimit) = (0, 0);
+    set_status(device, &info)
+}
+
+fn set_status(device: impl AsFd, info: &raw::loop_info64) -> Result<()> {
     // SAFETY: the kernel reads one `struct loop_info64` from `info`, which outlives the call.
-    checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const info) }))
+    checked(i64::from(unsafe { libc::ioctl(raw_fd(&device), raw::LOOP_SET_STATUS64 as Request, &raw const *info) }))
         .map(drop)
 }
 

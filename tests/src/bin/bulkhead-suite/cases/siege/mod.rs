@@ -25,6 +25,7 @@ mod sharing;
 mod sockets;
 mod strange_files;
 mod taken_out;
+mod tenants;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
@@ -52,6 +53,7 @@ pub fn cases() -> Vec<Case> {
         sockets::cases(),
         strange_files::cases(),
         taken_out::cases(),
+        tenants::cases(),
     ]
     .concat()
 }

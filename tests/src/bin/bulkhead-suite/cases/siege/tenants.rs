@@ -1,0 +1,149 @@
+//! A tenant alters its loop device in a way that cannot be undone while it has it open.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::attacker::node_like;
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::loops;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+cases! {
+    a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting: Kernel,
+    attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind: Kernel,
+    a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting: Kernel,
+}
+
+const SIZE: u64 = 1 << 20;
+
+/// A process without any capability that has moved the beginning of its device, and has a page of it mapped: the kernel
+/// does not let the beginning be moved again (`EAGAIN`) as long as there are pages of the device in memory.
+struct Tenant(Child);
+
+impl Tenant {
+    const MAP: &str = "
+        open(my $device, '+<', $ARGV[0]) or exit 97;
+        my $info = \"\\0\" x 232; ioctl($device, 0x4c05, $info) or exit 98;
+        substr($info, 24, 8) = pack('Q', 4096);
+        ioctl($device, 0x4c04, $info) or exit 96;
+        syscall($ARGV[1], 0, 4096, 1, 0x8001, fileno($device), 0) != -1 or exit 95;
+        $| = 1; print \"done\\n\"; <STDIN>;";
+    /// O_RDWR | O_EXCL, after it has marked the device.
+    const EXCLUSIVE: &str = "
+        sysopen(my $device, $ARGV[0], 0202) or exit 97;
+        my $info = \"\\0\" x 232; ioctl($device, 0x4c05, $info) or exit 98;
+        substr($info, 52, 4) = pack('L', unpack('L', substr($info, 52, 4)) | 4);
+        ioctl($device, 0x4c04, $info) or exit 96;
+        $| = 1; print \"done\\n\"; <STDIN>;";
+
+    fn start(script: &str, node: &Path) -> Result<Self> {
+        let mmap = if cfg!(target_arch = "x86_64") { "9" } else { "222" };
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]);
+        command.args(["perl", "-e", script]).arg(node).arg(mmap);
+        let mut tenant = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("run setpriv")?;
+        let mut said = String::new();
+        BufReader::new(tenant.stdout.take().context("its output")?).read_line(&mut said)?;
+        if said != "done\n" {
+            let status = tenant.wait()?;
+            anyhow::bail!("the tenant ends with {status}");
+        }
+        Ok(Self(tenant))
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        // This closes its input first.
+        let _ = self.0.wait();
+    }
+}
+
+fn published(stand: &Stand) -> Result<PathBuf> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "a"))?;
+    node_like(&stand.target("a"), &stand.work().join("own-node"))
+}
+
+fn take_down(stand: &Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    helper.ask(&detach("vol-a"))?;
+    let left = loops::backed_by(&stand.pool().device()?)?;
+    ensure!(left.is_empty(), "the device is said to be detached: {left:?}");
+    helper.ask(&delete("vol-a")).map(drop)
+}
+
+fn starts_beside(stand: &mut Stand, tenant: Tenant) -> Result<()> {
+    stand.kill_helper()?;
+    let started = stand.start_helper();
+    if let Ok(()) = &started {
+        let helper = stand.helper()?;
+        helper.ask(&create("vol-b", directory_spec(SIZE)))?;
+        helper.ask(&bind("vol-b", "b"))?;
+        helper.ask(&unbind("vol-b", "b"))?;
+        helper.ask(&delete("vol-b"))?;
+    }
+    drop(tenant);
+    if started.is_err() {
+        stand.abandon();
+        stand.start_helper()?;
+    }
+    take_down(stand)?;
+    started
+}
+
+fn a_device_whose_beginning_cannot_be_moved_back_does_not_keep_the_helper_from_starting(
+    stand: &mut Stand,
+) -> Result<()> {
+    let node = published(stand)?;
+    let tenant = Tenant::start(Tenant::MAP, &node)?;
+    starts_beside(stand, tenant)
+}
+
+fn a_device_that_is_open_exclusively_does_not_keep_the_helper_from_starting(stand: &mut Stand) -> Result<()> {
+    let node = published(stand)?;
+    let tenant = Tenant::start(Tenant::EXCLUSIVE, &node)?;
+    starts_beside(stand, tenant)
+}
+
+fn numbers() -> Result<BTreeSet<u32>> {
+    let names = fs::read_dir("/sys/block")?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<Vec<String>>>()?;
+    Ok(names.iter().filter_map(|name| name.strip_prefix("loop")?.parse().ok()).collect())
+}
+
+fn attempts_to_detach_a_device_whose_beginning_cannot_be_moved_back_leave_no_devices_behind(
+    stand: &mut Stand,
+) -> Result<()> {
+    let node = published(stand)?;
+    let helper = stand.helper()?;
+    std::thread::sleep(Duration::from_millis(500));
+    let before = numbers()?;
+    let tenant = Tenant::start(Tenant::MAP, &node)?;
+    helper.ask(&remove_device("vol-a", "a"))?;
+    for _ in 0..30 {
+        let answer = helper.request(&detach("vol-a"))?;
+        ensure!(answer.is_err(), "it is open");
+    }
+    let after = numbers()?;
+    drop(tenant);
+    let detached = wait::until(Duration::from_secs(3), || helper.ask(&detach("vol-a")).map(drop));
+    if detached.is_err() {
+        stand.restart_helper()?;
+        stand.helper()?.ask(&detach("vol-a"))?;
+    }
+    stand.helper()?.ask(&delete("vol-a"))?;
+    let grown = after.len().saturating_sub(before.len());
+    ensure!(grown < 8, "{grown} more devices after 30 attempts; afterwards: {detached:?}");
+    detached.context("nobody has it open any more")
+}
