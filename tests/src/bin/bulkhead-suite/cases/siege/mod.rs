@@ -15,9 +15,9 @@ mod forged;
 mod full;
 mod log;
 mod nodes;
+mod notes;
 mod projects;
 mod quotas;
-mod notes;
 mod records;
 mod restored;
 mod second_helper;
@@ -43,9 +43,9 @@ pub fn cases() -> Vec<Case> {
         full::cases(),
         log::cases(),
         nodes::cases(),
+        notes::cases(),
         projects::cases(),
         quotas::cases(),
-        notes::cases(),
         records::cases(),
         restored::cases(),
         second_helper::cases(),

@@ -1,7 +1,7 @@
 //! A pool and its copy, of which one is unfit for another reason: the other is not served in its place.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn check_copy_is_not_served(stand: &Stand) -> Result<()> {
 }
 
 /// Takes the copy away, and what was mounted of it.
-fn end(stand: &mut Stand, copied: &PathBuf) -> Result<()> {
+fn end(stand: &mut Stand, copied: &Path) -> Result<()> {
     stand.abandon();
     std::thread::sleep(stand.patience(Duration::from_secs(1)));
     mounts::unmount_all(&stand.publish_directory().join("a"))?;

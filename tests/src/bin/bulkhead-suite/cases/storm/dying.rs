@@ -152,7 +152,7 @@ fn work(stand: &Stand, directory: &PathBuf, random: &mut Random) -> Result<(Book
                         match answer {
                             // A creation that is repeated finds what is there.
                             Ok(Reply::Size(size)) if known == Known::Unsure => {
-                                drop(book.insert(id, Known::Made(size.get())))
+                                _ = book.insert(id, Known::Made(size.get()))
                             }
                             Ok(_) => {
                                 if was_dead {

@@ -10,13 +10,11 @@ use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::mount_image;
 use bulkhead_tests::stand::Stand;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
     a_second_start_beside_a_frozen_pool_serves_the_others: Bare,
-    a_helper_that_is_killed_while_it_waits_for_a_frozen_pool_has_a_successor: Bare,
     a_helper_that_ends_while_it_waits_for_a_frozen_pool_has_a_successor: Bare,
 }
 
@@ -49,11 +47,6 @@ fn a_second_start_beside_a_frozen_pool_serves_the_others(stand: &mut Stand) -> R
     stand.start_helper()
 }
 
-fn kill(stand: &mut Stand) -> Result<()> {
-    let pid = i32::try_from(stand.running_helper()?.pid())?;
-    Ok(kill_process(Pid::from_raw(pid).context("a process id")?, Signal::KILL)?)
-}
-
 fn second(stand: &Stand) -> Result<Daemon> {
     let mut second = Daemon::start("second", &mut stand.helper_command()?, &stand.logs())?;
     // The old one still has its socket, and does not answer.
@@ -62,21 +55,6 @@ fn second(stand: &Stand) -> Result<Daemon> {
     let limit = stand.patience(Duration::from_secs(25));
     second.wait_until(limit, || HelperClient::welcomed(&stand.helper_socket()).map(drop))?;
     check_other(stand).map(|()| second)
-}
-
-fn a_helper_that_is_killed_while_it_waits_for_a_frozen_pool_has_a_successor(stand: &mut Stand) -> Result<()> {
-    pools(stand, &["default", "other"])?;
-    stand.start_helper()?;
-    let frozen = Frozen::freeze(&stand.pool().directory)?;
-    let client = stand.helper()?;
-    client.send(&encode(&create("vol-a", directory_spec(SIZE)))?)?;
-    ensure!(!client.is_answered(Duration::from_millis(500))?, "it does not wait");
-    kill(stand)?;
-    let served = second(stand);
-    drop(frozen);
-    let _ = stand.end_of_helper(stand.patience(Duration::from_secs(10)))?;
-    served?.kill()?;
-    stand.start_helper()
 }
 
 /// It ends because a pool appears that was missing.

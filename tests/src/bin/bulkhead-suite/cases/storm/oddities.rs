@@ -6,14 +6,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Reply, Request};
+use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
-use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::setting::{PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
-use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fgetxattr, fremovexattr, fsetxattr, statvfs};
 
 cases! {
@@ -21,7 +19,6 @@ cases! {
     a_pool_that_cannot_be_bound_stops_no_other_pool: Bare,
     an_image_with_the_record_of_an_unused_directory_is_kept: Bare,
     small_inodes_in_a_full_pool: Bare,
-    two_pools_with_small_inodes_on_one_full_filesystem: Bare,
 }
 
 const SIZE: u64 = 1 << 20;
@@ -156,37 +153,4 @@ fn small_inodes_in_a_full_pool(stand: &mut Stand) -> Result<()> {
     }
     ids.iter().try_for_each(|id| helper.ask(&delete(id)).map(drop))?;
     outcome
-}
-
-/// Extended attributes that do not fit into an inode are shared by all inodes that have the same.
-fn two_pools_with_small_inodes_on_one_full_filesystem(stand: &mut Stand) -> Result<()> {
-    let whole = stand.work().join("pools/whole");
-    ext4_of_small_inodes(stand, &whole)?;
-    for name in ["default", "other"] {
-        stand.pools.push(Pool::plain(&whole.join(name), name)?);
-    }
-    stand.start_helper()?;
-    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
-    stand.restart_helper()?;
-    let helper = stand.helper()?;
-    fill(&whole.join("Filler"))?;
-    let answer = helper.request(&delete("vol-a"))?;
-    let again = helper.request(&delete("vol-a"))?;
-    fs::remove_file(whole.join("Filler"))?;
-    let Reply::Pool(status) = helper.ask(&Request::PoolStatus { pool: "default".parse()? })? else {
-        anyhow::bail!("no status")
-    };
-    println!("{answer:?} {again:?} {status:?}");
-    helper.ask(&delete("vol-a"))?;
-    wait::until(Duration::from_secs(10), || {
-        ensure!(stand.pools[0].entries()?.is_empty());
-        Ok(())
-    })?;
-    stand.kill_helper()?;
-    stand.pools.clear();
-    wait::until(Duration::from_secs(10), || mounts::unmount_all(&whole))?;
-    stand.add_pool("default")?;
-    stand.start_helper()?;
-    ensure!(answer.is_ok(), "{answer:?}, and repeated {again:?}");
-    Ok(())
 }

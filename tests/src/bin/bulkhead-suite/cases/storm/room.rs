@@ -10,14 +10,12 @@ use bulkhead_protocol::{Condition, Inodes, PoolStatus, Reply, Request, VolumeKin
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::quotas;
-use bulkhead_tests::pool::{Pool, run};
-use bulkhead_tests::setting::program;
+use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
 cases! {
     inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota,
-    volumes_of_a_pool_without_quotas_beside_one_with_quotas_are_no_evasion: Bare + Quota,
     a_tenant_who_takes_a_thousand_project_ids_stops_no_creation: OwnPool + Quota,
     quotas_that_are_switched_off_and_on_again: OwnPool + Quota,
 }
@@ -91,42 +89,6 @@ fn inodes_that_a_volume_was_promised_are_counted_once(stand: &mut Stand) -> Resu
     for id in ["vol-a", "vol-b"] {
         stand.helper()?.ask(&delete(id))?;
     }
-    outcome
-}
-
-fn volumes_of_a_pool_without_quotas_beside_one_with_quotas_are_no_evasion(stand: &mut Stand) -> Result<()> {
-    let whole = stand.work().join("pools/whole");
-    Pool::make_unmarked(&stand.setting, stand.templates(), &whole, "whole")?;
-    for name in ["default", "other"] {
-        let directory = whole.join(name);
-        fs::create_dir(&directory)?;
-        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
-        stand.pools.push(Pool::existing(&directory, name));
-    }
-    stand.start_helper()?;
-    let other = Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec: directory_spec(MIB) };
-    stand.helper()?.ask(&other)?;
-    stand.kill_helper()?;
-    stand.pools[1].options = ",quota=none".to_owned();
-    stand.start_helper()?;
-    settled();
-    settled();
-    let outcome = (|| {
-        let found = status(stand, "default")?;
-        let evasion = found.conditions.as_slice().iter().any(|one| matches!(one, Condition::QuotaEvasion { .. }));
-        ensure!(!evasion, "{found:?}");
-        Ok(())
-    })();
-    stand.helper()?.ask(&delete("vol-o"))?;
-    wait::until(stand.patience(Duration::from_secs(10)), || {
-        ensure!(stand.pools[1].entries()?.is_empty());
-        Ok(())
-    })?;
-    stand.kill_helper()?;
-    stand.pools.clear();
-    bulkhead_tests::observe::mounts::unmount_all(&whole)?;
-    stand.add_pool("default")?;
-    stand.start_helper()?;
     outcome
 }
 
