@@ -20,7 +20,7 @@ use crate::dispatch::dispatch;
 use crate::log;
 use crate::state::{KEEPERS, MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, capability, process};
+use crate::sys::{Errno, Result as SysResult, capability, process};
 
 /// How many connections are served at once, one thread each, besides those whose operations may hang on a pool's
 /// filesystem. A frontend opens up to 16, not counting those that hang; one more is for a health check.
@@ -279,6 +279,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         service.counts.requests.fetch_sub(1, SeqCst);
         let (response, descriptor): (Response, _) =
             outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply), passed));
+        let _allowed = capability::allow(capabilities::of(&request));
         send(connection, &response, descriptor)?;
     }
     Ok(())
@@ -338,12 +339,12 @@ fn receive<'a>(connection: &OwnedFd, buffer: &'a mut [u8]) -> Result<Option<&'a 
 
 fn send(connection: &OwnedFd, value: &impl serde::Serialize, descriptor: Option<OwnedFd>) -> Result<(), String> {
     let packet = encode(value).map_err(|error| format!("reply: {error}"))?;
-    // What other processes of the user have in flight counts against this one, unless it has this capability.
-    let _allowed = descriptor.as_ref().map(|_| capability::allow(capabilities::RELEASE));
-    let _raised = descriptor.as_ref().map(|_| capability::raise(CAP_SYS_ADMIN)).transpose();
-    let _raised = _raised.map_err(|errno| format!("reply: {errno}"))?;
-    let descriptor = descriptor.as_ref().map(AsFd::as_fd);
-    socket::send(connection, &packet, descriptor).map_err(|errno| format!("reply: {errno}"))
+    let send = || -> SysResult<()> {
+        // What all processes of the same user have in flight counts, unless this one has the capability (unix(7)).
+        let _raised = descriptor.as_ref().map(|_| capability::raise(CAP_SYS_ADMIN)).transpose()?;
+        socket::send(connection, &packet, descriptor.as_ref().map(AsFd::as_fd))
+    };
+    send().map_err(|errno| format!("reply: {errno}"))
 }
 
 #[cfg(test)]

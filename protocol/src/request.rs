@@ -213,7 +213,7 @@ requests! {
         pool: PoolName,
     }
     /// A listening socket, passed with the reply.
-    Listen "listen", since 1, Prompt, changes, [] {
+    Listen "listen", since 1, Prompt, changes, [SysAdmin] {
         /// Which of the two.
         socket: Socket,
     }
