@@ -100,6 +100,14 @@ impl Tracer {
         Self::disturb(process, call, &format!("error={error}:when={when}"))
     }
 
+    /// Kills a process at the first call of this name in any of its threads.
+    ///
+    /// # Errors
+    /// When strace cannot attach.
+    pub fn kill(process: i32, call: &str) -> Result<Self> {
+        Self::disturb(process, call, "signal=KILL:when=1")
+    }
+
     /// Delays each call of this name by this much in all threads of a process.
     ///
     /// # Errors

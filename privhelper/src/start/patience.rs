@@ -10,13 +10,14 @@ use crate::sys::{Errno, Result as SysResult, process};
 /// How long a filesystem or a device may take to answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
-/// Lets a child do `work`, which may send packets to the caller. `receive` gets them, until the work is done. The child
-/// keeps `needs` open and nothing else: it may outlive this process, and not even a kill ends it while it hangs, so it
+/// Lets a child do `work`, which may send packets to the caller. `receive` gets them, until the work is done; the child
+/// may be silent for `limit`. It keeps `needs` open and nothing else: it may outlive this process, and not even a kill ends it while it hangs, so it
 /// would keep the locks that this process has.
 ///
 /// # Errors
-/// The connection to the child if it sends nothing for [`LIMIT`]: the child goes on, and hangs up when it is done.
+/// The connection to the child if it sends nothing for `limit`: the child goes on, and hangs up when it is done.
 pub fn in_child(
+    limit: Duration,
     needs: Option<BorrowedFd<'_>>,
     work: impl FnOnce(&OwnedFd),
     mut receive: impl FnMut(&[u8]),
@@ -32,7 +33,7 @@ pub fn in_child(
         std::process::exit(0);
     }
     drop(theirs);
-    socket::set_receive_timeout(&ours, Some(LIMIT))?;
+    socket::set_receive_timeout(&ours, Some(limit))?;
     let mut buffer = [0; 1024];
     loop {
         match socket::receive(&ours, &mut buffer) {

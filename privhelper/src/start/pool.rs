@@ -67,7 +67,7 @@ impl Candidate<HostPool> {
             Ok(Noted::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
             Err(_) => {}
         };
-        let answers = patience::in_child(None, |line| touch(&config, writes, line), noted);
+        let answers = patience::in_child(patience::LIMIT, None, |line| touch(&config, writes, line), noted);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,9 @@ use crate::sys::file::{self, FileId};
 use crate::sys::loopdevice::{self, OURS};
 use crate::sys::socket;
 use crate::sys::{Errno, Result as SysResult};
+
+/// How long a device may take to answer after others have used up the time of all.
+const LEAST: Duration = Duration::from_millis(200);
 
 /// What the devices have said of themselves.
 #[derive(Debug, Default)]
@@ -60,7 +63,8 @@ impl Devices {
 pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
     let mut numbers =
         list(&host.devices).map_err(|errno| format!("cannot list the loop devices in /sys/block: {errno}"))?;
-    let mut devices = Devices::default();
+    // Together, so that nobody can delay a start by many that do not answer.
+    let (mut devices, begun) = (Devices::default(), Instant::now());
     while let Some(first) = numbers.first().copied() {
         let ask = |line: &OwnedFd| {
             for number in &numbers {
@@ -69,9 +73,9 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
             }
         };
         let mut found = BTreeMap::new();
-        let needs = Some(jail.nodes.0.as_fd());
-        let asked =
-            patience::in_child(needs, ask, |packet| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet)));
+        let noted = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
+        let limit = patience::LIMIT.saturating_sub(begun.elapsed()).max(LEAST);
+        let asked = patience::in_child(limit, Some(jail.nodes.0.as_fd()), ask, noted);
         numbers.retain(|number| !found.contains_key(number));
         devices.found.append(&mut found);
         match asked.map_err(|errno| format!("cannot look at loop devices: {errno}"))? {

@@ -56,7 +56,8 @@ fn a_journal_takes_one_sync_for_a_creation_and_none_for_a_publish(stand: &mut St
             (attach(), 0),
             (Request::GrowImage { volume: disk.clone(), size: (2 * SIZE).try_into()? }, 1),
             (Request::Unmount { volume: files.clone(), target: at.clone() }, 0),
-            (Request::LoopDetach { volume: disk.clone() }, 0),
+            // What a pod has written to the device is written out.
+            (Request::LoopDetach { volume: disk.clone() }, 1),
             (Request::Delete { volume: files.clone() }, 1),
             (Request::Delete { volume: disk.clone() }, 1),
         ] {

@@ -12,7 +12,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::{Pool, mount_image, run};
 use bulkhead_tests::setting::{PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
-use bulkhead_tests::strace::{Call, Fault, Tracer};
+use bulkhead_tests::strace::Tracer;
 use bulkhead_tests::wait;
 
 cases! {
@@ -57,12 +57,7 @@ fn expansion(stand: &mut Stand, filesystem: PoolFilesystem) -> Result<()> {
         std::thread::sleep(Duration::from_millis(100));
         stand.restart_helper()?;
         let process = i32::try_from(stand.running_helper()?.pid())?;
-        let mut threads = Vec::new();
-        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-            threads.push(task?.file_name().to_string_lossy().parse::<i32>()?);
-        }
-        let killed = Call { name: "fsync".to_owned(), number: 1 };
-        let tracer = Tracer::inject(&threads, &stand.work().join("strace.log"), &killed, Fault::Kill)?;
+        let tracer = Tracer::kill(process, "fsync")?;
         ensure!(stand.helper()?.request(&request).is_err(), "it was not killed");
         let _ = stand.end_of_helper(stand.patience(Duration::from_secs(10)))?;
         drop(tracer);
