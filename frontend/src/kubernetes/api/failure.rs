@@ -13,6 +13,9 @@ pub enum Failure {
     /// The object, as it stands, asks for something that can never be provided.
     #[error("{0}")]
     Refused(String),
+    /// The object has to wait for another one, whose changes are not reported to it.
+    #[error("{0}")]
+    NotYet(String),
     /// The volume could not be made, changed or deleted.
     #[error("{0}")]
     Volume(Fault),
@@ -44,7 +47,7 @@ impl Failure {
                 FaultKind::Typed(ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::WrongKind)
                     | FaultKind::OutOfRange
             ),
-            Self::Api { .. } | Self::NoAnswer { .. } => false,
+            Self::NotYet(_) | Self::Api { .. } | Self::NoAnswer { .. } => false,
         }
     }
 
@@ -55,7 +58,7 @@ impl Failure {
 
     /// Whether it concerns the volume rather than the API server, so that the object's owner should know.
     pub fn is_for_owner(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Volume(_))
+        matches!(self, Self::Refused(_) | Self::NotYet(_) | Self::Volume(_))
     }
 
     /// Whether the object has changed since it was read, so that its new state decides.
@@ -80,14 +83,14 @@ impl Failure {
             Self::NoAnswer { .. } => true,
             Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500),
             Self::Volume(fault) => fault.kind == FaultKind::Away,
-            Self::Refused(_) => false,
+            Self::Refused(_) | Self::NotYet(_) => false,
         }
     }
 
     /// What failed, as named in metrics.
     pub fn cause(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "refused",
+            Self::Refused(_) | Self::NotYet(_) => "refused",
             Self::Volume(fault) if fault.kind == FaultKind::Away => "helper_away",
             Self::Volume(_) => "volume",
             Self::Api { .. } if self.is_conflict() => "conflict",

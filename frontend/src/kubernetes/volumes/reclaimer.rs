@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use super::names::Names;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
@@ -23,6 +24,7 @@ use crate::kubernetes::reconcile::Controller;
 /// The controller.
 pub struct Reclaimer {
     context: Arc<Context>,
+    names: Names,
 }
 
 impl Controller for Reclaimer {
@@ -43,7 +45,7 @@ impl Controller for Reclaimer {
 impl Reclaimer {
     /// For the PersistentVolumes of `context`'s node.
     pub fn new(context: Arc<Context>) -> Self {
-        Self { context }
+        Self { context, names: Names::default() }
     }
 
     /// The object as it is now. A volume that was due for deletion a while ago may by now be one to keep, and the watch
@@ -68,6 +70,7 @@ impl Reclaimer {
                 // Without a claim's uid it is not reserved any more: its phase is about to change.
                 let Some(claim) = persistent_volume::claim_reference(object) else { return Ok(()) };
                 self.refuse_if_claimed(object, &claim).await?;
+                self.refuse_if_named(object, &volume).await?;
                 self.reclaim(object, &volume).await?;
                 if !is_being_deleted {
                     self.delete(object).await?;
@@ -107,9 +110,22 @@ impl Reclaimer {
             "the volume is released, but its claim {namespace}/{} still exists: it will be deleted once the claim is gone",
             claim.name
         );
+        Err(self.refuse(object, refusal))
+    }
+
+    /// Fails if another object names the same volume: it is in use there, or to be kept.
+    async fn refuse_if_named(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
+        let Some(other) = self.names.other_than(&self.context, object, volume.as_str()).await? else { return Ok(()) };
+        let refusal = format!(
+            "PersistentVolume {other} names the same volume, {volume}: it will be deleted once no other object needs it; to keep it for {other}, set persistentVolumeReclaimPolicy of this object to Retain, and delete it"
+        );
+        Err(self.refuse(object, refusal))
+    }
+
+    fn refuse(&self, object: &PersistentVolume, refusal: String) -> Failure {
         warn!(object = %object.name_any(), "{refusal}");
         self.context.events.publish(object, Reason::VolumeFailedDelete, refusal.clone());
-        Err(Failure::Refused(refusal))
+        Failure::NotYet(refusal)
     }
 
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {

@@ -21,6 +21,7 @@ cases! {
     deleting_a_bound_volume_loses_nothing,
     a_published_volume_stays_until_it_is_not,
     a_static_volume_is_deleted_too,
+    a_volume_that_another_object_names_is_kept,
     a_volume_whose_object_was_removed_by_force_keeps_its_data,
     an_agent_that_was_dead_deletes_when_it_is_back,
 }
@@ -156,6 +157,33 @@ fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
     cluster.delete_claim("data")?;
     cluster.volume_gone(&name)?;
     holds(cluster, &handle, false)
+}
+
+/// An administrator made a second object for the same volume, perhaps to hand it to another claim.
+fn a_volume_that_another_object_names_is_kept(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    let second = format!("{}-second", cluster.namespace);
+    let mut by_hand = volume(&second, &name, &cluster.class, "16Mi", &cluster.node());
+    by_hand["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    if !cluster.is_recent() {
+        by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: cluster.node() });
+    }
+    cluster.create_volume(&by_hand)?;
+    cluster.delete_claim("data")?;
+    cluster.event(&name, "VolumeFailedDelete", &format!("PersistentVolume {second} names the same volume"))?;
+    stays(cluster, &name)?;
+    // Once both are to be deleted, neither waits for the other.
+    let mut other = claim("other", &cluster.class, "16Mi");
+    other["spec"]["volumeName"] = json!(second);
+    cluster.create_claim(&other)?;
+    cluster.bound("other")?;
+    set_policy(cluster, &second, "Delete")?;
+    has_finalizer(cluster, &second, true)?;
+    stays(cluster, &name)?;
+    cluster.delete_claim("other")?;
+    cluster.volume_gone(&second)?;
+    cluster.volume_gone(&name)?;
+    holds(cluster, &name, false)
 }
 
 fn a_volume_whose_object_was_removed_by_force_keeps_its_data(cluster: &mut Cluster) -> Result<()> {
