@@ -11,6 +11,7 @@ pub mod inspection;
 pub mod kubernetes;
 pub mod metrics;
 pub mod monitoring;
+pub mod printable;
 pub mod prompt;
 pub mod proto;
 pub mod quantity;

@@ -7,6 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::{info, warn};
 
 use crate::metrics::METRICS;
+use crate::printable::printable;
+
+/// The longest reason that is given, in bytes. It may be in another server's words.
+const LONGEST_REASON: usize = 1024;
 
 /// A part that has to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +77,7 @@ impl Readiness {
 
     /// Records that `part` does not work, for this reason. This is also how a part is first declared.
     pub fn not_ready(&self, part: Part, reason: impl Display) {
-        self.set(part, Some(reason.to_string()));
+        self.set(part, Some(printable(&reason.to_string(), LONGEST_REASON).into_owned()));
     }
 
     /// Whether `part` works, or why it does not; `None` if it is not needed.
@@ -141,6 +145,8 @@ mod tests {
         readiness.ready(Part::Registration);
         assert!(readiness.report().0 && readiness.report().1.ends_with("ok\nready\n"));
         readiness.not_ready(Part::Helper, "it is away");
+        readiness.not_ready(Part::Agent, "no\n[+]agent ok\nready");
+        assert!(readiness.report().1.contains("[-]agent not ready: no\\n[+]agent ok\\nready\n"));
         assert!(!readiness.report().0 && readiness.report().1.contains("[-]helper not ready: it is away\n"));
     }
 }

@@ -1,5 +1,6 @@
 //! The log: structured, on standard error.
 
+mod line;
 mod queue;
 
 use std::io;
@@ -63,7 +64,7 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
         Err(_) => level.to_owned(),
     };
     let filter = EnvFilter::try_new(filter).map_err(|_| TelemetryError::Level(level.to_owned()))?;
-    let queue = Queue::default();
+    let queue = Queue::new(format);
     queue.start()?;
     let writer = queue.clone();
     let log = fmt().with_env_filter(filter).with_writer(move || writer.clone());

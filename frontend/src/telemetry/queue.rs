@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::LogFormat;
+use super::line::fit;
 use crate::metrics::METRICS;
 
-/// The maximum number of lines that wait.
-const LONGEST: usize = 1024;
+/// How much may wait, in bytes.
+const LONGEST: usize = 1 << 20;
 
 /// How long the thread rests after writing: waking it for each line would cost a call more than the line itself does.
 const REST: Duration = Duration::from_millis(5);
@@ -22,11 +24,12 @@ const MEMORY: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The log's writer, which never blocks.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Queue(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
+    format: LogFormat,
     waiting: Mutex<Waiting>,
     /// Notified when lines are added and the thread is idle.
     added: Condvar,
@@ -37,7 +40,6 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Waiting {
     text: Vec<u8>,
-    lines: usize,
     /// Whether the thread waits to be notified.
     idle: bool,
     /// Whether the thread is writing lines that it has taken.
@@ -46,6 +48,12 @@ struct Waiting {
 }
 
 impl Queue {
+    /// A queue for lines in this format.
+    pub(super) fn new(format: LogFormat) -> Self {
+        let (added, written) = (Condvar::new(), Condvar::new());
+        Self(Arc::new(Shared { format, waiting: Mutex::default(), added, written }))
+    }
+
     /// Starts the thread that writes the lines.
     pub(super) fn start(&self) -> io::Result<()> {
         let queue = self.clone();
@@ -54,7 +62,7 @@ impl Queue {
 
     /// Waits until all lines so far have been written, but not for long.
     pub fn flush(&self) {
-        let unwritten = |waiting: &mut Waiting| waiting.writing || waiting.lines > 0;
+        let unwritten = |waiting: &mut Waiting| waiting.writing || !waiting.text.is_empty();
         let _ = self.0.written.wait_timeout_while(self.waiting(), PATIENCE, unwritten);
     }
 
@@ -79,11 +87,10 @@ impl Queue {
         waiting.writing = false;
         waiting.idle = true;
         self.0.written.notify_all();
-        let waiting = self.0.added.wait_while(waiting, |waiting| waiting.lines == 0);
+        let waiting = self.0.added.wait_while(waiting, |waiting| waiting.text.is_empty());
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
         waiting.idle = false;
         waiting.writing = true;
-        waiting.lines = 0;
         std::mem::swap(text, &mut waiting.text);
         std::mem::take(&mut waiting.dropped)
     }
@@ -96,10 +103,11 @@ impl Queue {
 /// The logger passes each line in a single write.
 impl Write for Queue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let fitted = fit(self.0.format, line);
         let mut waiting = self.waiting();
-        if waiting.lines < LONGEST {
-            waiting.text.extend_from_slice(line);
-            waiting.lines += 1;
+        if waiting.text.len() + fitted.len() < LONGEST {
+            waiting.text.extend_from_slice(fitted.as_bytes());
+            waiting.text.push(b'\n');
             if std::mem::take(&mut waiting.idle) {
                 self.0.added.notify_one();
             }
@@ -117,26 +125,40 @@ impl Write for Queue {
 
 #[cfg(test)]
 mod tests {
+    use super::super::line::LONGEST as LINE;
     use super::*;
 
     #[test]
     fn lines_that_find_the_queue_full_are_dropped_and_counted_once() {
-        let mut queue = Queue::default();
-        for number in 0..LONGEST + 3 {
-            queue.write_all(format!("{number}\n").as_bytes()).unwrap();
+        let mut queue = Queue::new(LogFormat::Text);
+        let line = [&[b'x'; 1023], b"\n".as_slice()].concat();
+        for _ in 0..LONGEST / 1024 + 3 {
+            queue.write_all(&line).unwrap();
         }
         let mut text = Vec::new();
         assert_eq!(queue.take(&mut text), 3);
-        let oldest: String = (0..LONGEST).map(|number| format!("{number}\n")).collect();
-        assert_eq!(text, oldest.as_bytes());
+        assert!(text.len() <= LONGEST && text.chunks(1024).all(|kept| kept == line), "{}", text.len());
         text.clear();
-        queue.write_all(b"later").unwrap();
-        assert_eq!((queue.take(&mut text), text.as_slice()), (0, b"later".as_slice()));
+        queue.write_all(b"later\n").unwrap();
+        assert_eq!((queue.take(&mut text), text.as_slice()), (0, b"later\n".as_slice()));
+    }
+
+    #[test]
+    fn a_line_is_a_line_whatever_is_in_it() {
+        let mut queue = Queue::new(LogFormat::Text);
+        queue.write_all(format!("first{}\n", "\nforged".repeat(150_000)).as_bytes()).unwrap();
+        queue.write_all(b"second\n").unwrap();
+        let mut text = Vec::new();
+        assert_eq!(queue.take(&mut text), 0);
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(matches!(lines[..], [first, "second"] if first.starts_with("first\\nforged\\n")), "{}", lines.len());
+        assert!(lines.iter().all(|line| line.len() < LINE), "{}", text.len());
     }
 
     #[test]
     fn the_end_does_not_wait_for_ever() {
-        let mut queue = Queue::default();
+        let mut queue = Queue::new(LogFormat::Text);
         let begun = std::time::Instant::now();
         queue.write_all(b"nobody writes this").unwrap();
         Queue::flush(&queue);

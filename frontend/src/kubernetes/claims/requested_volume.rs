@@ -5,7 +5,11 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::objects::{claim, storage_class};
+use crate::printable::printable;
 use crate::volumes::{Mode, NewVolume, SizeRange};
+
+/// How much of the name of a data source is shown, in bytes: names of objects are no longer, but this one is not checked.
+const LONGEST_NAME: usize = 253;
 
 /// The volume that `claim` of `class` requests.
 ///
@@ -40,9 +44,9 @@ fn check_features(spec: &PersistentVolumeClaimSpec) -> Result<(), Failure> {
         ));
     }
     if let Some(source) = &spec.data_source_ref {
+        let (kind, name) = (printable(&source.kind, LONGEST_NAME), printable(&source.name, LONGEST_NAME));
         return Err(Failure::Refused(format!(
-            "claim.spec.dataSource: a volume cannot be made from {} {}: volumes start empty; remove the data source, and copy the data in a pod",
-            source.kind, source.name
+            "claim.spec.dataSource: a volume cannot be made from {kind} {name}: volumes start empty; remove the data source, and copy the data in a pod"
         )));
     }
     Ok(())
@@ -112,5 +116,9 @@ mod tests {
         for kind in ["PersistentVolumeClaim", "VolumeSnapshot"] {
             assert!(refusal(source(kind), json!({})).contains(kind), "{kind}");
         }
+        let source =
+            json!({ "kind": "VolumeSnapshot", "name": "a\nb".repeat(300), "apiGroup": "snapshot.storage.k8s.io" });
+        let hostile = refusal(json!({ "spec": { "dataSourceRef": source } }), json!({}));
+        assert!(hostile.contains(" a\\nba\\nb") && hostile.ends_with("copy the data in a pod"), "{hostile}");
     }
 }
