@@ -102,6 +102,11 @@ impl MockApi {
         claims.push(claim.clone());
     }
 
+    /// Stores `claim`, which is new, without telling the watches.
+    pub fn append(&self, claim: Value) {
+        self.shared.claims.lock().unwrap().push(claim);
+    }
+
     /// Stores `claim` and tells the watches.
     pub fn put_and_report(&self, claim: &Value) {
         self.put(claim);
@@ -144,7 +149,7 @@ impl MockApi {
 
 async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let watching = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+    let query = request.uri().query().unwrap_or_default().to_owned();
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     let seen = Seen { method: method.clone(), path: path.clone(), body: body.clone(), at: Instant::now() };
@@ -161,25 +166,29 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
         Some(Fault::Late(now)) => Some(now),
         None => None,
     };
-    let answer = answer_to(&shared, &method, &path, watching, &body);
+    let answer = answer_to(&shared, &method, &path, &query, &body);
     if let Some(now) = now {
         now.notified().await;
     }
     answer
 }
 
-fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body: &Value) -> Response {
+fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &Value) -> Response {
     let name = path.rsplit('/').next().unwrap_or_default();
     let claims = path.ends_with("/persistentvolumeclaims");
     match *method {
-        Method::GET if watching => watch(if claims { Some(shared.events.subscribe()) } else { None }),
-        Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
-            answer(200, &list("v1", "PersistentVolumeClaim", &[]))
+        Method::GET if query.contains("watch=true") => {
+            watch(if claims { Some(shared.events.subscribe()) } else { None })
         }
-        Method::GET if claims => answer(200, &list("v1", "PersistentVolumeClaim", &shared.claims.lock().unwrap())),
+        Method::GET if claims && shared.unlisted.load(Ordering::Relaxed) => {
+            answer(200, &list("v1", "PersistentVolumeClaim", &[], query))
+        }
+        Method::GET if claims => {
+            answer(200, &list("v1", "PersistentVolumeClaim", &shared.claims.lock().unwrap(), query))
+        }
         Method::GET if path.contains("/persistentvolumeclaims/") => found(&shared.claims.lock().unwrap(), name),
         Method::GET if name == "storageclasses" => {
-            answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes))
+            answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes, query))
         }
         Method::GET if path.contains("/validatingadmissionpolicies/") => {
             let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
@@ -192,7 +201,7 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body:
         }
         Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
         Method::GET if name == "persistentvolumes" => {
-            answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap()))
+            answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap(), query))
         }
         Method::GET if path.contains("/persistentvolumes/") => found(&shared.volumes.lock().unwrap(), name),
         Method::GET if path.contains("/csinodes/") => {
@@ -200,7 +209,7 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, watching: bool, body:
             let drivers = if shared.registered.load(Ordering::Relaxed) { vec![driver] } else { Vec::new() };
             answer(200, &json!({ "metadata": { "name": name }, "spec": { "drivers": drivers } }))
         }
-        Method::GET => answer(200, &list("v1", "Unknown", &[])),
+        Method::GET => answer(200, &list("v1", "Unknown", &[], query)),
         Method::POST if name == "selfsubjectreviews" => {
             let extra = json!({ "authentication.kubernetes.io/node-name": ["node-1"],
                                 "authentication.kubernetes.io/node-uid": ["node-uid"] });
@@ -220,9 +229,17 @@ fn found(objects: &[Value], name: &str) -> Response {
     }
 }
 
-fn list(version: &str, kind: &str, items: &[Value]) -> Value {
+/// The page of a list that `query` asks for.
+fn list(version: &str, kind: &str, items: &[Value], query: &str) -> Value {
+    let number = |name: &str| {
+        let value = query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        value.and_then(|value| value.parse::<usize>().ok())
+    };
+    let (first, limit) = (number("continue").unwrap_or(0), number("limit").unwrap_or(items.len()));
+    let page: Vec<_> = items.iter().skip(first).take(limit).collect();
+    let next = Some(first + limit).filter(|next| *next < items.len()).map(|next| next.to_string());
     json!({ "kind": format!("{kind}List"), "apiVersion": version,
-            "metadata": { "resourceVersion": "1" }, "items": items })
+            "metadata": { "resourceVersion": "1", "continue": next }, "items": page })
 }
 
 /// A stream of lines that ends only with an error.
@@ -233,7 +250,7 @@ fn watch(events: Option<broadcast::Receiver<Value>>) -> Response {
         let rest = if event["type"] == "ERROR" { None } else { Some(receiver) };
         Some((Ok::<_, Infallible>(Bytes::from(format!("{event}\n"))), rest))
     });
-    Body::from_stream(stream).into_response()
+    ([("content-type", "application/json")], Body::from_stream(stream)).into_response()
 }
 
 fn answer(code: u16, body: &Value) -> Response {

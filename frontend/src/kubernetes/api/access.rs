@@ -9,6 +9,7 @@ use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
 use super::observed::ObserveLayer;
+use super::projection::ProjectionLayer;
 use super::transport::transport;
 use super::{limits, retry_after};
 use crate::readiness::Readiness;
@@ -64,6 +65,7 @@ impl Access {
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let namespace = config.default_namespace.clone();
         let builder = ClientBuilder::new(transport(&config)?, namespace.clone())
+            .with_layer(&ProjectionLayer)
             .with_layer(&MapFutureLayer::new(limits::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
             .with_layer(&ObserveLayer::new(readiness.clone()));

@@ -160,6 +160,8 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
         writing.push(write_one(recorder.clone(), reason, note.clone(), about));
         if notes.len() >= REMEMBERED {
             notes.clear();
+            // It remembers every event of the last minutes, however many there are.
+            recorder = Recorder::new(client.clone(), reporter.clone());
         }
         notes.insert(key, note);
     }

@@ -1,7 +1,7 @@
 //! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
-//! [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
+//! [`projection`], [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
 //! [`backoff`], [`request`], [`failure`].
 
 pub mod access;
@@ -12,6 +12,7 @@ mod limits;
 pub mod node_identity;
 pub mod observed;
 pub mod pages;
+mod projection;
 mod reach;
 pub mod registered;
 pub mod request;

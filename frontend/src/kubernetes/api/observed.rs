@@ -119,9 +119,15 @@ fn verb(request: &Request<Body>) -> &'static str {
     }
 }
 
-fn resource(path: &str) -> &'static str {
-    let named = |part: &str| RESOURCES.into_iter().find(|resource| *resource == part);
-    path.rsplit('/').find_map(named).unwrap_or("other")
+/// The objects that a request to `path` is about: `/api/VERSION/` or `/apis/GROUP/VERSION/`, then `namespaces/NAME/` if
+/// they are in one, and then their name in the API.
+pub(super) fn resource(path: &str) -> &'static str {
+    let mut parts = path.split('/').skip(if path.starts_with("/apis/") { 4 } else { 3 });
+    let named = match parts.next() {
+        Some("namespaces") => parts.nth(1),
+        other => other,
+    };
+    RESOURCES.into_iter().find(|resource| Some(*resource) == named).unwrap_or("other")
 }
 
 #[cfg(test)]
@@ -136,6 +142,10 @@ mod tests {
         assert_eq!(resource("/api/v1/persistentvolumes"), "persistentvolumes");
         assert_eq!(resource("/api/v1/namespaces/shop/persistentvolumeclaims/data/status"), "persistentvolumeclaims");
         assert_eq!(resource("/apis/storage.k8s.io/v1/csinodes/node-1"), "csinodes");
-        assert_eq!(resource("/version"), "other");
+        let confusing = "/api/v1/namespaces/events/persistentvolumeclaims/persistentvolumes";
+        assert_eq!(resource(confusing), "persistentvolumeclaims");
+        for other in ["/version", "/", "", "/api/v1/namespaces/events", "/apis/apps/v1/deployments"] {
+            assert_eq!(resource(other), "other", "{other}");
+        }
     }
 }

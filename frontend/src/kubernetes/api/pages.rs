@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::future::Future;
+use std::time::Duration;
 
 use futures::{Stream, TryStreamExt, stream};
 use k8s_openapi::serde::de::DeserializeOwned;
@@ -10,10 +11,14 @@ use kube::core::{ObjectList, PartialObjectMeta};
 use kube::{Api, Resource};
 
 use super::failure::Failure;
-use super::request::request;
+use super::request::request_within;
 
 /// How many objects are in a page.
 pub const PAGE: u32 = 500;
+
+/// How long the API server may take to send one: as long as it takes for any request. The objects may be large, whatever
+/// is kept of them.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The objects at `api` that match `labels`. A failure ends the stream, and `operation` names it.
 pub fn list<K>(
@@ -61,7 +66,7 @@ where
 {
     let pages = stream::try_unfold((Some(first), fetch), move |(next, fetch)| async move {
         let Some(parameters) = next else { return Ok(None) };
-        let page = request(operation, fetch(parameters.clone())).await?;
+        let page = request_within(DEADLINE, operation, fetch(parameters.clone())).await?;
         let token = page.metadata.continue_.filter(|token| !token.is_empty());
         let next = token.map(|token| parameters.continue_token(&token));
         let items = stream::iter(page.items.into_iter().map(Ok));

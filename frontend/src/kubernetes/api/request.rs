@@ -19,10 +19,22 @@ pub async fn request<T>(
     operation: &'static str,
     call: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(DEADLINE, call).await {
+    request_within(DEADLINE, operation, call).await
+}
+
+/// The same for an answer that may be large, and is waited for until `deadline`.
+///
+/// # Errors
+/// `Api` when the request fails, `NoAnswer` when there is no answer in time.
+pub async fn request_within<T>(
+    deadline: Duration,
+    operation: &'static str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(deadline, call).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(Failure::Api { operation, error: Box::new(error) }),
-        Err(_) => Err(Failure::NoAnswer { operation, waited: DEADLINE }),
+        Err(_) => Err(Failure::NoAnswer { operation, waited: deadline }),
     }
 }
 

@@ -43,19 +43,15 @@ where
     events.flat_map(move |event| {
         let mut changed = Vec::new();
         match event {
-            Ok(mut event) => {
-                match &mut event {
+            Ok(event) => {
+                match &event {
                     Event::Init => listed = known.state().iter().map(|object| ObjectRef::from_obj(&**object)).collect(),
                     Event::InitApply(object) => {
-                        object.meta_mut().managed_fields = None;
                         // It may be another object of the same name, with another uid.
                         listed.replace(ObjectRef::from_obj(object));
                     }
                     Event::InitDone => changed.extend(listed.drain()),
-                    Event::Apply(object) => {
-                        object.meta_mut().managed_fields = None;
-                        changed.push(ObjectRef::from_obj(object));
-                    }
+                    Event::Apply(object) => changed.push(ObjectRef::from_obj(object)),
                     Event::Delete(object) => changed
                         .extend(known.get(&ObjectRef::from_obj(object)).map(|known| ObjectRef::from_obj(&*known))),
                 }

@@ -11,6 +11,9 @@ use crate::volumes::{Mode, NewVolume, SizeRange};
 /// How much of the name of a data source is shown, in bytes: names of objects are no longer, but this one is not checked.
 const LONGEST_NAME: usize = 253;
 
+/// How many access modes a claim may list. There are four, but the API server lets them be repeated.
+const MOST_ACCESS_MODES: usize = 16;
+
 /// The volume that `claim` of `class` requests.
 ///
 /// # Errors
@@ -55,6 +58,9 @@ fn check_features(spec: &PersistentVolumeClaimSpec) -> Result<(), Failure> {
 fn check_access_modes(modes: &[String]) -> Result<(), Failure> {
     match modes.iter().find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadWriteOncePod" | "ReadOnlyMany")) {
         _ if modes.is_empty() => Err(refused("claim.spec.accessModes is empty")),
+        _ if modes.len() > MOST_ACCESS_MODES => {
+            Err(refused("claim.spec.accessModes repeats the same modes too often: list each of them once"))
+        }
         Some(mode) => Err(Failure::Refused(format!(
             "access mode {mode} is not supported: the volume is on one node; use ReadWriteOnce, ReadWriteOncePod or ReadOnlyMany"
         ))),
@@ -91,6 +97,8 @@ mod tests {
         let modes = |modes: Value| json!({ "spec": { "accessModes": modes } });
         assert!(refusal(modes(json!(["ReadWriteOnce", "ReadWriteMany"])), json!({})).contains("ReadWriteMany"));
         assert!(refusal(modes(json!([])), json!({})).contains("accessModes"));
+        let repeated = vec!["ReadWriteOnce"; MOST_ACCESS_MODES + 1];
+        assert!(refusal(modes(json!(repeated)), json!({})).contains("accessModes"));
         requested_volume(&claim(modes(json!(["ReadOnlyMany", "ReadWriteOnce"]))), &class(json!({}))).unwrap();
         assert!(refusal(json!({ "spec": { "selector": {} } }), json!({})).contains("selector"));
         let attributes = json!({ "spec": { "volumeAttributesClassName": "gold" } });

@@ -1,6 +1,7 @@
 //! The API's objects as values: what they say, and what ours look like. Nothing here does any I/O.
 
 pub mod claim;
+pub mod fields;
 pub mod names;
 pub mod node_affinity;
 pub mod persistent_volume;

@@ -1,0 +1,121 @@
+//! The fields of objects that are read here. Nothing else of them is kept.
+//!
+//! Whoever may create claims decides how large they are, up to what the API server stores, and the same memory serves
+//! all volumes of the node. A field that is to be read is added here first.
+
+use super::names::{BOUND, CLASS_BETA, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+
+/// A value in an answer of the API server, by what is kept of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fields {
+    /// A claim, a list of claims, or what a watch reports about one.
+    Claim,
+    /// The same for PersistentVolumes.
+    PersistentVolume,
+    /// The same for objects of which everything is read.
+    Other,
+    /// Everything.
+    All,
+    /// A short text, a number, or a few of them.
+    Short,
+    /// Nothing but whether it is there.
+    Presence,
+    /// An amount of storage among others.
+    Storage,
+    /// Amounts that are requested, and limits to them.
+    Resources,
+    /// A reference to another object.
+    Reference,
+    /// The details of a refusal.
+    Refusal,
+    /// The metadata of a claim.
+    ClaimMetadata,
+    /// Its annotations.
+    ClaimAnnotations,
+    /// What its owner asks for.
+    ClaimSpec,
+    /// What the control plane says about it.
+    ClaimStatus,
+    /// The metadata of a PersistentVolume.
+    VolumeMetadata,
+    /// Its annotations.
+    VolumeAnnotations,
+    /// What it is.
+    VolumeSpec,
+    /// Its volume, as its driver knows it.
+    VolumeSource,
+    /// What the control plane says about it.
+    VolumeStatus,
+    /// The metadata of any other object.
+    OtherMetadata,
+}
+
+impl Fields {
+    /// Those of an answer about the objects that the API calls `resource`.
+    pub fn of(resource: &str) -> Self {
+        match resource {
+            "persistentvolumeclaims" => Self::Claim,
+            "persistentvolumes" => Self::PersistentVolume,
+            _ => Self::Other,
+        }
+    }
+
+    /// Those of the member called `key`; `None` if it is not read.
+    pub fn of_member(self, key: &str) -> Option<Self> {
+        match (self, key) {
+            (Self::All, _) => Some(Self::All),
+            (Self::Claim | Self::PersistentVolume | Self::Other, "items" | "object") => Some(self),
+            (Self::Claim | Self::PersistentVolume, "apiVersion" | "kind" | "type" | "code" | "reason" | "message") => {
+                Some(Self::All)
+            }
+            (Self::Claim | Self::PersistentVolume, "details") => Some(Self::Refusal),
+            (Self::Refusal, "retryAfterSeconds") => Some(Self::Short),
+            (Self::Claim, "metadata") => Some(Self::ClaimMetadata),
+            (Self::Claim, "spec") => Some(Self::ClaimSpec),
+            (Self::Claim, "status") => Some(Self::ClaimStatus),
+            (Self::PersistentVolume, "metadata") => Some(Self::VolumeMetadata),
+            (Self::PersistentVolume, "spec") => Some(Self::VolumeSpec),
+            (Self::PersistentVolume, "status") => Some(Self::VolumeStatus),
+            (Self::Other, "metadata") => Some(Self::OtherMetadata),
+            (Self::OtherMetadata, "managedFields") => None,
+            (Self::Other | Self::OtherMetadata, _) => Some(Self::All),
+
+            (Self::ClaimMetadata | Self::VolumeMetadata, "name" | "namespace" | "uid" | "resourceVersion") => {
+                Some(Self::Short)
+            }
+            (Self::ClaimMetadata | Self::VolumeMetadata, "creationTimestamp" | "deletionTimestamp") => {
+                Some(Self::Short)
+            }
+            // Of a list: what to ask for the next page with.
+            (Self::ClaimMetadata | Self::VolumeMetadata, "continue") => Some(Self::All),
+            (Self::ClaimMetadata, "annotations") => Some(Self::ClaimAnnotations),
+            (Self::ClaimAnnotations, PROVISIONER | PROVISIONER_BETA | CLASS_BETA | SELECTED_NODE | BOUND) => {
+                Some(Self::Short)
+            }
+            (Self::VolumeMetadata, "annotations") => Some(Self::VolumeAnnotations),
+            (Self::VolumeAnnotations, PROVISIONED_BY) => Some(Self::Short),
+            (Self::VolumeMetadata, "finalizers") => Some(Self::All),
+
+            (Self::ClaimSpec, "accessModes" | "storageClassName" | "volumeAttributesClassName") => Some(Self::Short),
+            (Self::ClaimSpec, "volumeMode" | "volumeName") => Some(Self::Short),
+            (Self::ClaimSpec, "resources") => Some(Self::Resources),
+            (Self::Resources, "requests") => Some(Self::Storage),
+            (Self::Storage, "storage") => Some(Self::Short),
+            (Self::ClaimSpec, "selector") => Some(Self::Presence),
+            (Self::ClaimSpec, "dataSourceRef") => Some(Self::Reference),
+            (Self::Reference, "apiGroup" | "kind" | "namespace" | "name" | "uid") => Some(Self::Short),
+            (Self::ClaimStatus, "phase") => Some(Self::Short),
+            (Self::ClaimStatus, "capacity" | "allocatedResources" | "allocatedResourceStatuses") => Some(Self::Storage),
+
+            (Self::VolumeSpec, "claimRef") => Some(Self::Reference),
+            (Self::VolumeSpec, "csi") => Some(Self::VolumeSource),
+            (Self::VolumeSource, "driver" | "volumeHandle") => Some(Self::Short),
+            (Self::VolumeSpec, "capacity") => Some(Self::Storage),
+            // A part of it would say something else.
+            (Self::VolumeSpec, "nodeAffinity") => Some(Self::All),
+            (Self::VolumeSpec, "persistentVolumeReclaimPolicy") => Some(Self::Short),
+            (Self::VolumeStatus, "phase") => Some(Self::Short),
+            _ => None,
+        }
+    }
+}
