@@ -7,6 +7,10 @@ use bulkhead_protocol::ErrorKind;
 
 use crate::volumes::{Fault, FaultKind};
 
+/// The longest that the API server is left alone because it asks for it. A server that asks for years is wrong, and the
+/// node's volumes would wait as long.
+const LONGEST_REST: Duration = Duration::from_secs(300);
+
 /// The reason that stopped a controller.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -99,10 +103,10 @@ impl Failure {
         }
     }
 
-    /// How long the API server asks not to be contacted.
+    /// How long the API server asks not to be contacted, as far as that is believed.
     pub fn retry_after(&self) -> Option<Duration> {
         let seconds = self.status()?.details.as_ref()?.retry_after_seconds;
-        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+        (seconds > 0).then(|| LONGEST_REST.min(Duration::from_secs(seconds.into())))
     }
 
     fn status(&self) -> Option<&kube::core::Status> {
@@ -140,6 +144,17 @@ pub fn error_text(error: &kube::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_server_is_left_alone_for_years() {
+        for (seconds, expected) in [(0, None), (7, Some(7)), (301, Some(300)), (u32::MAX, Some(300))] {
+            let details = serde_json::json!({ "retryAfterSeconds": seconds });
+            let status = serde_json::json!({ "code": 429, "reason": "TooManyRequests", "details": details });
+            let error = Box::new(kube::Error::Api(Box::new(serde_json::from_value(status).unwrap())));
+            let failure = Failure::Api { operation: "testing", error };
+            assert_eq!(failure.retry_after(), expected.map(Duration::from_secs), "{seconds}");
+        }
+    }
 
     #[test]
     fn a_refusal_is_in_the_servers_words() {
