@@ -1,8 +1,11 @@
 //! Access to the API server: where it is, and as whom.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use http::Uri;
+use http::uri::Scheme;
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -34,6 +37,11 @@ pub enum AccessError {
     /// The kubeconfig is missing or invalid.
     #[error("kubeconfig {0} cannot be used: {1}")]
     Kubeconfig(PathBuf, kube::config::KubeconfigError),
+    /// What is sent to the server could be read, and its answers forged, by anybody on the way.
+    #[error(
+        "kubeconfig {0} cannot be used: its server {1} would receive the token unencrypted, and anybody on the way could answer in its place; give an https:// address"
+    )]
+    Unencrypted(PathBuf, Uri),
     /// No client can be built from the configuration.
     #[error("creating a client for the API server failed: {0}")]
     Client(#[from] kube::Error),
@@ -59,7 +67,12 @@ impl Access {
             Self::Kubeconfig(path) => {
                 let failed = |error| AccessError::Kubeconfig(path.clone(), error);
                 let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
-                Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(failed)?
+                let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+                let config = config.map_err(failed)?;
+                if !is_private(&config.cluster_url) {
+                    return Err(AccessError::Unencrypted(path.clone(), config.cluster_url));
+                }
+                config
             }
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -70,5 +83,43 @@ impl Access {
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
             .with_layer(&ObserveLayer::new(readiness.clone()));
         Ok((builder.build(), namespace))
+    }
+}
+
+/// Whether nobody but the server at this address can read what is sent there: it is encrypted, or does not leave this
+/// machine.
+fn is_private(server: &Uri) -> bool {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    is_here || server.scheme() == Some(&Scheme::HTTPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn refusal(server: &str) -> Option<AccessError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kubeconfig");
+        let kubeconfig = serde_json::json!({
+            "current-context": "a",
+            "clusters": [{ "name": "a", "cluster": { "server": server } }],
+            "users": [{ "name": "a", "user": { "token": "secret" } }],
+            "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
+        });
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        Access::Kubeconfig(path).client(&Readiness::default()).await.err()
+    }
+
+    #[tokio::test]
+    async fn a_token_is_not_sent_unencrypted() {
+        for server in ["http://10.0.0.1:8080", "http://api.example.org", "http://127.0.0.1.example.org"] {
+            let refusal = refusal(server).await.unwrap();
+            assert!(matches!(refusal, AccessError::Unencrypted(..)), "{server}: {refusal}");
+            assert!(refusal.to_string().contains(server) && !refusal.to_string().contains("secret"), "{refusal}");
+        }
+        for server in ["https://10.0.0.1:6443", "http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost"] {
+            assert!(is_private(&server.parse().unwrap()), "{server}");
+        }
     }
 }
