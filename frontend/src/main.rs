@@ -21,6 +21,7 @@ use bulkhead_protocol::{Socket, Welcome};
 use clap::Parser;
 use std::os::unix::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing::{error, info, warn};
 
@@ -176,19 +177,32 @@ async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown:
     readiness.ready(Part::Csi);
     if registers {
         let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone(), readiness.clone());
+        let readiness = readiness.clone();
         tokio::spawn(register(helper, registrar, readiness, is_registered_by_serving, shutdown.clone()));
     }
-    server::serve(listener, plugin.routes().add_service(inspector.service()), &shutdown).await?;
+    let served = server::serve(listener, plugin.routes().add_service(inspector.service()), &shutdown).await;
+    if let Err(error) = served {
+        // Whoever serves the node's volumes now, this process does not.
+        readiness.not_ready(Part::Csi, &error);
+        shutdown.begin();
+        let _ = timeout(GRACE, finish(agent, &plugin)).await;
+        return Err(error.into());
+    }
+    finish(agent, &plugin).await;
+    if let Some(endpoint) = &options.csi_endpoint {
+        endpoint.remove();
+    }
+    Ok(())
+}
+
+/// Waits until no work is in progress.
+async fn finish(agent: Option<JoinHandle<()>>, plugin: &Plugin) {
     if let Some(agent) = agent
         && let Err(error) = agent.await
     {
         error!("the storage agent failed: {error}");
     }
     plugin.idle().await;
-    if let Some(endpoint) = &options.csi_endpoint {
-        endpoint.remove();
-    }
-    Ok(())
 }
 
 async fn csi_socket(helper: &Helper, welcome: &Welcome) -> Result<UnixListener, StartError> {
@@ -213,24 +227,25 @@ async fn register(
     is_registered_by_serving: bool,
     shutdown: Shutdown,
 ) {
-    let listener = loop {
-        match registration::socket(&helper).await {
-            Ok(listener) => break listener,
-            Err(error) => {
-                error!("cannot register with the kubelet yet: {error}; retrying");
-                readiness.not_ready(Part::Registration, error);
+    loop {
+        let failure = match registration::socket(&helper).await {
+            Ok(listener) => {
+                if is_registered_by_serving {
+                    readiness.ready(Part::Registration);
+                }
+                match server::serve(listener, registrar.clone().routes(), &shutdown).await {
+                    Ok(()) => return,
+                    Err(error) => error.to_string(),
+                }
             }
-        }
+            Err(error) => error.to_string(),
+        };
+        error!("cannot register with the kubelet yet: {failure}; retrying");
+        readiness.not_ready(Part::Registration, failure);
         tokio::select! {
             () = sleep(RETRY) => {}
             () = shutdown.begun() => return,
         }
-    };
-    if is_registered_by_serving {
-        readiness.ready(Part::Registration);
-    }
-    if let Err(error) = server::serve(listener, registrar.routes(), &shutdown).await {
-        error!("cannot serve the kubelet's plugin registration: {error}");
     }
 }
 

@@ -14,6 +14,7 @@ use crate::helper::{CallError, Helper};
 use crate::proto::registration::registration_server::{Registration, RegistrationServer};
 use crate::proto::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use crate::readiness::{Part, Readiness};
+use crate::server::LONGEST_MESSAGE;
 
 /// The kubelet's name for the type of a CSI driver.
 const PLUGIN_TYPE: &str = "CSIPlugin";
@@ -22,6 +23,7 @@ const PLUGIN_TYPE: &str = "CSIPlugin";
 const SUPPORTED_VERSION: &str = "1.0.0";
 
 /// Answers the kubelet.
+#[derive(Clone)]
 pub struct Registrar {
     driver: DriverName,
     endpoint: Text,
@@ -36,7 +38,7 @@ impl Registrar {
 
     /// The service, for a socket of its own.
     pub fn routes(self) -> Routes {
-        Routes::new(RegistrationServer::new(self))
+        Routes::new(RegistrationServer::new(self).max_decoding_message_size(LONGEST_MESSAGE))
     }
 }
 

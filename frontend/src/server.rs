@@ -1,12 +1,32 @@
 //! Serves gRPC on a Unix socket until shutdown.
 
+mod clients;
+
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
-use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
 use tonic::transport::Server;
+
+/// The largest message that is accepted, in bytes. The largest part of a call in CSI is a map of 4 KiB; Kubernetes
+/// allows 256 KiB for the parameters of a class.
+pub const LONGEST_MESSAGE: usize = 512 << 10;
+
+/// How many calls a client may have in progress on a connection. Further ones wait at the client.
+const CALLS: u32 = 128;
+
+/// How much a client may send on a connection before it is read, in bytes, and how much of that for one call.
+const AHEAD: u32 = 256 << 10;
+const AHEAD_IN_A_CALL: u32 = 64 << 10;
+
+/// The largest head of a call, in bytes.
+const LONGEST_HEAD: u32 = 16 << 10;
+
+/// How often a client is asked whether it is still there, and how long it may take to answer.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_ANSWERS: Duration = Duration::from_secs(20);
 
 /// Signals shutdown to everything that serves.
 #[derive(Clone)]
@@ -18,6 +38,11 @@ pub enum ServeError {
     /// The socket cannot be served.
     #[error("cannot use the listening socket: {0}")]
     Listener(#[from] io::Error),
+    /// Nobody can connect to the socket any more.
+    #[error(
+        "the listening socket is of no use any more: {0}; the privileged helper shuts it down when another frontend asks for it: run one frontend on a node"
+    )]
+    Dead(io::Error),
     /// The server failed.
     #[error(transparent)]
     Server(#[from] tonic::transport::Error),
@@ -48,7 +73,18 @@ impl Shutdown {
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve(listener: UnixListener, routes: Routes, shutdown: &Shutdown) -> Result<(), ServeError> {
-    let connections = UnixListenerStream::new(tokio::net::UnixListener::from_std(listener)?);
-    let server = Server::builder().add_routes(routes);
-    Ok(server.serve_with_incoming_shutdown(connections, shutdown.begun()).await?)
+    let (dead, death) = oneshot::channel();
+    let clients = clients::accept(tokio::net::UnixListener::from_std(listener)?, dead);
+    let server = Server::builder()
+        .max_concurrent_streams(CALLS)
+        .initial_connection_window_size(AHEAD)
+        .initial_stream_window_size(AHEAD_IN_A_CALL)
+        .http2_max_header_list_size(LONGEST_HEAD)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_ANSWERS))
+        .add_routes(routes);
+    tokio::select! {
+        served = server.serve_with_incoming_shutdown(clients, shutdown.begun()) => Ok(served?),
+        Ok(error) = death => Err(ServeError::Dead(error)),
+    }
 }

@@ -8,6 +8,7 @@ mod mock_api;
 mod program;
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -243,4 +244,42 @@ async fn whoever_scrapes_all_the_time_does_not_keep_the_frontend_busy() {
     }
     let seconds = begun.elapsed().as_secs();
     assert!(written.len() as u64 <= seconds + 2, "written {} times in {seconds} s", written.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_come_and_go_without_end_keep_no_probe_waiting() {
+    let (mut fake, csi, _) = helper();
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    readyz(&address, 200, "ready").await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flood: Vec<_> = (0..4)
+        .map(|_| {
+            let (csi, is_over) = (csi.clone(), Arc::clone(&is_over));
+            std::thread::spawn(move || {
+                let mut clients = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok(mut client) = std::os::unix::net::UnixStream::connect(&csi) {
+                        // The beginning of HTTP/2, with settings.
+                        let _ = client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+                        clients += 1;
+                    }
+                }
+                clients
+            })
+        })
+        .collect();
+    let (begun, mut longest) = (Instant::now(), Duration::ZERO);
+    while begun.elapsed() < Duration::from_secs(3) {
+        let asked = Instant::now();
+        assert_eq!(get(&address, "/healthz").await, (200, "ok\n".to_owned()));
+        longest = longest.max(asked.elapsed());
+        sleep(Duration::from_millis(10)).await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    let clients: u32 = flood.into_iter().map(|client| client.join().unwrap()).sum();
+    println!("{clients} clients, and the slowest answer took {longest:?}");
+    // A kubelet waits for five seconds, and this machine is busy with the clients as well.
+    assert!(longest < Duration::from_secs(2), "a probe waited {longest:?} beside {clients} clients");
 }

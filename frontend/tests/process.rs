@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
@@ -19,7 +20,9 @@ use bulkhead_frontend::proto::csi::{CreateVolumeRequest, ProbeRequest};
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
 use bulkhead_frontend::proto::registration::{InfoRequest, RegistrationStatus};
 use bulkhead_protocol::{Reply, Request, Socket};
+use rustix::net::{Shutdown, shutdown};
 use tokio::time::sleep;
+use tonic::Code;
 
 use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
 use mock_api::MockApi;
@@ -99,6 +102,69 @@ async fn restarts_of_either_side_lose_no_socket() {
     sleep(Duration::from_millis(200)).await;
     let _frontend = Frontend::start(&fake, &[]);
     assert_eq!(waiting.await.unwrap(), Some(true));
+}
+
+#[tokio::test]
+async fn it_ends_when_its_socket_is_given_to_another() {
+    let sockets = tempfile::tempdir().unwrap();
+    let (csi, registration) = (sockets.path().join("csi.sock"), sockets.path().join("reg.sock"));
+    let listener = UnixListener::bind(&csi).unwrap();
+    let helpers = listener.try_clone().unwrap();
+    let fake = fake_with_sockets(listener, UnixListener::bind(&registration).unwrap());
+    let mut frontend = Frontend::start(&fake, &[]);
+    let mut identity = IdentityClient::new(channel(&csi).await);
+    identity.probe(ProbeRequest {}).await.unwrap();
+    // What the helper does when another frontend asks for the socket.
+    shutdown(&helpers, Shutdown::Both).unwrap();
+    assert_eq!(frontend.ended().await.code(), Some(1));
+    assert!(frontend.log().contains("another frontend asks for it"), "{}", frontend.log());
+}
+
+#[tokio::test]
+async fn the_registration_socket_is_requested_again_when_it_was_shut_down() {
+    let sockets = tempfile::tempdir().unwrap();
+    let (csi, registration) = (sockets.path().join("csi.sock"), sockets.path().join("reg.sock"));
+    let csi_listener = UnixListener::bind(&csi).unwrap();
+    let (path, current) = (registration.clone(), Arc::new(Mutex::new(UnixListener::bind(&registration).unwrap())));
+    let shared = Arc::clone(&current);
+    let fake = FakeHelper::start(move |request| match request {
+        Request::Listen { socket } => {
+            let listener = match socket {
+                Socket::Csi => csi_listener.try_clone().unwrap(),
+                Socket::Registration => shared.lock().unwrap().try_clone().unwrap(),
+            };
+            Act::Attach(Ok(Reply::Listening), vec![listener.into()])
+        }
+        Request::List { .. } => no_volumes(),
+        _ => done(),
+    });
+    let frontend = Frontend::start(&fake, &[]);
+    RegistrationClient::new(channel(&registration).await).get_info(InfoRequest {}).await.unwrap();
+    let old = {
+        let mut current = current.lock().unwrap();
+        fs::remove_file(&path).unwrap();
+        std::mem::replace(&mut *current, UnixListener::bind(&path).unwrap())
+    };
+    shutdown(&old, Shutdown::Both).unwrap();
+    frontend
+        .says("cannot register with the kubelet yet: the listening socket is of no use any more: it was shut down")
+        .await;
+    RegistrationClient::new(channel(&registration).await).get_info(InfoRequest {}).await.unwrap();
+    // The volumes in use were served all the time.
+    IdentityClient::new(channel(&csi).await).probe(ProbeRequest {}).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_is_too_large_is_refused_and_the_next_one_served() {
+    let fake = FakeHelper::start(|_| no_volumes());
+    let socket = fake.directory().join("own.sock");
+    let _frontend = Frontend::start(&fake, &["--csi-endpoint", socket.to_str().unwrap()]);
+    let channel = channel(&socket).await;
+    let parameters = BTreeMap::from([("pool".to_owned(), "x".repeat(1 << 20))]);
+    let call = CreateVolumeRequest { parameters, ..creation("v") };
+    let refusal = ControllerClient::new(channel.clone()).create_volume(call).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::OutOfRange, "{refusal}");
+    IdentityClient::new(channel).probe(ProbeRequest {}).await.unwrap();
 }
 
 #[tokio::test]

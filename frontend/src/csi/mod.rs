@@ -17,6 +17,7 @@ use tonic::service::Routes;
 use crate::proto::csi::controller_server::ControllerServer;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
+use crate::server::LONGEST_MESSAGE;
 use crate::volumes::{Fault, Place, Volumes};
 
 pub use codes::{Operation, code, code_name};
@@ -44,9 +45,10 @@ impl Plugin {
 
     /// The services, for one socket.
     pub fn routes(&self) -> Routes {
-        Routes::new(IdentityServer::new(self.clone()))
-            .add_service(ControllerServer::new(self.clone()))
-            .add_service(NodeServer::new(self.clone()))
+        let longest = LONGEST_MESSAGE;
+        Routes::new(IdentityServer::new(self.clone()).max_decoding_message_size(longest))
+            .add_service(ControllerServer::new(self.clone()).max_decoding_message_size(longest))
+            .add_service(NodeServer::new(self.clone()).max_decoding_message_size(longest))
     }
 
     /// Waits until no operation on a volume is in progress.

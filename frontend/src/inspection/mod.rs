@@ -16,6 +16,7 @@ use crate::proto::inspection::{
     ListPoolsRequest, ListPoolsResponse, ListVolumesRequest, ListVolumesResponse, Pool, Volume,
 };
 use crate::readiness::Readiness;
+use crate::server::LONGEST_MESSAGE;
 use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
 
 /// The service, with the parts of this process that it reports on.
@@ -34,7 +35,7 @@ pub struct Inspector {
 impl Inspector {
     /// The service, for the socket that CSI is served on.
     pub fn service(self) -> InspectionServer<Self> {
-        InspectionServer::new(self)
+        InspectionServer::new(self).max_decoding_message_size(LONGEST_MESSAGE)
     }
 }
 
