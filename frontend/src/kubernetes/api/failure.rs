@@ -135,7 +135,11 @@ pub fn error_text(error: &kube::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text = format!("{text}: {error}");
+        let message = error.to_string();
+        // Some already have that of their cause in their own.
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
+        }
         cause = error.source();
     }
     text
@@ -144,6 +148,12 @@ pub fn error_text(error: &kube::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cause_is_named_once() {
+        let silent = std::io::Error::other(std::io::Error::other("it is silent"));
+        assert_eq!(error_text(&kube::Error::Service(silent.into())), "ServiceError: it is silent");
+    }
 
     #[test]
     fn no_server_is_left_alone_for_years() {
