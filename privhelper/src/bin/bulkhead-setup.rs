@@ -25,9 +25,10 @@ Prepare a node for bulkhead-privhelper.
 usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup check FLAGS ...
 
-  init-pool  make each DIR a pool, which is called NAME if one is given
+  init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
-             change nothing; one line for each test; exit status 0 if the helper can serve, 1 if not
+             change nothing; one line for each test: ok, FAILED with the reason, or skipped because of an earlier failure;
+             exit status 0 if the helper can serve, 1 if not. `bulkhead-privhelper --help` explains the FLAGS
   --help, --version
 ";
 
@@ -43,8 +44,13 @@ fn main() -> ExitCode {
 }
 
 /// Does what the command line asks for; `false` if a test has failed.
-fn run(mut arguments: impl Iterator<Item = String>) -> Result<bool, String> {
-    match arguments.next().as_deref() {
+fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
+    let mut arguments = arguments.peekable();
+    let command = arguments.next();
+    if arguments.peek().is_some_and(|first| matches!(first.as_str(), "--help" | "-h")) {
+        return print(HELP);
+    }
+    match command.as_deref() {
         Some("init-pool") => init_pools(arguments),
         Some("check") => match config::parse(arguments)? {
             Command::Serve(config) => Ok(check(&config)),
@@ -68,13 +74,31 @@ fn init_pools(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
         return Err("init-pool: no directory is given; see --help".to_owned());
     }
     for (name, path) in pools {
-        match open_to_write(&path).and_then(|directory| marker::make(&directory, name.as_ref())) {
+        let failed = |errno: Errno| format!("cannot make {} a pool: {errno}", shown(&path));
+        let directory = open_to_write(&path).map_err(failed)?;
+        match marker::make(&directory, name.as_ref()) {
             Ok(_) => println!("{} is now a pool", shown(&path)),
-            Err(Errno::EXIST) => return Err(format!("{} is already a pool", shown(&path))),
-            Err(errno) => return Err(format!("cannot make {} a pool: {errno}", shown(&path))),
+            Err(Errno::EXIST) => {
+                let text = marker::read(&directory).map_err(failed)?;
+                is_called(&String::from_utf8_lossy(&text), name.as_ref())
+                    .map_err(|complaint| format!("{} {complaint}", shown(&path)))?;
+                println!("{} is already a pool", shown(&path));
+            }
+            Err(errno) => return Err(failed(errno)),
         }
     }
     Ok(true)
+}
+
+/// Whether the marker with this text is that of a pool with the name that is wanted. One without a name is for any.
+fn is_called(text: &str, wanted: Option<&PoolName>) -> Result<(), String> {
+    let found = text.lines().find_map(|line| line.strip_prefix("name "));
+    match (found, wanted) {
+        (Some(found), Some(wanted)) if found != wanted.as_str() => {
+            Err(format!("is already a pool, which is called {found:?} and not {wanted}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads `[NAME=]DIR`.
@@ -118,7 +142,14 @@ fn check(config: &Config) -> bool {
             let proved = jail::enter(config, &host).and_then(|jail| proof::prove(&host, &jail));
             say("jail, and mounts that reach the host", proved);
         }
-        Err(complaint) => say("publish directories and sockets", Err(complaint)),
+        Err(complaint) => {
+            say("loop devices, publish directories and sockets", Err(complaint));
+            let why = "only tested once the above is right";
+            for pool in &config.pools {
+                println!("skipped pool {} in {}: {why}", pool.name, shown(&pool.directory));
+            }
+            println!("skipped jail, and mounts that reach the host: {why}");
+        }
     }
     good
 }
@@ -165,6 +196,32 @@ mod tests {
         ] {
             let complaint = pool(argument).unwrap_err();
             assert!(complaint.starts_with("init-pool: ") && complaint.contains(part), "{argument}: {complaint}");
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test's own directory")]
+    fn making_a_pool_again_is_no_error_unless_it_has_another_name() {
+        let path = std::env::temp_dir().join(format!("bulkhead-setup-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory");
+        let again = |name: &str| init_pools([format!("{name}{}", path.to_string_lossy())].into_iter());
+        let marker = || marker::read(&open_to_write(&path).expect("the directory")).expect("a marker");
+        let first = again("fast=");
+        let made = marker();
+        let outcomes = [first, again("fast="), again("")];
+        let other = again("slow=");
+        let left = marker();
+        std::fs::remove_dir_all(&path).expect("an end");
+        assert_eq!(outcomes, [Ok(true), Ok(true), Ok(true)]);
+        assert!(other.is_err_and(|complaint| complaint.contains("called \"fast\" and not slow")));
+        assert_eq!(left, made, "the pool has another identity");
+    }
+
+    #[test]
+    fn each_command_has_help() {
+        let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
+        for command in ["check", "init-pool", "--help"] {
+            assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
         }
     }
 

@@ -352,6 +352,9 @@ fn a_private_publish_directory_is_refused(stand: &mut Stand) -> Result<()> {
     mount_bind(&publish, &publish)?;
     mount_change(&publish, MountPropagationFlags::PRIVATE)?;
     check_refuses(stand, "not shared")?;
+    let checked = fails(&mut check_command(stand)?)?;
+    ensure!(checked.contains("\nskipped pool default in "), "{checked}");
+    ensure!(checked.contains("\nskipped jail, and mounts that reach the host: "), "{checked}");
     // A slave mount receives the host's mounts, but the host does not receive the slave's.
     mount_change(&publish, MountPropagationFlags::SHARED)?;
     let inner = publish.join("inner");
