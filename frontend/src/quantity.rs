@@ -100,6 +100,14 @@ pub fn exact(bytes: u64) -> String {
     format!("{number}{}", BINARY_UNITS[unit])
 }
 
+/// A number of things called `noun`: `1 volume`, `2 volumes`.
+pub fn count(number: impl Into<u64>, noun: &str) -> String {
+    match number.into() {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
 /// The factors that a suffix stands for: a binary one, and a power of ten.
 fn scale(suffix: &str) -> Option<(u128, i32)> {
     if let Some((_, power)) = DECIMAL_UNITS.iter().find(|(unit, _)| *unit == suffix) {
@@ -181,6 +189,11 @@ mod tests {
         for text in not_whole.iter().chain(&not_sizes) {
             assert!(text.parse::<Quantity>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!([0_u32, 1, 2].map(|number| count(number, "claim")), ["0 claims", "1 claim", "2 claims"]);
     }
 
     #[test]

@@ -6,11 +6,12 @@ mod fake;
 mod mock_api;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent, View};
+use bulkhead_frontend::kubernetes::{Access, Agent, Owner, Ownership, View};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
@@ -58,18 +59,20 @@ fn claim(version: u32, node: Option<&str>) -> Value {
     })
 }
 
-/// Runs the agent of `node-1` for as long as the test lasts.
-fn agent(helper: &FakeHelper, api: &MockApi) {
+/// Runs the agent of `node-1` for as long as the test lasts, and returns a view of it.
+fn agent(helper: &FakeHelper, api: &MockApi) -> View {
+    let view = View::of_agent();
     let agent = Agent {
         access: Access::Kubeconfig(api.kubeconfig()),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),
         volumes: Volumes::new(Helper::new(helper.path())),
-        view: View::of_agent(),
+        view: view.clone(),
         readiness: Readiness::default(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
+    view
 }
 
 async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -392,4 +395,37 @@ async fn an_event_that_hangs_holds_up_no_other() {
     assert_eq!(succeeded.body["reason"], "ProvisioningSucceeded");
     // The API server has 15 s to answer.
     assert!(succeeded.at - failed.at < Duration::from_secs(12), "it came {:?} later", succeeded.at - failed.at);
+}
+
+/// What `bulkheadctl volume delete` relies on.
+#[tokio::test]
+async fn a_volume_is_called_nobodys_only_by_an_api_server_that_answers() {
+    let helper = helper();
+    let hangs = Arc::new(AtomicBool::new(false));
+    let hang = Arc::clone(&hangs);
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |method, path| {
+        let listing = *method == Method::GET && path.contains("/persistentvolumes");
+        (listing && hang.load(Ordering::SeqCst)).then_some(Fault::Hang)
+    })
+    .await;
+    let view = agent(&helper, &api);
+    let volume: VolumeId = format!("pvc-{UID}").parse().unwrap();
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match view.ownership(&volume).await {
+            Ownership::Known(None) => break,
+            Ownership::Unknown(_) if Instant::now() < end => sleep(Duration::from_millis(50)).await,
+            other => panic!("{other:?}"),
+        }
+    }
+    // The watch does not report this one.
+    api.put_volume(&persistent_volume("Bound"));
+    let claim = Some(("shop".to_owned(), "data".to_owned()));
+    let owner = Owner { persistent_volume: volume.to_string(), claim };
+    assert_eq!(view.ownership(&volume).await, Ownership::Known(Some(owner)));
+    hangs.store(true, Ordering::SeqCst);
+    let silent = view.ownership(&volume).await;
+    assert!(matches!(&silent, Ownership::Unknown(why) if why.contains("5 seconds")), "{silent:?}");
+    assert!(matches!(View::elsewhere().ownership(&volume).await, Ownership::Unknown(_)));
+    assert_eq!(View::without_agent().ownership(&volume).await, Ownership::NoAgent);
 }

@@ -5,7 +5,7 @@ use bulkhead_protocol::Welcome;
 use super::Inspector;
 use crate::checks::Check;
 use crate::kubernetes::Connection;
-use crate::quantity::Quantity;
+use crate::quantity::{Quantity, count};
 use crate::readiness::{Part, Readiness};
 use crate::volumes::{PoolCondition, PoolState, Severity};
 
@@ -55,10 +55,10 @@ fn pool(state: &PoolState) -> Check {
         Err(fault) => return Check::failed(&name, fault.to_string()),
     };
     let room = format!(
-        "{} of {} available, {} volumes",
+        "{} of {} available, {}",
         Quantity::from(status.available),
         Quantity::from(status.total),
-        status.volumes
+        count(status.volumes, "volume")
     );
     let conditions: Vec<_> = PoolCondition::all_of(status).collect();
     let is_notice = |condition: &PoolCondition| condition.kind().severity == Severity::Notice;

@@ -9,7 +9,8 @@ use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::{Operation, code};
 use crate::helper::Helper;
-use crate::kubernetes::{Owner, View};
+use crate::kubernetes::{Owner, Ownership, View};
+use crate::proto::inspection::get_volume_response::Ownership as Known;
 use crate::proto::inspection::inspection_server::{Inspection, InspectionServer};
 use crate::proto::inspection::{
     DiagnoseRequest, DiagnoseResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
@@ -17,7 +18,7 @@ use crate::proto::inspection::{
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
-use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
+use crate::volumes::{Fault, Inspected, PoolCondition, PoolState, Volumes, existing};
 
 /// The service, with the parts of this process that it reports on.
 #[derive(Clone)]
@@ -54,14 +55,20 @@ impl Inspection for Inspector {
     ) -> Result<Response<ListVolumesResponse>, Status> {
         let (page, next) = self.volumes.inspect_page(&request.into_inner().starting_token).await.map_err(status)?;
         let mut owners = self.agent.owners();
-        let volumes = page.into_iter().map(|inspected| described(inspected, &mut owners)).collect();
+        let volumes = page.into_iter().map(|inspected| owned(inspected, &mut owners)).collect();
         Ok(Response::new(ListVolumesResponse { volumes, next_token: next.unwrap_or_default() }))
     }
 
     async fn get_volume(&self, request: Request<GetVolumeRequest>) -> Result<Response<GetVolumeResponse>, Status> {
-        let volume = existing(&request.into_inner().id).map_err(status)?;
-        let inspected = self.volumes.inspect(volume).await.map_err(status)?;
-        Ok(Response::new(GetVolumeResponse { volume: Some(described(inspected, &mut self.agent.owners())) }))
+        let GetVolumeRequest { id, without_owner } = request.into_inner();
+        let volume = existing(&id).map_err(status)?;
+        let inspected = self.volumes.inspect(volume.clone()).await.map_err(status)?;
+        let ownership = if without_owner {
+            Ownership::Unknown("nobody was asked".to_owned())
+        } else {
+            self.agent.ownership(&volume).await
+        };
+        Ok(Response::new(with_ownership(inspected, ownership)))
     }
 
     async fn list_orphans(
@@ -71,7 +78,7 @@ impl Inspection for Inspector {
         let (mut volumes, mut owners) = (Vec::new(), self.agent.owners());
         for orphan in self.agent.orphans().await.map_err(status)? {
             match self.volumes.inspect(orphan).await {
-                Ok(inspected) => volumes.push(described(inspected, &mut owners)),
+                Ok(inspected) => volumes.push(owned(inspected, &mut owners)),
                 // It has been deleted in the meantime.
                 Err(fault) if fault.is(ErrorKind::NotFound) => {}
                 Err(fault) => return Err(status(fault)),
@@ -86,10 +93,25 @@ impl Inspection for Inspector {
     }
 }
 
+/// A volume, with what is known of the objects that it belongs to.
+fn with_ownership(inspected: Inspected, ownership: Ownership) -> GetVolumeResponse {
+    let (owner, ownership, reason) = match ownership {
+        Ownership::Known(owner) => (owner, Known::Known, String::new()),
+        Ownership::NoAgent => (None, Known::NoAgent, "no storage agent runs on this node".to_owned()),
+        Ownership::Unknown(reason) => (None, Known::Unknown, reason),
+    };
+    let volume = Some(described(inspected, owner.unwrap_or_default()));
+    GetVolumeResponse { volume, ownership: ownership.into(), reason }
+}
+
 /// A volume, with the objects that it belongs to according to `owners`.
-fn described(Inspected { listed, measured }: Inspected, owners: &mut BTreeMap<VolumeId, Owner>) -> Volume {
+fn owned(inspected: Inspected, owners: &mut BTreeMap<VolumeId, Owner>) -> Volume {
+    let owner = owners.remove(&inspected.listed.volume).unwrap_or_default();
+    described(inspected, owner)
+}
+
+fn described(Inspected { listed, measured }: Inspected, owner: Owner) -> Volume {
     let kind = if listed.block { "block" } else { "directory" };
-    let owner = owners.remove(&listed.volume).unwrap_or_default();
     let volume = Volume {
         id: listed.volume.to_string(),
         pool: listed.pool.to_string(),
@@ -126,6 +148,7 @@ fn pool(state: PoolState) -> Pool {
         name: state.name.to_string(),
         enforced: state.quota == QuotaMode::Enforced,
         conditions: state.conditions(),
+        condition_names: names(&state),
         ..Pool::default()
     };
     match state.status {
@@ -139,6 +162,15 @@ fn pool(state: PoolState) -> Pool {
             ..pool
         },
         Err(_) => pool,
+    }
+}
+
+/// The names of a pool's conditions.
+fn names(state: &PoolState) -> Vec<String> {
+    let name = |condition: PoolCondition| condition.kind().name.to_owned();
+    match &state.status {
+        Ok(status) => PoolCondition::all_of(status).map(name).collect(),
+        Err(fault) => vec![PoolCondition::of_fault(fault).map_or_else(|| "unknown".to_owned(), name)],
     }
 }
 

@@ -34,6 +34,7 @@ mod volumes;
 
 pub use agent::Agent;
 pub use api::access::{Access, AccessError};
+pub use api::failure::error_text;
 pub use objects::names;
 pub use policies::in_force as policies_in_force;
-pub use view::{Connection, Owner, View};
+pub use view::{Connection, Owner, Ownership, View};

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use super::api::failure::Failure;
 use super::context::Context;
-use super::objects::persistent_volume;
+use super::objects::{claim, persistent_volume};
 use super::policies;
 use super::volumes::orphans;
 use crate::volumes::{Fault, FaultKind};
@@ -57,10 +57,21 @@ pub enum Connection {
 /// The objects that a volume belongs to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The PersistentVolume that names it.
+    /// The PersistentVolume that names it; empty while its claim waits for one.
     pub persistent_volume: String,
-    /// Namespace and name of the claim that the PersistentVolume is for.
+    /// Namespace and name of the claim that it is for.
     pub claim: Option<(String, String)>,
+}
+
+/// What is known of the objects that a volume belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// All: the objects, or that there are none.
+    Known(Option<Owner>),
+    /// There is no agent, and nobody else knows an orchestrator's objects.
+    NoAgent,
+    /// Nothing now, for this reason.
+    Unknown(String),
 }
 
 impl View {
@@ -136,16 +147,60 @@ impl View {
         })
     }
 
+    /// The objects that `volume` belongs to. Somebody is about to delete it: the API server is asked before it is said
+    /// that there are none.
+    pub async fn ownership(&self, volume: &VolumeId) -> Ownership {
+        let context = match self.context() {
+            Ok(context) => context,
+            Err(Connection::None) => return Ownership::NoAgent,
+            Err(Connection::Starting(why)) => {
+                return Ownership::Unknown(format!("the storage agent does not work yet: {why}"));
+            }
+            Err(_) => {
+                let why = "the node's frontend, which may be its storage agent, was not asked";
+                return Ownership::Unknown(why.to_owned());
+            }
+        };
+        if let Some(owner) = self.owners().remove(volume) {
+            return Ownership::Known(Some(owner));
+        }
+        let named = async {
+            if !context.stores.are_complete().await {
+                return Err("the storage agent is stopping".to_owned());
+            }
+            orphans::named_by(&context, volume).await.map_err(|failure| failure.to_string())
+        };
+        match timeout(PATIENCE, named).await {
+            Ok(Ok(Some(object))) => Ownership::Known(Some(owner_of(&object))),
+            Ok(Ok(None)) => Ownership::Known(waiting_claim(&context, volume)),
+            Ok(Err(why)) => Ownership::Unknown(why),
+            Err(_) => {
+                Ownership::Unknown(format!("the API server did not answer within {} seconds", PATIENCE.as_secs()))
+            }
+        }
+    }
+
     /// The objects that each volume belongs to, as far as the agent knows them.
     pub fn owners(&self) -> BTreeMap<VolumeId, Owner> {
         let Ok(context) = self.context() else { return BTreeMap::new() };
         let objects = context.stores.persistent_volumes.state();
         let owner = |object: &PersistentVolume| {
-            let volume = persistent_volume::own_volume(object, &context.driver, &context.place)?;
-            let claim = persistent_volume::claim_reference(object)
-                .map(|claim| (claim.namespace.unwrap_or_default(), claim.name));
-            Some((volume, Owner { persistent_volume: object.name_any(), claim }))
+            Some((persistent_volume::own_volume(object, &context.driver, &context.place)?, owner_of(object)))
         };
         objects.iter().filter_map(|object| owner(object)).collect()
     }
+}
+
+fn owner_of(object: &PersistentVolume) -> Owner {
+    let claim = persistent_volume::claim_reference(object);
+    let claim = claim.map(|claim| (claim.namespace.unwrap_or_default(), claim.name));
+    Owner { persistent_volume: object.name_any(), claim }
+}
+
+/// The claim that `volume` has been made for, if it still waits for its PersistentVolume.
+fn waiting_claim(context: &Context, volume: &VolumeId) -> Option<Owner> {
+    let claims = context.stores.claims.state();
+    let claim = claims.iter().find(|claim| claim::volume_name(claim) == volume.as_str())?;
+    let claim = Some((claim.namespace().unwrap_or_default(), claim.name_any()));
+    Some(Owner { persistent_volume: String::new(), claim })
 }

@@ -26,7 +26,8 @@ pub async fn orphans(mut client: Client) -> Result<Report, Failure> {
 }
 
 pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
-    let answer = client.inspection.get_volume(GetVolumeRequest { id }).await?.into_inner();
+    let request = GetVolumeRequest { id, without_owner: false };
+    let answer = client.inspection.get_volume(request).await?.into_inner();
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
     let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
     let inodes = match (volume.used_inodes, volume.inodes) {

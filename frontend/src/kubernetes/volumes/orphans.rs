@@ -164,6 +164,17 @@ pub async fn unnamed(context: &Context) -> Result<Vec<VolumeId>, Failure> {
     Ok(volumes)
 }
 
+/// The PersistentVolume that names `volume`, as the API server has it now.
+pub async fn named_by(context: &Context, volume: &VolumeId) -> Result<Option<PersistentVolume>, Failure> {
+    let mut objects = pin!(list("listing all PersistentVolumes", context.persistent_volumes(), None));
+    while let Some(object) = objects.try_next().await? {
+        if names(context, &object, volume) {
+            return Ok(Some(object));
+        }
+    }
+    Ok(None)
+}
+
 /// Removes the volumes whose claims exist.
 async fn remove_claimed(context: &Context, suspects: &mut Vec<Suspect>) -> Result<(), Failure> {
     let claims: Api<PersistentVolumeClaim> = Api::all(context.client.clone());
