@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod helper;
 pub mod inspection;
 pub mod kubernetes;
+pub mod manual;
 pub mod metrics;
 pub mod monitoring;
 pub mod printable;

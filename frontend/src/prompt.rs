@@ -2,6 +2,8 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use crate::printable::{MESSAGE, printable};
+
 /// Why the operation is not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum NotConfirmed {
@@ -29,7 +31,8 @@ pub fn confirm(consequence: &str, yes: bool) -> Result<(), NotConfirmed> {
         return Err(NotConfirmed::NoTerminal(consequence.to_owned()));
     }
     let mut answer = String::new();
-    write!(output, "{consequence} Continue? [y/N] ").map_err(NotConfirmed::Terminal)?;
+    let question = format!("{} Continue? [y/N] ", printable(consequence, MESSAGE));
+    output.write_all(question.as_bytes()).map_err(NotConfirmed::Terminal)?;
     input.lock().read_line(&mut answer).map_err(NotConfirmed::Terminal)?;
     match answer.trim().to_ascii_lowercase().as_str() {
         "y" | "yes" => Ok(()),

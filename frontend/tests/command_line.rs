@@ -5,10 +5,12 @@ mod fake;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_protocol::{
-    BlockSize, Bytes, Condition, ErrorKind, Listed, NameHash, PoolStatus, Reply, Request, Usage, VolumeKind, VolumeSpec,
+    BlockSize, Bytes, Condition, Error, ErrorKind, Listed, NameHash, PoolStatus, Reply, Request, Usage, VolumeKind,
+    VolumeSpec,
 };
 use serde_json::Value;
 
@@ -43,7 +45,7 @@ fn pool(_: &Request) -> Act {
 async fn volumes_come_and_go() {
     let fake = FakeHelper::start(|request| match request {
         Request::Create { spec, .. } => size(spec.size.get()),
-        _ => done(),
+        request => of_a_pool_with_one_volume(request),
     });
     let socket = serve(&fake);
     let target = "/var/lib/kubelet/x";
@@ -95,12 +97,35 @@ async fn an_empty_list_is_a_list() {
 
 #[tokio::test]
 async fn a_failure_is_told_with_its_code_and_ends_with_one() {
-    let fake = FakeHelper::start(|_| failure(ErrorKind::InUse));
+    let fake = FakeHelper::start(|request| match request {
+        Request::Delete { .. } => failure(ErrorKind::InUse),
+        request => of_a_pool_with_one_volume(request),
+    });
     let socket = serve(&fake);
-    let output = run(socket, &["volume", "delete", "pvc-1", "--yes"]).await;
+    let output = run(socket.clone(), &["volume", "delete", "pvc-1", "--yes"]).await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stderr), "bulkheadctl: FAILED_PRECONDITION: scripted\n");
     assert!(output.stdout.is_empty());
+    let output = run(socket, &["volume", "delete", "pvc-1", "--yes", "--json"]).await;
+    let json: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(json["error"]["code"], "FAILED_PRECONDITION");
+    assert!(output.stdout.is_empty() && json["error"]["message"].as_str().unwrap().ends_with("scripted"), "{json}");
+}
+
+/// Text that a tenant has chosen, as far as the helper or an orchestrator lets it through.
+#[tokio::test]
+async fn a_terminal_obeys_no_text_of_others() {
+    let fake = FakeHelper::start(|_| {
+        let message = "\u{1b}[2J\u{9b}31m\nFAILED  helper\u{202e}";
+        Act::Answer(Err(Error::new(ErrorKind::Invalid, message)))
+    });
+    let socket = serve(&fake);
+    for arguments in [&["volume", "show", "pvc-1"][..], &["--json", "volume", "show", "pvc-1"], &["doctor"]] {
+        let output = run(socket.clone(), arguments).await;
+        let told = text(&output.stdout) + &text(&output.stderr);
+        assert!(told.contains("[2J"), "{told:?}");
+        assert!(!told.contains(['\u{1b}', '\u{9b}', '\u{202e}']) && !told.contains("\nFAILED  helper"), "{told:?}");
+    }
 }
 
 #[tokio::test]
@@ -108,7 +133,57 @@ async fn a_frontend_that_is_not_there_is_told_as_such() {
     let output = run("/nonexistent/csi.sock".into(), &["volume", "list"]).await;
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
-    assert!(told.contains("/nonexistent/csi.sock") && told.contains("is bulkhead-frontend serving there"), "{told}");
+    assert!(told.contains("/nonexistent/csi.sock") && told.contains("bulkhead-privhelper makes it"), "{told}");
+}
+
+/// As the helper's socket is while the frontend is stopped: it is listened on, and nobody accepts.
+#[tokio::test]
+async fn a_frontend_that_is_stopped_is_told_in_seconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let _held = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let begun = Instant::now();
+    let output = run(socket.clone(), &["volume", "list"]).await;
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let told = text(&output.stderr);
+    assert!(told.contains("within 5 seconds") && told.contains("bulkhead-frontend is stopped"), "{told}");
+    let doctor = text(&run(socket, &["doctor"]).await.stdout);
+    assert!(doctor.starts_with("FAILED  frontend  nobody has answered"), "{doctor}");
+}
+
+#[tokio::test]
+async fn the_right_program_is_blamed() {
+    let mut fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let csi = serve(&fake);
+    let told = |variable: &'static str, socket: PathBuf| async move {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bulkheadctl"));
+        command.arg("doctor").env_clear().env(variable, socket);
+        text(&tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap().stdout)
+    };
+    let swapped = told("BULKHEAD_ENDPOINT", fake.path().to_owned()).await;
+    assert!(
+        swapped.contains("is the socket of bulkhead-privhelper") && swapped.contains("--helper-socket"),
+        "{swapped}"
+    );
+    let swapped = told("BULKHEAD_HELPER_SOCKET", csi).await;
+    assert!(swapped.starts_with("FAILED  helper") && swapped.contains("give it with --endpoint"), "{swapped}");
+    fake.kill().await;
+    let away = told("BULKHEAD_HELPER_SOCKET", fake.path().to_owned()).await;
+    assert!(away.starts_with("FAILED  helper") && away.contains("is bulkhead-privhelper running"), "{away}");
+    // Another user's connection is closed as soon as it is accepted.
+    let of_another_user = fake.directory().join("other.sock");
+    let mut listener = tokio_seqpacket::UnixSeqpacketListener::bind(&of_another_user).unwrap();
+    tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await.unwrap());
+        }
+    });
+    let refused = told("BULKHEAD_HELPER_SOCKET", of_another_user).await;
+    assert!(refused.contains("it serves a single user") && refused.contains("--allow-uid"), "{refused}");
+    let dead = fake.directory().join("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    let refused = told("BULKHEAD_ENDPOINT", dead).await;
+    assert!(refused.contains("neither bulkhead-privhelper nor bulkhead-frontend is running"), "{refused}");
 }
 
 fn of_a_pool_with_one_volume(request: &Request) -> Act {
@@ -144,7 +219,8 @@ async fn volumes_and_pools_are_listed_with_their_condition() {
     let socket = serve(&fake);
     let volumes = text(&run(socket.clone(), &["volume", "list"]).await.stdout);
     let expected = "ID     POOL     KIND   SIZE   USED     TARGETS  CONDITION\n\
-                    pvc-1  default  block  1 GiB  914 MiB  2        the volume's image is 110 MiB shorter than";
+                    pvc-1  default  block  1 GiB  914 MiB  2        abnormal\n\
+                    pvc-1: the volume's image is 110 MiB shorter than";
     assert!(volumes.starts_with(expected), "{volumes}");
     let json = run(socket.clone(), &["volume", "list", "--json"]).await;
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -152,6 +228,8 @@ async fn volumes_and_pools_are_listed_with_their_condition() {
     assert_eq!((&json[0]["abnormal"], &json[0]["claim"]), (&true.into(), &Value::Null));
     let shown = text(&run(socket.clone(), &["volume", "show", "pvc-1"]).await.stdout);
     assert!(shown.contains("settings:          blockSize=4096, sparse=true\n"), "{shown}");
+    assert!(shown.contains("targets:           2 (their paths cannot be seen from here)\n"), "{shown}");
+    assert!(shown.contains("claim:             unknown: no storage agent runs on this node\n"), "{shown}");
     let pools = text(&run(socket, &["pool", "list"]).await.stdout);
     let expected = "POOL     TOTAL  AVAILABLE  PROMISED  USED     VOLUMES  EMPTYING  CONDITION\n\
                     default  4 GiB  3 GiB      0 B       914 MiB  0        0         healthy\n";
@@ -174,6 +252,11 @@ async fn conditions_of_a_pool_are_told_with_what_to_do() {
     let conditions: Vec<_> =
         json[0]["conditions"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();
     assert!(conditions[0].contains("--seccomp=log") && conditions[1].starts_with("913.9 MiB are promised"), "{json}");
+    assert_eq!(json[0]["conditionNames"], serde_json::json!(["unconfined", "overpromised"]));
+    let table = text(&run(socket.clone(), &["pool", "list"]).await.stdout);
+    let mut lines = table.lines().skip(1);
+    assert!(lines.next().unwrap().ends_with("  unconfined,overpromised"), "{table}");
+    assert!(lines.next().unwrap().starts_with("default: the helper is not confined"), "{table}");
     let doctor = run(socket, &["doctor"]).await;
     assert_eq!(doctor.status.code(), Some(1));
     assert!(
@@ -187,8 +270,57 @@ async fn a_deletion_without_a_terminal_needs_confirmation() {
     let output = run(serve(&fake), &["volume", "delete", "pvc-1"]).await;
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stderr);
-    assert!(told.contains("This deletes volume pvc-1 (1 GiB) and all its data.") && told.contains("--yes"), "{told}");
+    let asked =
+        "This deletes volume pvc-1 (1 GiB) and all its data. Whether an orchestrator still needs it is not known";
+    assert!(told.contains(asked) && told.contains("--yes"), "{told}");
     assert!(!fake.names().contains(&"Delete".to_owned()));
+}
+
+#[tokio::test]
+async fn beside_the_helper_a_deletion_needs_force_because_nobody_knows_claims() {
+    let fake = FakeHelper::start(of_a_pool_with_one_volume);
+    let run = |arguments: &'static [&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bulkheadctl"));
+        command.args(arguments).env_clear().env("BULKHEAD_HELPER_SOCKET", fake.path());
+        async move { tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap() }
+    };
+    let refused = run(&["volume", "delete", "pvc-1", "--yes"]).await;
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(told.contains("cannot be told") && told.contains("was not asked") && told.contains("--force"), "{told}");
+    assert!(!fake.names().contains(&"Delete".to_owned()));
+    assert!(run(&["volume", "delete", "pvc-1", "--yes", "--force"]).await.status.success());
+    assert!(fake.names().contains(&"Delete".to_owned()));
+}
+
+#[tokio::test]
+async fn what_nothing_counts_is_not_zero() {
+    let fake = FakeHelper::start(|request| match of_a_pool_with_one_volume(request) {
+        Act::Answer(Ok(Reply::Usage(usage))) => {
+            let unknown = Usage { used_bytes: None, available_bytes: None, ..usage };
+            Act::Answer(Ok(Reply::Usage(unknown)))
+        }
+        other => other,
+    });
+    let socket = serve(&fake);
+    let stats = ["volume", "stats", "pvc-1", "/var/lib/kubelet/x"];
+    let output = run(socket.clone(), &[&stats[..], &["--json"]].concat()).await;
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bytes"], serde_json::json!({ "total": 1 << 30, "used": null, "available": null }));
+    assert!(text(&run(socket, &stats).await.stdout).contains("bytes:      1 GiB total\n"));
+}
+
+#[tokio::test]
+async fn unpublishing_what_is_not_published_is_told_as_such() {
+    let known = FakeHelper::start(of_a_pool_with_one_volume);
+    let target = "/var/lib/kubelet/x";
+    let output = run(serve(&known), &["volume", "unpublish", "pvc-1", target]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("pvc-1 was not published at /var/lib/kubelet/x"), "{output:?}");
+    let unknown = FakeHelper::start(|_| failure(ErrorKind::NotFound));
+    let output = run(serve(&unknown), &["volume", "unpublish", "pvc-2", target]).await;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), "there is no volume pvc-2: nothing was published at /var/lib/kubelet/x\n");
 }
 
 #[tokio::test]
@@ -224,7 +356,7 @@ async fn the_doctor_works_without_a_frontend() {
     let output = run("/nonexistent/csi.sock".into(), &["doctor"]).await;
     assert_eq!(output.status.code(), Some(1));
     let told = text(&output.stdout);
-    assert!(told.starts_with("FAILED  frontend  cannot connect to /nonexistent/csi.sock"), "{told}");
+    assert!(told.starts_with("FAILED  frontend  there is no socket /nonexistent/csi.sock"), "{told}");
 }
 
 #[tokio::test]
@@ -238,7 +370,10 @@ async fn shells_complete_and_manual_pages_are_written() {
     let written = run(nowhere, &["man", directory.path().to_str().unwrap()]).await;
     assert!(written.status.success(), "{}", text(&written.stderr));
     for page in ["bulkheadctl.1", "bulkheadctl-volume-delete.1", "bulkheadctl-doctor.1"] {
-        assert!(directory.path().join(page).exists(), "{page}");
+        let page = std::fs::read_to_string(directory.path().join(page)).unwrap();
+        for section in ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES"] {
+            assert!(page.contains(&format!(".SH {section}")) || page.contains(&format!(".SH \"{section}\"")), "{page}");
+        }
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::env;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use bulkhead_frontend::csi::{Plugin, code_name};
+use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::endpoint::Endpoint;
-use bulkhead_frontend::helper::{Helper, Unreachable};
+use bulkhead_frontend::helper::Helper;
 use bulkhead_frontend::inspection::Inspector;
 use bulkhead_frontend::kubernetes::View;
-use bulkhead_frontend::prompt::NotConfirmed;
+use bulkhead_frontend::proto::csi::GetPluginInfoRequest;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
 use bulkhead_frontend::proto::csi::node_client::NodeClient;
@@ -19,11 +19,15 @@ use bulkhead_frontend::volumes::Volumes;
 use hyper_util::rt::TokioIo;
 use tokio::io::duplex;
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint as Transport, Server as Serving};
-use tonic::{Code, Status};
 use tower::service_fn;
 
+use crate::failure::Failure;
 use crate::locate::Server;
+
+/// How long the frontend may take to say who it is, for which it asks nobody.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The kubelet's own timeout.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -39,35 +43,6 @@ pub struct Client {
     pub inspection: InspectionClient<Channel>,
 }
 
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    #[error("cannot start the runtime: {0}")]
-    Runtime(io::Error),
-    #[error("cannot connect to {}: {error}; is bulkhead-frontend serving there, and does it allow this user?", path.display())]
-    Connect { path: PathBuf, error: io::Error },
-    #[error(transparent)]
-    NoHelper(#[from] Unreachable),
-    #[error("cannot speak CSI at {}: {error}; is this the socket of bulkhead-frontend?", path.display())]
-    Transport { path: PathBuf, error: tonic::transport::Error },
-    #[error("{}", explain(.0))]
-    Call(#[from] Box<Status>),
-    #[error("the response has no {0}; are the releases of bulkheadctl and bulkhead-frontend compatible?")]
-    Incomplete(&'static str),
-    #[error(transparent)]
-    NotConfirmed(#[from] NotConfirmed),
-    #[error("cannot write the manual pages to {}: {error}; does the directory exist?", directory.display())]
-    Manual { directory: PathBuf, error: io::Error },
-    #[error("cannot write the output: {0}")]
-    Output(#[from] io::Error),
-}
-
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Self::Call(Box::new(status))
-    }
-}
-
 impl Client {
     /// Connects to `server`.
     pub async fn connect(server: &Server) -> Result<Self, Failure> {
@@ -80,7 +55,7 @@ impl Client {
     /// Runs the frontend's services in this process, in front of the helper. They know nothing about an agent.
     async fn of_helper(socket: &Path) -> Result<Self, Failure> {
         let helper = Helper::new(socket);
-        let welcome = helper.welcome().await?;
+        let welcome = helper.welcome().await.map_err(|why| Failure::no_helper(socket, why))?;
         let volumes = Volumes::new(helper.clone());
         let node = env::var("BULKHEAD_NODE_ID").unwrap_or_default();
         let plugin = Plugin::new(welcome.driver.clone(), node, volumes.clone());
@@ -98,14 +73,14 @@ impl Client {
         let channel = transport
             .connect_with_connector(connector)
             .await
-            .map_err(|error| Failure::Transport { path: socket.to_owned(), error })?;
+            .map_err(|error| Failure::NotCsi { path: socket.to_owned(), why: error.to_string() })?;
         Ok(Self::over(channel))
     }
 
     async fn of_frontend(endpoint: &Endpoint) -> Result<Self, Failure> {
         let path = endpoint.path().to_owned();
         // Connect before the transport does, because the transport would hide the reason for a failure.
-        let first = connect(&path).await.map_err(|error| Failure::Connect { path: path.clone(), error })?;
+        let first = connect(&path).await.map_err(|error| Failure::no_frontend(&path, error))?;
         let connector = {
             let (path, mut first) = (path.clone(), Some(first));
             service_fn(move |_| {
@@ -121,8 +96,14 @@ impl Client {
         let channel = transport
             .connect_with_connector(connector)
             .await
-            .map_err(|error| Failure::Transport { path: path.clone(), error })?;
-        Ok(Self::over(channel))
+            .map_err(|error| Failure::NotCsi { path: path.clone(), why: error.to_string() })?;
+        let mut client = Self::over(channel);
+        // The helper keeps the socket of a frontend that has stopped, so a connection proves nothing.
+        match timeout(PATIENCE, client.identity.get_plugin_info(GetPluginInfoRequest {})).await {
+            Ok(Ok(_)) => Ok(client),
+            Ok(Err(status)) => Err(Failure::NotCsi { path, why: status.message().to_owned() }),
+            Err(_) => Err(Failure::Silent(path)),
+        }
     }
 
     fn over(channel: Channel) -> Self {
@@ -137,13 +118,4 @@ impl Client {
 
 async fn connect(path: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path).await
-}
-
-fn explain(status: &Status) -> String {
-    let advice = match status.code() {
-        Code::Unavailable | Code::Aborted => " (try again)",
-        Code::Unimplemented => " (this plugin does not support it, or is older than bulkheadctl)",
-        _ => "",
-    };
-    format!("{}: {}{advice}", code_name(status.code()), status.message())
 }

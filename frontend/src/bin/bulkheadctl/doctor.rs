@@ -4,7 +4,8 @@ use bulkhead_frontend::checks::{self, Check};
 use bulkhead_frontend::proto::inspection::DiagnoseRequest;
 use bulkhead_frontend::report::Report;
 
-use crate::client::{Client, Failure};
+use crate::client::Client;
+use crate::failure::Failure;
 use crate::locate::Server;
 
 /// All checks, and whether none failed.
@@ -15,7 +16,13 @@ pub async fn run(server: &Server) -> (Report, bool) {
             checks.push(frontend(server, &release));
             checks.extend(found);
         }
-        Err(failure) => checks.push(Check::failed("frontend", failure.to_string())),
+        Err(failure) => {
+            let asked = match server {
+                Server::Frontend(_) => "frontend",
+                Server::Helper(_) => "helper",
+            };
+            checks.push(Check::failed(asked, failure.to_string()));
+        }
     }
     checks::report(&checks)
 }

@@ -1,11 +1,14 @@
 //! Commands that show volumes.
 
+use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Failure};
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::targets;
 
 pub async fn list(mut client: Client) -> Result<Report, Failure> {
     let mut volumes = Vec::new();
@@ -26,10 +29,17 @@ pub async fn orphans(mut client: Client) -> Result<Report, Failure> {
 }
 
 pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
+    let targets = targets::seen(&id);
     let request = GetVolumeRequest { id, without_owner: false };
     let answer = client.inspection.get_volume(request).await?.into_inner();
+    let (ownership, reason) = (answer.ownership(), answer.reason);
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
-    let known = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+    let known = |text: &str| match ownership {
+        _ if !text.is_empty() => text.to_owned(),
+        Ownership::Known => "none".to_owned(),
+        Ownership::NoAgent | Ownership::Unknown => format!("unknown: {reason}"),
+        Ownership::Unspecified => "unknown: bulkhead-frontend is older than bulkheadctl and does not say".to_owned(),
+    };
     let inodes = match (volume.used_inodes, volume.inodes) {
         (Some(used), Some(limit)) => format!("{used} of {limit} used"),
         (None, Some(limit)) => format!("at most {limit}"),
@@ -45,17 +55,23 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         ("available", counted(volume.available_bytes)),
         ("inodes", inodes),
         ("settings", settings.join(", ")),
-        ("targets", volume.targets.to_string()),
+        ("targets", targets::described(volume.targets, &targets)),
         ("condition", volume.condition.clone()),
         ("PersistentVolume", known(&volume.persistent_volume)),
         ("claim", known(&volume.claim)),
     ]);
-    Ok(Report::new(described(&volume), facts))
+    let mut json = described(&volume);
+    json["targetPaths"] = json!(targets);
+    json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());
+    Ok(Report::new(json, facts))
 }
 
 fn table(volumes: &[Volume]) -> Report {
     let headings = ["id", "pool", "kind", "size", "used", "targets", "condition"];
-    Report::new(volumes.iter().map(described).collect(), Table::headed(headings, volumes.iter().map(row)))
+    let sentences = volumes.iter().filter(|volume| volume.abnormal);
+    let sentences = sentences.map(|volume| format!("{}: {}", volume.id, volume.condition));
+    let table = Table::headed(headings, volumes.iter().map(row)).noting(sentences);
+    Report::new(volumes.iter().map(described).collect(), table)
 }
 
 fn row(volume: &Volume) -> [String; 7] {
@@ -66,7 +82,7 @@ fn row(volume: &Volume) -> [String; 7] {
         Quantity::from(volume.size_bytes).to_string(),
         counted(volume.used_bytes),
         volume.targets.to_string(),
-        volume.condition.clone(),
+        if volume.abnormal { "abnormal" } else { "healthy" }.to_owned(),
     ]
 }
 

@@ -1,30 +1,38 @@
 //! `bulkheadctl`: a node's pools and volumes, for people and scripts.
+#![deny(clippy::print_stderr, clippy::print_stdout, reason = "what is printed passes through `report`")]
 
 mod client;
+mod delete;
 mod doctor;
+mod failure;
 mod inspect;
 mod locate;
 mod options;
 mod pool;
+mod targets;
 mod volume;
 
-use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use serde_json::json;
 
+use bulkhead_frontend::manual;
 use bulkhead_frontend::proto::csi::{GetCapacityRequest, NodeGetInfoRequest, ProbeRequest};
 use bulkhead_frontend::quantity::Quantity;
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_frontend::report::{self, Report, Table};
 
-use client::{Client, Failure};
+use client::Client;
+use failure::Failure;
 use locate::Server;
-use options::{Command, NodeCommand, Options, PoolCommand};
+use options::{Command, NodeCommand, Options, PoolCommand, SECTIONS};
+
+/// What it is called.
+const NAME: &str = "bulkheadctl";
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    let format = options.format();
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -33,13 +41,14 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("bulkheadctl: {failure}");
+            report::fail(NAME, format, failure.code(), &failure);
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(options: Options) -> Result<ExitCode, Failure> {
+    let format = options.format();
     let server = Server::find(options.endpoint, options.helper_socket);
     let connect = || Client::connect(&server);
     let mut code = ExitCode::SUCCESS;
@@ -56,20 +65,18 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
             report
         }
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Options::command(), "bulkheadctl", &mut io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Options::command(), NAME, &mut script);
+            report::print(&String::from_utf8_lossy(&script))?;
             return Ok(code);
         }
-        Command::Man { directory } => return manual(directory),
+        Command::Man { directory } => {
+            manual::write(Options::command(), SECTIONS, &directory)?;
+            return Ok(code);
+        }
     };
-    report.print(options.json)?;
+    report.print(format)?;
     Ok(code)
-}
-
-fn manual(directory: PathBuf) -> Result<ExitCode, Failure> {
-    match clap_mangen::generate_to(Options::command(), &directory) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(Failure::Manual { directory, error }),
-    }
 }
 
 async fn node_info(mut client: Client) -> Result<Report, Failure> {

@@ -3,16 +3,62 @@
 use std::path::PathBuf;
 
 use bulkhead_frontend::endpoint::Endpoint;
+use bulkhead_frontend::manual::{self, Section};
 use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::report::Format;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+
+/// What the manual pages and `--help` say besides.
+pub const SECTIONS: &[Section] = &[
+    Section {
+        title: "Exit status",
+        entries: &[
+            ("0", "It is done; doctor has found nothing that fails."),
+            ("1", "It has failed, and standard error says why; doctor has found something that fails."),
+            ("2", "The command line is not understood."),
+        ],
+    },
+    Section {
+        title: "Environment",
+        entries: &[
+            ("BULKHEAD_ENDPOINT", "The socket of bulkhead-frontend, as with --endpoint."),
+            ("BULKHEAD_HELPER_SOCKET", "The socket of bulkhead-privhelper, as with --helper-socket."),
+        ],
+    },
+    Section {
+        title: "Files",
+        entries: &[
+            (
+                "/etc/bulkhead/privhelper.conf",
+                "The helper's configuration, which names the socket of bulkhead-frontend.",
+            ),
+            ("/var/lib/kubelet/plugins/bulkhead.csi.local/csi.sock", "That socket, if there is no configuration."),
+            ("/run/bulkhead/csi.sock", "The same without a kubelet."),
+        ],
+    },
+    Section {
+        title: "Examples",
+        entries: &[
+            ("bulkheadctl doctor", "Finds out what is wrong on this node."),
+            ("bulkheadctl pool list", "Shows how much room is left."),
+            ("bulkheadctl volume show pvc-1", "Shows one volume, where it is published, and the claim it belongs to."),
+            ("bulkheadctl volume create data --size 10Gi", "Creates a volume of 10 GiB."),
+            ("bulkheadctl volume publish data /run/bulkhead/volumes/data", "Mounts it."),
+            ("bulkheadctl volume unpublish data /run/bulkhead/volumes/data", "Unmounts it."),
+            ("bulkheadctl volume expand data --size 20Gi", "Makes it larger, while it is in use."),
+            ("bulkheadctl volume delete data", "Deletes it, if no claim needs it and the answer is yes."),
+            ("bulkheadctl --json volume list", "Lists all volumes for a script."),
+        ],
+    },
+];
 
 /// Inspect this node's pools and volumes, and find out what is wrong; create, publish, expand and delete volumes.
 ///
 /// It asks bulkhead-frontend, on the socket that the helper's configuration names. Run it as root on the node, or in the
 /// frontend's container, where it asks bulkhead-privhelper.
 #[derive(Debug, Parser)]
-#[command(name = "bulkheadctl", version)]
+#[command(name = "bulkheadctl", version, after_long_help = manual::help(SECTIONS))]
 pub struct Options {
     /// Socket served by bulkhead-frontend: unix:///PATH. By default the one that /etc/bulkhead/privhelper.conf leads to.
     #[arg(long, global = true, value_name = "ENDPOINT", env = "BULKHEAD_ENDPOINT")]
@@ -22,12 +68,19 @@ pub struct Options {
     #[arg(long, global = true, value_name = "PATH", env = "BULKHEAD_HELPER_SOCKET")]
     pub helper_socket: Option<PathBuf>,
 
-    /// Print JSON instead of text.
+    /// Print JSON instead of text; a failure is JSON too, on standard error.
     #[arg(long, global = true)]
     pub json: bool,
 
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Options {
+    /// How to print results and failures.
+    pub fn format(&self) -> Format {
+        if self.json { Format::Json } else { Format::Text }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,12 +170,18 @@ pub enum VolumeCommand {
         path: String,
     },
     /// Delete a volume and all its data. Asks first.
+    ///
+    /// It is refused if a PersistentVolume names the volume or a claim waits for it, or if the node's storage agent cannot
+    /// tell. Without a storage agent nobody knows what an orchestrator thinks of the volume.
     Delete {
         /// Volume id.
         id: String,
         /// Do not ask. Required where there is no terminal.
         #[arg(long, short)]
         yes: bool,
+        /// Delete it even if a claim needs it, or may need it.
+        #[arg(long)]
+        force: bool,
     },
 }
 

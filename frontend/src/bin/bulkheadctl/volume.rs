@@ -1,22 +1,22 @@
 //! Commands on volumes.
 
-use bulkhead_frontend::prompt::confirm;
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::volume_usage::Unit;
 use bulkhead_frontend::proto::csi::{
-    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
-    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume,
-    VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, NodeExpandVolumeRequest,
+    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume, VolumeCapability,
 };
+use bulkhead_frontend::proto::inspection::GetVolumeRequest;
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::client::{Client, Failure};
-use crate::inspect;
+use crate::client::Client;
+use crate::failure::Failure;
 use crate::options::{Create, Publish, VolumeCommand};
+use crate::{delete, inspect};
 
 pub async fn run(client: Client, command: VolumeCommand) -> Result<Report, Failure> {
     match command {
@@ -28,7 +28,7 @@ pub async fn run(client: Client, command: VolumeCommand) -> Result<Report, Failu
         VolumeCommand::Unpublish { id, target } => unpublish(client, id, target).await,
         VolumeCommand::Expand { id, size, path } => expand(client, id, size, path).await,
         VolumeCommand::Stats { id, path } => stats(client, id, path).await,
-        VolumeCommand::Delete { id, yes } => delete(client, id, yes).await,
+        VolumeCommand::Delete { id, yes, force } => delete::run(client, id, yes, force).await,
     }
 }
 
@@ -69,10 +69,35 @@ async fn publish(mut client: Client, publish: Publish) -> Result<Report, Failure
 }
 
 async fn unpublish(mut client: Client, id: String, target: String) -> Result<Report, Failure> {
+    let before = targets(&mut client, &id).await;
     let request = NodeUnpublishVolumeRequest { volume_id: id.clone(), target_path: target.clone() };
     client.node.node_unpublish_volume(request).await?;
-    let text = format!("{id} is no longer published at {target}");
-    Ok(Report::new(json!({ "id": id, "target": target }), Table::line(text)))
+    // To CSI, what is not published counts as unpublished; to a person, the id or the path may be a typo.
+    let (was_published, text) = match before {
+        Published::NoVolume => (false, format!("there is no volume {id}: nothing was published at {target}")),
+        Published::At(number) if targets(&mut client, &id).await == Published::At(number) => {
+            (false, format!("{id} was not published at {target}: see `bulkheadctl volume show {id}`"))
+        }
+        Published::At(_) | Published::Unknown => (true, format!("{id} is no longer published at {target}")),
+    };
+    Ok(Report::new(json!({ "id": id, "target": target, "wasPublished": was_published }), Table::line(text)))
+}
+
+/// At how many targets a volume is published.
+#[derive(PartialEq, Eq)]
+enum Published {
+    NoVolume,
+    At(u32),
+    Unknown,
+}
+
+async fn targets(client: &mut Client, id: &str) -> Published {
+    let request = GetVolumeRequest { id: id.to_owned(), without_owner: true };
+    match client.inspection.get_volume(request).await {
+        Ok(answer) => answer.into_inner().volume.map_or(Published::Unknown, |volume| Published::At(volume.targets)),
+        Err(status) if status.code() == Code::NotFound => Published::NoVolume,
+        Err(_) => Published::Unknown,
+    }
 }
 
 async fn expand(mut client: Client, id: String, size: Quantity, path: Option<String>) -> Result<Report, Failure> {
@@ -104,42 +129,23 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
             Unit::Inodes => ("inodes", |inodes| inodes.to_string()),
             Unit::Unknown => continue,
         };
-        let sums = [usage.total, usage.used, usage.available];
-        let text = match sums.map(shown) {
-            [total, ..] if usage.used == 0 && usage.available == 0 => format!("{total} total"),
-            [total, used, available] => format!("{used} of {total} used, {available} available"),
+        // What nothing counts is left out (CSI, VolumeUsage), which protobuf does not tell from zero.
+        let counted = (usage.used != 0 || usage.available != 0).then_some((usage.used, usage.available));
+        let text = match counted {
+            None => format!("{} total", shown(usage.total)),
+            Some((used, available)) => {
+                format!("{} of {} used, {} available", shown(used), shown(usage.total), shown(available))
+            }
         };
         facts.push((unit, text));
-        json.insert(unit.to_owned(), json!({ "total": usage.total, "used": usage.used, "available": usage.available }));
+        let (used, available) = counted.unzip();
+        json.insert(unit.to_owned(), json!({ "total": usage.total, "used": used, "available": available }));
     }
     if let Some(condition) = stats.volume_condition {
         json.insert("condition".to_owned(), json!({ "abnormal": condition.abnormal, "message": condition.message }));
         facts.push(("condition", condition.message));
     }
     Ok(Report::new(Value::Object(json), Table::facts(facts)))
-}
-
-async fn delete(mut client: Client, id: String, yes: bool) -> Result<Report, Failure> {
-    // To CSI, a volume that does not exist counts as deleted; to a person, the id may be a typo.
-    let request = ControllerGetVolumeRequest { volume_id: id.clone() };
-    let existing = match client.controller.controller_get_volume(request).await {
-        Ok(answer) => answer.into_inner().volume,
-        Err(status) if status.code() == Code::NotFound => None,
-        // The deletion itself reports what is wrong.
-        Err(_) => Some(Volume::default()),
-    };
-    let existed = existing.is_some();
-    if let Some(volume) = existing {
-        let size = match volume.capacity_bytes {
-            0 => String::new(),
-            bytes => format!(" ({})", Quantity(bytes)),
-        };
-        confirm(&format!("This deletes volume {id}{size} and all its data."), yes)?;
-    }
-    let request = DeleteVolumeRequest { volume_id: id.clone(), ..DeleteVolumeRequest::default() };
-    client.controller.delete_volume(request).await?;
-    let text = if existed { format!("{id} has been deleted") } else { format!("there was no volume {id}") };
-    Ok(Report::new(json!({ "id": id, "existed": existed }), Table::line(text)))
 }
 
 fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapability {

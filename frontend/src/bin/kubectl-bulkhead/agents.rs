@@ -135,7 +135,7 @@ impl AgentPod {
         let answer = async {
             let (head, body) = client.send(request).await?.into_parts();
             let body = Limited::new(body, LONGEST).collect().await.map_err(Unread::Answer)?.to_bytes();
-            Ok((head.status, printable(&String::from_utf8_lossy(&body))))
+            Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
         };
         match timeout(PATIENCE, answer).await {
             Ok(Ok((StatusCode::FORBIDDEN, _))) => Err(Unread::Forbidden(namespace.clone())),
@@ -143,14 +143,6 @@ impl AgentPod {
             Err(_) => Err(Unread::Late),
         }
     }
-}
-
-/// Replaces control characters, which a terminal would obey: an agent may have been compromised.
-fn printable(text: &str) -> String {
-    let shown = |character: char| {
-        if character.is_control() && character != '\n' { char::REPLACEMENT_CHARACTER } else { character }
-    };
-    text.chars().map(shown).collect()
 }
 
 impl Agent {
@@ -209,13 +201,5 @@ mod tests {
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
         assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
         assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
-    }
-
-    #[test]
-    fn a_terminal_obeys_nothing_that_an_agent_says() {
-        assert_eq!(
-            printable("[-]helper not ready: \u{1b}]0;x\u{7}\r\n[+]csi"),
-            "[-]helper not ready: \u{fffd}]0;x\u{fffd}\u{fffd}\n[+]csi"
-        );
     }
 }

@@ -35,6 +35,22 @@ pub enum Failure {
     Output(#[from] io::Error),
 }
 
+impl Failure {
+    /// What went wrong in one word, for scripts: the API server's own reason if it gave one.
+    pub fn code(&self) -> String {
+        match self {
+            Self::Api { error, .. } => match error.as_ref() {
+                kube::Error::Api(status) if !status.reason.is_empty() => status.reason.clone(),
+                _ => "Unreachable".to_owned(),
+            },
+            Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
+            Self::Exists(_) => "NodeExists".to_owned(),
+            Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
+            Self::Runtime(_) | Self::Output(_) => "Failed".to_owned(),
+        }
+    }
+}
+
 /// Adds the requested operation to an error from the API server.
 pub fn failed(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
     move |error| Failure::Api { operation: operation.into(), error: Box::new(error) }

@@ -1,4 +1,5 @@
 //! `kubectl bulkhead`: the volumes of all nodes, with the user's own rights. kubectl finds this program by its name.
+#![deny(clippy::print_stderr, clippy::print_stdout, reason = "what is printed passes through `report`")]
 
 mod agents;
 mod cluster;
@@ -12,14 +13,18 @@ mod volumes;
 
 use std::process::ExitCode;
 
-use bulkhead_frontend::report::Report;
+use bulkhead_frontend::report;
 use clap::Parser;
 
 use cluster::{Cluster, Failure};
 use options::{Command, Options, Output};
 
+/// What its users call it.
+const NAME: &str = "kubectl bulkhead";
+
 fn main() -> ExitCode {
     let options = Options::parse();
+    let format = options.format();
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -28,13 +33,14 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("kubectl bulkhead: {failure}");
+            report::fail(NAME, format, &failure.code(), &failure);
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(options: Options) -> Result<ExitCode, Failure> {
+    let format = options.format();
     let cluster = Cluster::connect(&options).await?;
     let wide = options.output == Some(Output::Wide);
     let mut code = ExitCode::SUCCESS;
@@ -44,7 +50,7 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
         Command::Capacity => pools::capacity(&cluster).await?,
         Command::Volumes { watch: false } => volumes::list(&cluster, wide).await?,
         Command::Volumes { watch: true } => {
-            volumes::watch(&cluster, options.output).await?;
+            volumes::watch(&cluster, format, wide).await?;
             return Ok(code);
         }
         Command::Orphans => lost::orphans(&cluster).await?,
@@ -57,10 +63,6 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
         }
         Command::ReleaseNode { node, yes } => release::run(&cluster, &node, yes).await?,
     };
-    print(&report, options.output)?;
+    report.print(format)?;
     Ok(code)
-}
-
-fn print(report: &Report, output: Option<Output>) -> Result<(), Failure> {
-    Ok(report.print(output == Some(Output::Json))?)
 }

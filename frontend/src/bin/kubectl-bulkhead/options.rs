@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_frontend::report::Format;
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Inspect Bulkhead's nodes and volumes in a cluster, and release what a lost node held.
@@ -22,7 +23,7 @@ pub struct Options {
     #[arg(long, global = true, value_name = "NAME", default_value = "bulkhead.csi.local")]
     pub driver: String,
 
-    /// How to print: json, or wide for more columns.
+    /// How to print: json, yaml, or wide for more columns.
     #[arg(long, short, global = true, value_name = "FORMAT")]
     pub output: Option<Output>,
 
@@ -33,10 +34,23 @@ pub struct Options {
 /// How to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// JSON, with all sizes in bytes.
+    /// JSON, with all sizes in bytes; a failure is JSON too, on standard error.
     Json,
+    /// The same as YAML.
+    Yaml,
     /// A table with more columns.
     Wide,
+}
+
+impl Options {
+    /// How to print results and failures.
+    pub fn format(&self) -> Format {
+        match self.output {
+            Some(Output::Json) => Format::Json,
+            Some(Output::Yaml) => Format::Yaml,
+            Some(Output::Wide) | None => Format::Text,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

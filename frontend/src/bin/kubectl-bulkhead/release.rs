@@ -37,18 +37,17 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     for volume in &lost.volumes {
         by_hand.extend(release(cluster, volume).await?);
     }
-    let mut text = format!(
+    let text = format!(
         "node {node} is released: {} volumes deleted, {} claims given back",
         lost.volumes.len(),
         lost.claims.len()
     );
-    if !by_hand.is_empty() {
-        text += &format!(
-            "\nthese pods wait for a claim that is gone, and no controller will recreate them: {}",
-            by_hand.join(", ")
-        );
-    }
-    Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), Table::line(text)))
+    let pods = (!by_hand.is_empty()).then(|| {
+        let pods = by_hand.join(", ");
+        format!("these pods wait for a claim that is gone, and no controller will recreate them: {pods}")
+    });
+    let table = Table::line(text).noting(pods);
+    Ok(Report::new(json!({ "node": node, "released": lost.json(), "podsToDelete": by_hand }), table))
 }
 
 /// An agent that came back while its volumes were being given up would be a second owner.

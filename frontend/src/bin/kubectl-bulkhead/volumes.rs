@@ -3,15 +3,15 @@
 use std::pin::pin;
 
 use bulkhead_frontend::quantity::Quantity;
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_frontend::report::{self, Format, Report, Table};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::Value;
 
+use crate::NAME;
 use crate::cluster::{Cluster, Failure, Volume};
-use crate::options::Output;
 
 /// How many columns are shown unless more are requested.
 const NARROW: usize = 5;
@@ -26,7 +26,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
 }
 
 /// Prints all volumes, and then each that changes, until interrupted.
-pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Failure> {
+pub async fn watch(cluster: &Cluster, format: Format, wide: bool) -> Result<(), Failure> {
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
     let events = watcher(objects, watcher::Config::default()).default_backoff().applied_objects();
     let mut events = pin!(events);
@@ -35,13 +35,13 @@ pub async fn watch(cluster: &Cluster, output: Option<Output>) -> Result<(), Fail
             Ok(Some(object)) => {
                 if let Some(volume) = cluster.volume(&object) {
                     let table = Table::rows([row(&volume)]);
-                    let table = if output == Some(Output::Wide) { table } else { table.narrowed(NARROW) };
-                    crate::print(&Report::new(volume.json(), table), output)?;
+                    let table = if wide { table } else { table.narrowed(NARROW) };
+                    Report::new(volume.json(), table).print(format)?;
                 }
             }
             Ok(None) => return Ok(()),
             // The watcher tries again.
-            Err(error) => eprintln!("kubectl bulkhead: watching is interrupted: {error}"),
+            Err(error) => report::note(NAME, &format!("watching is interrupted: {error}")),
         }
     }
 }

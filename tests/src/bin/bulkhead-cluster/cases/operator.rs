@@ -10,6 +10,7 @@ use bulkhead_tests::csi::requests;
 cases! {
     on Cluster;
     a_volume_leads_to_its_claim_and_one_without_is_an_orphan,
+    a_volume_that_a_claim_needs_is_not_deleted,
     the_doctor_knows_the_api_server_and_the_policies,
 }
 
@@ -28,6 +29,27 @@ fn a_volume_leads_to_its_claim_and_one_without_is_an_orphan(cluster: &mut Cluste
     Printed::row(&orphans, &["by-hand", "default", "directory", "8 MiB"])?;
     ensure!(!orphans.contains(&volume), "{orphans}");
     csi.delete_volume(requests::delete("by-hand"))?;
+    Ok(())
+}
+
+fn a_volume_that_a_claim_needs_is_not_deleted(cluster: &mut Cluster) -> Result<()> {
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    let volume = cluster.bound("data")?.metadata.name.context("a name")?;
+    let namespace = cluster.namespace.clone();
+    let stand = &cluster.agent().stand;
+    let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
+    let told = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", &volume, "--yes"]))?.failed()?;
+    ensure!(told.contains(&format!("claim {namespace}/data")) && told.contains("--force"), "{told}");
+    ensure!(stand.pool().volume(&volume).exists(), "it was deleted");
+    let asked = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", &volume, "--force"]))?.failed()?;
+    ensure!(asked.contains(&format!("It belongs to claim {namespace}/data (PersistentVolume {volume})")), "{asked}");
+    ensure!(stand.pool().volume(&volume).exists(), "it was deleted");
+    // What no object names may go.
+    csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
+    let shown = Printed::by(bulkheadctl(&socket)?.args(["volume", "show", "by-hand"]))?.succeeded()?;
+    Printed::row(&shown, &["claim:", "none"])?;
+    Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", "by-hand", "--yes"]))?.succeeded()?;
+    ensure!(!stand.pool().volume("by-hand").exists(), "it was not deleted");
     Ok(())
 }
 

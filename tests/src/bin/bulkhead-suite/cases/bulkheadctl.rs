@@ -1,6 +1,7 @@
 //! `bulkheadctl` with the real processes: what it shows when all is well, and when it is not.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -20,6 +21,7 @@ cases! {
     without_an_agent_nobody_knows_orphans,
     the_doctor_finds_nothing_wrong: Filesystem,
     the_doctor_says_that_the_helper_is_away,
+    a_stopped_frontend_is_told_in_seconds,
     a_deletion_asks_first: Host,
     sizes_in_errors_are_for_people,
 }
@@ -64,6 +66,17 @@ fn a_volume_is_shown(stand: &mut Stand) -> Result<()> {
     {
         Printed::row(&facts, &words)?;
     }
+    csi.create_volume(create("vol-b", SIZE, block()))?;
+    for (id, target, capability) in [("vol-a", stand.target("a"), mount()), ("vol-b", stand.target("b"), block())] {
+        csi.node_publish_volume(publish(id, &target, capability))?;
+        let target = target.to_str().context("a path that is no text")?;
+        let shown = ctl(stand, &["volume", "show", id])?.succeeded()?;
+        Printed::row(&shown, &["targets:", "1:", target])?;
+        ctl(stand, &["volume", "unpublish", id, target])?.succeeded()?;
+        let again = ctl(stand, &["volume", "unpublish", id, target])?.succeeded()?;
+        ensure!(again.contains("was not published at"), "{again}");
+    }
+    csi.delete_volume(delete("vol-b"))?;
     csi.delete_volume(delete("vol-a"))?;
     let told = ctl(stand, &["volume", "show", "vol-a"])?.failed()?;
     ensure!(told.contains("NOT_FOUND") && told.contains("vol-a"), "{told}");
@@ -93,7 +106,9 @@ fn a_pool_that_is_not_served_is_listed_and_diagnosed(stand: &mut Stand) -> Resul
     stand.start()?;
     let table = ctl(stand, &["pool", "list"])?.succeeded()?;
     let row = Printed::row(&table, &["fast", "-", "-", "-", "-", "-", "-"])?;
-    ensure!(row.contains("mount"), "it does not say what to do: {row}");
+    ensure!(row == "not_served", "{row}");
+    let told = Printed::row(&table, &["fast:"])?;
+    ensure!(told.contains("mount"), "it does not say what to do: {told}");
     Printed::row(&table, &["default"])?;
     let told = ctl(stand, &["doctor"])?.failed()?;
     Printed::row(&told, &["FAILED", "pool fast"])?;
@@ -134,13 +149,24 @@ fn the_doctor_says_that_the_helper_is_away(stand: &mut Stand) -> Result<()> {
     stand.start_frontend()
 }
 
+/// The helper keeps the socket, so that whoever connects waits.
+fn a_stopped_frontend_is_told_in_seconds(stand: &mut Stand) -> Result<()> {
+    stand.kill_frontend()?;
+    let begun = Instant::now();
+    let told = ctl(stand, &["pool", "list"])?.failed()?;
+    ensure!(told.contains("bulkhead-frontend is stopped or hangs"), "{told}");
+    ensure!(begun.elapsed() < stand.patience(Duration::from_secs(20)), "{:?}", begun.elapsed());
+    stand.start_frontend()
+}
+
 fn a_deletion_asks_first(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     csi.create_volume(create("vol-a", SIZE, mount()))?;
     let told = ctl(stand, &["volume", "delete", "vol-a"])?.failed()?;
     ensure!(told.contains("no terminal") && told.contains("--yes"), "{told}");
     let told = on_a_terminal(stand, "volume delete vol-a", "n")?.failed()?;
-    ensure!(told.contains("This deletes volume vol-a (16 MiB) and all its data. Continue? [y/N]"), "{told}");
+    ensure!(told.contains("This deletes volume vol-a (16 MiB) and all its data."), "{told}");
+    ensure!(told.contains("no storage agent runs on this node. Continue? [y/N]"), "{told}");
     ensure!(stand.pool().volume("vol-a").exists(), "it was deleted");
     on_a_terminal(stand, "volume delete vol-a", "y")?.succeeded()?;
     ensure!(!stand.pool().volume("vol-a").exists(), "it was not deleted");
