@@ -2,30 +2,23 @@
 //! proxy to their pods.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use bulkhead_frontend::metrics::scrape::{Sample, samples};
 use bulkhead_frontend::volumes::ConditionKind;
 use futures::{StreamExt, stream};
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::client::Body;
 use kube::{Api, Client, ResourceExt};
-use tokio::time::timeout;
-use tower::BoxError;
 
-use crate::cluster::{Cluster, Failure, failed};
+use crate::cluster::{Cluster, Failure};
+use crate::proxy::{self, Unread};
 
 /// The label of the agents' pods.
 const PODS: &str = "app.kubernetes.io/name=bulkhead";
 
 /// The name of the port at which they serve metrics and probes.
 const PORT: &str = "metrics";
-
-/// How long an agent may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How many agents are queried at the same time.
 pub const SIDE_BY_SIDE: usize = 16;
@@ -66,7 +59,8 @@ pub struct Pool {
 /// The agents' pods, each with its node. Pods in other namespaces are not agents, whatever their labels.
 pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let list = pods.list(&ListParams::default().labels(PODS)).await.map_err(failed("listing the agents' pods"))?;
+    let list =
+        pods.list(&ListParams::default().labels(PODS)).await.map_err(cluster.failed("listing the agents' pods"))?;
     let of_node = |pod: Pod| {
         let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let is_ready = conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True");
@@ -90,29 +84,6 @@ pub async fn read_all<'n>(
     stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
 }
 
-/// Why an agent's answer is missing.
-#[derive(Debug, thiserror::Error)]
-pub enum Unread {
-    #[error("its pod {0} has no port called {PORT}: is --metrics-address set?")]
-    NoPort(String),
-    #[error("showing more requires the right to get pods/proxy in namespace {0}")]
-    Forbidden(String),
-    #[error("it did not answer within {} s", PATIENCE.as_secs())]
-    Late,
-    #[error("it cannot be reached: the API server's proxy answers {0}")]
-    Status(StatusCode),
-    #[error("its answer cannot be read: {0}")]
-    Answer(BoxError),
-    #[error("{0}")]
-    Api(Box<kube::Error>),
-}
-
-impl From<kube::Error> for Unread {
-    fn from(error: kube::Error) -> Self {
-        Self::Api(Box::new(error))
-    }
-}
-
 impl AgentPod {
     /// The parts that are not ready, each with its reason.
     pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
@@ -129,19 +100,9 @@ impl AgentPod {
 
     async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {
         let Self { namespace, name, .. } = self;
-        let port = self.port.ok_or_else(|| Unread::NoPort(name.clone()))?;
+        let port = self.port.ok_or_else(|| Unread::NoPort { pod: name.clone(), port: PORT })?;
         let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/{path}");
-        let request = Request::get(path).body(Body::empty()).map_err(kube::Error::HttpError)?;
-        let answer = async {
-            let (head, body) = client.send(request).await?.into_parts();
-            let body = Limited::new(body, LONGEST).collect().await.map_err(Unread::Answer)?.to_bytes();
-            Ok((head.status, String::from_utf8_lossy(&body).into_owned()))
-        };
-        match timeout(PATIENCE, answer).await {
-            Ok(Ok((StatusCode::FORBIDDEN, _))) => Err(Unread::Forbidden(namespace.clone())),
-            Ok(answer) => answer,
-            Err(_) => Err(Unread::Late),
-        }
+        proxy::get(client, &path, LONGEST, || format!("pods/proxy in namespace {namespace}")).await
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use bulkhead_frontend::kubernetes::names;
+use bulkhead_frontend::kubernetes::{error_text, names};
+use bulkhead_frontend::manual::ManualError;
 use bulkhead_frontend::prompt::NotConfirmed;
 use bulkhead_frontend::quantity::parse;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -23,14 +24,16 @@ pub enum Failure {
     Runtime(io::Error),
     #[error("the kubeconfig cannot be used: {0}; does `kubectl version` work?")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    #[error("cannot create a client from the kubeconfig: {0}")]
+    #[error("cannot create a client from the kubeconfig: {}", error_text(.0))]
     Client(kube::Error),
-    #[error("{operation} failed: {error}")]
-    Api { operation: String, error: Box<kube::Error> },
+    #[error("{operation} failed at {server}: {}", error_text(error))]
+    Api { operation: String, server: String, error: Box<kube::Error> },
     #[error("node {0} still exists: if it is gone for good, run `kubectl delete node {0}` first")]
     Exists(String),
     #[error(transparent)]
     NotConfirmed(#[from] NotConfirmed),
+    #[error(transparent)]
+    Manual(#[from] ManualError),
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -46,14 +49,9 @@ impl Failure {
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
-            Self::Runtime(_) | Self::Output(_) => "Failed".to_owned(),
+            Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),
         }
     }
-}
-
-/// Adds the requested operation to an error from the API server.
-pub fn failed(operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
-    move |error| Failure::Api { operation: operation.into(), error: Box::new(error) }
 }
 
 /// The name of the agents' service account, and of the object that grants it its rights.
@@ -65,12 +63,15 @@ const NAMESPACE: &str = "bulkhead-system";
 /// The API server, and the driver in question.
 pub struct Cluster {
     pub client: Client,
+    /// The API server's address.
+    server: String,
     pub driver: String,
     /// The namespace of the agents.
     pub namespace: String,
 }
 
 /// A volume, by its PersistentVolume.
+#[derive(Clone, Default)]
 pub struct Volume {
     pub name: String,
     pub uid: String,
@@ -95,9 +96,37 @@ impl Cluster {
         };
         // An agent that is not ready says why with status 503, which is no reason to retry.
         config.default_retry = false;
+        if options.user.is_some() {
+            config.auth_info.impersonate.clone_from(&options.user);
+            config.auth_info.impersonate_groups = (!options.groups.is_empty()).then(|| options.groups.clone());
+        }
+        let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
         let client = Client::try_from(config).map_err(Failure::Client)?;
-        let namespace = namespace(&client).await?;
-        Ok(Self { client, driver: options.driver.clone(), namespace })
+        let mut cluster = Self { client, server, driver: options.driver.clone(), namespace: NAMESPACE.to_owned() };
+        if let Some(namespace) = cluster.namespace_of_account().await? {
+            cluster.namespace = namespace;
+        }
+        Ok(cluster)
+    }
+
+    /// Adds the requested operation, and whom it was requested from, to an error.
+    pub fn failed(&self, operation: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
+        let (operation, server) = (operation.into(), self.server.clone());
+        move |error| Failure::Api { operation, server, error: Box::new(error) }
+    }
+
+    /// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many others
+    /// may label a DaemonSet or a pod.
+    async fn namespace_of_account(&self) -> Result<Option<String>, Failure> {
+        let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
+        let binding = match bindings.get_opt(ACCOUNT).await {
+            // For a user who may not read it, assume the default installation.
+            Err(kube::Error::Api(status)) if status.code == 403 => None,
+            found => found.map_err(self.failed("looking for the agents' ClusterRoleBinding"))?,
+        };
+        let mut subjects = binding.and_then(|binding| binding.subjects).unwrap_or_default().into_iter();
+        let account = subjects.find(|subject| subject.kind == "ServiceAccount" && subject.name == ACCOUNT);
+        Ok(account.and_then(|account| account.namespace))
     }
 
     /// The key of the label on objects that belong to a node, and of the node's topology segment.
@@ -108,14 +137,14 @@ impl Cluster {
     /// The names of all nodes.
     pub async fn nodes(&self) -> Result<BTreeSet<String>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let list = nodes.list_metadata(&ListParams::default()).await.map_err(failed("listing nodes"))?;
+        let list = nodes.list_metadata(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
         Ok(list.items.iter().map(ResourceExt::name_any).collect())
     }
 
     /// The driver's volumes, by node and name.
     pub async fn volumes(&self) -> Result<Vec<Volume>, Failure> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let list = volumes.list(&ListParams::default()).await.map_err(failed("listing PersistentVolumes"))?;
+        let list = volumes.list(&ListParams::default()).await.map_err(self.failed("listing PersistentVolumes"))?;
         let mut own: Vec<Volume> = list.items.iter().filter_map(|object| self.volume(object)).collect();
         own.sort_by(|one, other| (&one.node, &one.name).cmp(&(&other.node, &other.name)));
         Ok(own)
@@ -157,7 +186,7 @@ impl Cluster {
     pub async fn capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
         let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
-        let list = capacities.list(&parameters).await.map_err(failed("listing CSIStorageCapacity objects"))?;
+        let list = capacities.list(&parameters).await.map_err(self.failed("listing CSIStorageCapacity objects"))?;
         let key = self.node_key();
         let node = |capacity: &CSIStorageCapacity| {
             let topology = capacity.node_topology.as_ref()?.match_labels.as_ref()?;
@@ -175,7 +204,7 @@ impl Cluster {
         nodes: &BTreeSet<String>,
     ) -> Result<Vec<(String, PersistentVolumeClaim)>, Failure> {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
-        let list = claims.list(&ListParams::default()).await.map_err(failed("listing claims"))?;
+        let list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?;
         let annotation = |claim: &PersistentVolumeClaim, name: &str| claim.annotations().get(name).cloned();
         let stranded = list.items.into_iter().filter_map(|claim| {
             let provisioner =
@@ -186,20 +215,6 @@ impl Cluster {
         });
         Ok(stranded.collect())
     }
-}
-
-/// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many others
-/// may label a DaemonSet or a pod.
-async fn namespace(client: &Client) -> Result<String, Failure> {
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    let binding = match bindings.get_opt(ACCOUNT).await {
-        // For a user who may not read it, assume the default installation.
-        Err(kube::Error::Api(status)) if status.code == 403 => None,
-        found => found.map_err(failed("looking for the agents' ClusterRoleBinding"))?,
-    };
-    let subjects = binding.and_then(|binding| binding.subjects).unwrap_or_default();
-    let account = subjects.into_iter().find(|subject| subject.kind == "ServiceAccount" && subject.name == ACCOUNT);
-    Ok(account.and_then(|account| account.namespace).unwrap_or_else(|| NAMESPACE.to_owned()))
 }
 
 impl Volume {

@@ -2,7 +2,7 @@
 
 use bulkhead_frontend::checks::{self, Check};
 use bulkhead_frontend::kubernetes::{names, policies_in_force};
-use bulkhead_frontend::quantity::Quantity;
+use bulkhead_frontend::quantity::{Quantity, count};
 use bulkhead_frontend::report::Report;
 use bulkhead_frontend::volumes::Severity;
 use futures::{StreamExt, stream};
@@ -12,7 +12,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::agents::{self, AgentPod, Pool};
-use crate::cluster::{ACCOUNT, Cluster, Failure, failed};
+use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::lost::Lost;
 use crate::nodes::{self, Member};
 
@@ -39,8 +39,8 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
-            "{} claims wait for nodes that do not exist: `kubectl bulkhead orphans` lists them, and release-node gives them back",
-            lost.claims.len()
+            "waiting for nodes that do not exist: {}; `kubectl bulkhead orphans` lists them, and release-node gives them back",
+            count(lost.claims.len() as u64, "claim")
         );
         checks.push(Check::failed("claims", message));
     }
@@ -49,7 +49,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
 
 async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
     let drivers: Api<CSIDriver> = Api::all(cluster.client.clone());
-    let found = drivers.get_opt(&cluster.driver).await.map_err(failed("looking for the CSIDriver object"))?;
+    let found = drivers.get_opt(&cluster.driver).await.map_err(cluster.failed("looking for the CSIDriver object"))?;
     let name = format!("CSIDriver {}", cluster.driver);
     Ok(match found {
         None => Check::failed(name, "is missing: apply deploy/kubernetes/base"),
@@ -75,7 +75,7 @@ async fn policies(cluster: &Cluster) -> Check {
 async fn daemon_set(cluster: &Cluster) -> Result<Option<DaemonSet>, Failure> {
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
-    Ok(sets.list(&parameters).await.map_err(failed("listing DaemonSets"))?.items.into_iter().next())
+    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items.into_iter().next())
 }
 
 fn without_daemon_set() -> Check {
@@ -99,12 +99,12 @@ fn rollout(set: &DaemonSet) -> Check {
 async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
     let name = format!("node {node}");
     match nodes::state(member) {
-        "ready" => Check::ok(name, format!("{} volumes", member.volumes)),
+        "ready" => Check::ok(name, count(member.volumes as u64, "volume")),
         "lost" => Check::failed(
             name,
             format!(
-                "does not exist, but {} volumes are on it; if it is gone for good: `kubectl bulkhead release-node {node}`",
-                member.volumes
+                "does not exist, but the cluster knows {} there; if it is gone for good: `kubectl bulkhead release-node {node}`",
+                count(member.volumes as u64, "volume")
             ),
         ),
         "not-registered" => {

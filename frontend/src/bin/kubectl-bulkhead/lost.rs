@@ -56,7 +56,7 @@ impl Lost {
     pub fn json(&self) -> Value {
         let waiting: Vec<_> =
             self.claims.iter().map(|(node, claim)| json!({ "node": node, "claim": full_name(claim) })).collect();
-        json!({ "volumes": volumes::json(&self.volumes.iter().collect::<Vec<_>>()), "waitingClaims": waiting })
+        json!({ "volumes": volumes::json(&self.volumes), "waitingClaims": waiting })
     }
 }
 

@@ -3,21 +3,27 @@
 
 mod agents;
 mod cluster;
+mod completion;
 mod doctor;
 mod lost;
 mod nodes;
 mod options;
+mod pods;
 mod pools;
+mod proxy;
 mod release;
+mod usage;
 mod volumes;
+mod watch;
 
 use std::process::ExitCode;
 
-use bulkhead_frontend::report;
-use clap::Parser;
+use bulkhead_frontend::manual;
+use bulkhead_frontend::report::{self, Format};
+use clap::{CommandFactory, Parser};
 
 use cluster::{Cluster, Failure};
-use options::{Command, Options, Output};
+use options::{Command, Options, Output, SECTIONS};
 
 /// What its users call it.
 const NAME: &str = "kubectl bulkhead";
@@ -41,6 +47,17 @@ fn main() -> ExitCode {
 
 async fn run(options: Options) -> Result<ExitCode, Failure> {
     let format = options.format();
+    match &options.command {
+        Command::Completion => report::print(completion::SCRIPT)?,
+        Command::Complete { words } => report::print(&completion::answer(words))?,
+        Command::Man { directory } => manual::write(Options::command(), SECTIONS, directory)?,
+        _ => return ask(options, format).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What takes an API server to answer.
+async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
     let cluster = Cluster::connect(&options).await?;
     let wide = options.output == Some(Output::Wide);
     let mut code = ExitCode::SUCCESS;
@@ -48,9 +65,11 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
         Command::Nodes => nodes::list(&cluster, wide).await?,
         Command::Pools => pools::list(&cluster, wide).await?,
         Command::Capacity => pools::capacity(&cluster).await?,
-        Command::Volumes { watch: false } => volumes::list(&cluster, wide).await?,
-        Command::Volumes { watch: true } => {
-            volumes::watch(&cluster, format, wide).await?;
+        Command::Volumes { filter, watch: false } => {
+            volumes::list(&cluster, &filter, wide || format != Format::Text).await?
+        }
+        Command::Volumes { filter, watch: true } => {
+            watch::run(&cluster, &filter, format, wide).await?;
             return Ok(code);
         }
         Command::Orphans => lost::orphans(&cluster).await?,
@@ -62,6 +81,8 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
             report
         }
         Command::ReleaseNode { node, yes } => release::run(&cluster, &node, yes).await?,
+        // They need no API server.
+        Command::Completion | Command::Complete { .. } | Command::Man { .. } => return Ok(code),
     };
     report.print(format)?;
     Ok(code)

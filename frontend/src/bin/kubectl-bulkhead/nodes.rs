@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::agents::{self, AgentPod};
-use crate::cluster::{Cluster, Failure, failed};
+use crate::cluster::{Cluster, Failure};
 use crate::pools::bytes;
 
 /// A node that concerns the driver.
@@ -32,7 +32,7 @@ pub struct Member {
 pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Failure> {
     let mut members = BTreeMap::<String, Member>::new();
     let csi_nodes: Api<CSINode> = Api::all(cluster.client.clone());
-    for object in csi_nodes.list(&ListParams::default()).await.map_err(failed("listing CSINodes"))?.items {
+    for object in csi_nodes.list(&ListParams::default()).await.map_err(cluster.failed("listing CSINodes"))?.items {
         if object.spec.drivers.iter().any(|driver| driver.name == cluster.driver) {
             members.entry(object.name_any()).or_default().registered = true;
         }

@@ -2,14 +2,51 @@
 
 use std::path::PathBuf;
 
+use bulkhead_frontend::manual::{self, Section};
 use bulkhead_frontend::report::Format;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// What the manual pages and `--help` say besides.
+pub const SECTIONS: &[Section] = &[
+    Section {
+        title: "Exit status",
+        entries: &[
+            ("0", "It is done; doctor has found nothing that fails."),
+            ("1", "It has failed, and standard error says why; doctor has found something that fails."),
+            ("2", "The command line is not understood."),
+        ],
+    },
+    Section {
+        title: "Environment",
+        entries: &[("KUBECONFIG", "The kubeconfig, or several separated by colons, as for kubectl.")],
+    },
+    Section { title: "Files", entries: &[("~/.kube/config", "The kubeconfig, if nothing else names one.")] },
+    Section {
+        title: "Examples",
+        entries: &[
+            ("kubectl bulkhead doctor", "Finds out what is wrong in the cluster."),
+            ("kubectl bulkhead nodes", "Shows which nodes are ready, and how much room is left."),
+            ("kubectl bulkhead pools -o wide", "Shows all that the agents know of their pools."),
+            ("kubectl bulkhead capacity", "Shows by which figures the scheduler chooses."),
+            ("kubectl bulkhead volumes --namespace shop -o wide", "Shows what a namespace uses, and which pods do."),
+            ("kubectl bulkhead volumes --node worker-1 -o yaml", "Shows the volumes of one node."),
+            ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
+            ("kubectl bulkhead nodes --as alice", "Shows what alice may see."),
+            ("kubectl bulkhead orphans", "Shows what waits for nodes that are gone."),
+            ("kubectl bulkhead release-node worker-1", "Gives up what was on a node that is gone for good."),
+            (
+                "kubectl bulkhead completion > /usr/local/bin/kubectl_complete-bulkhead",
+                "Lets kubectl complete this plugin's commands, once the file is executable.",
+            ),
+        ],
+    },
+];
 
 /// Inspect Bulkhead's nodes and volumes in a cluster, and release what a lost node held.
 ///
 /// It does what the user's own rights allow, with the kubeconfig that kubectl uses.
 #[derive(Debug, Parser)]
-#[command(name = "kubectl-bulkhead", bin_name = "kubectl bulkhead", version)]
+#[command(name = "kubectl-bulkhead", bin_name = "kubectl bulkhead", version, after_long_help = manual::help(SECTIONS))]
 pub struct Options {
     /// The kubeconfig, instead of $KUBECONFIG or ~/.kube/config.
     #[arg(long, global = true, value_name = "FILE")]
@@ -18,6 +55,14 @@ pub struct Options {
     /// The context in the kubeconfig, instead of the current one.
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
+
+    /// The user to act as, if your rights allow it: what may somebody else see?
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub user: Option<String>,
+
+    /// A group to act as, beside --as; may be repeated.
+    #[arg(long = "as-group", global = true, value_name = "GROUP", requires = "user")]
+    pub groups: Vec<String>,
 
     /// The name of the CSI driver.
     #[arg(long, global = true, value_name = "NAME", default_value = "bulkhead.csi.local")]
@@ -53,6 +98,23 @@ impl Options {
     }
 }
 
+/// Which volumes are listed.
+#[derive(Args, Debug)]
+pub struct Filter {
+    /// Only volumes on this node.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Only volumes of claims in this namespace.
+    #[arg(long, short, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Only volumes of this storage class.
+    #[arg(long, value_name = "NAME")]
+    pub class: Option<String>,
+    /// Only volumes in this phase: Available, Bound, Released, Failed, Terminating.
+    #[arg(long, value_name = "PHASE")]
+    pub phase: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the nodes: whether the driver is registered, what they hold, and how much room is left.
@@ -64,7 +126,12 @@ pub enum Command {
     /// List the room that each node publishes for each storage class, by which the scheduler chooses.
     Capacity,
     /// List the volumes: node, claim, size, phase.
+    ///
+    /// With -o wide, json or yaml also what is used of each, as its kubelet measures it (which takes the right to get
+    /// nodes/proxy, or nodes/stats), and the pods that have it.
     Volumes {
+        #[command(flatten)]
+        filter: Filter,
         /// Go on printing volumes that change.
         #[arg(long, short)]
         watch: bool,
@@ -85,5 +152,22 @@ pub enum Command {
         /// Do not ask. Required where there is no terminal.
         #[arg(long, short)]
         yes: bool,
+    },
+    /// Print the program by which kubectl completes this plugin's commands.
+    ///
+    /// Save it as kubectl_complete-bulkhead in a directory of the PATH, and make it executable.
+    Completion,
+    /// Print what could stand in the place of the last word.
+    #[command(hide = true)]
+    Complete {
+        /// The words after `kubectl bulkhead`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Write the manual pages into a directory.
+    #[command(hide = true)]
+    Man {
+        /// The directory, which must exist.
+        directory: PathBuf,
     },
 }

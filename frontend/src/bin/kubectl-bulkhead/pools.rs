@@ -1,5 +1,7 @@
 //! `pools`: the pools of all nodes as their agents know them; `capacity`: the room that the scheduler relies on.
 
+use std::collections::BTreeMap;
+
 use bulkhead_frontend::quantity::{Quantity, parse};
 use bulkhead_frontend::report::{Report, Table};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
@@ -15,16 +17,21 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
     let mut read = agents::read_all(cluster, pods).await;
     let (mut json, mut rows) = (Vec::new(), Vec::new());
+    // What the words in the last column mean, and why nothing is known of some nodes.
+    let (mut meanings, mut unknown_on) = (BTreeMap::new(), BTreeMap::<String, Vec<&str>>::new());
     for (node, member) in members.iter().filter(|(_, member)| member.exists) {
         let host_service = || Err("no pod to ask: see `bulkheadctl pool list` on the node".to_owned());
         match read.remove(node).unwrap_or_else(host_service) {
             Ok(agent) => {
                 json.extend(agent.pools.iter().map(|(name, pool)| described(node, name, pool)));
                 rows.extend(agent.pools.iter().map(|(name, pool)| row(node, name, pool)));
+                let kinds = agent.pools.values().flat_map(|pool| &pool.conditions);
+                meanings.extend(kinds.map(|kind| (kind.name, kind.meaning)));
             }
             Err(why) => {
                 json.push(json!({ "node": node, "availableBytes": member.available, "unknown": why }));
-                rows.push(unknown(node, member.available, why));
+                rows.push(unknown(node, member.available));
+                unknown_on.entry(why).or_default().push(node);
             }
         }
     }
@@ -32,13 +39,15 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
         "node", "pool", "size", "available", "promised", "used", "volumes", "condition", "largest-volume", "emptying",
         "abnormal",
     ];
-    let table = Table::headed(headings, rows);
+    let meanings = meanings.iter().map(|(name, meaning)| format!("{name}: {meaning}"));
+    let unknown = unknown_on.iter().map(|(why, nodes)| format!("unknown on {}: {why}", nodes.join(", ")));
+    let table = Table::headed(headings, rows).noting(meanings.chain(unknown));
     Ok(Report::new(json.into(), if wide { table } else { table.narrowed(8) }))
 }
 
 fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.meaning).collect();
+    let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.name).collect();
     [
         node.to_owned(),
         name.to_owned(),
@@ -47,7 +56,7 @@ fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
         size(pool.promised),
         size(pool.used),
         number(pool.volumes),
-        if conditions.is_empty() { "healthy".to_owned() } else { conditions.join("; ") },
+        if conditions.is_empty() { "healthy".to_owned() } else { conditions.join(",") },
         size(pool.largest_volume),
         number(pool.emptying),
         number(pool.abnormal),
@@ -55,11 +64,11 @@ fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
 }
 
 /// The row of a node whose agent cannot be queried. What it has published is still known.
-fn unknown(node: &str, available: Option<u64>, why: String) -> [String; 11] {
+fn unknown(node: &str, available: Option<u64>) -> [String; 11] {
     let mut row = [const { String::new() }; 11].map(|_| "-".to_owned());
     row[0] = node.to_owned();
     row[3] = size(available);
-    row[7] = format!("unknown: {why}");
+    row[7] = "unknown".to_owned();
     row
 }
 

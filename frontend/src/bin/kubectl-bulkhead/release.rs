@@ -4,13 +4,14 @@ use std::io::Write;
 
 use bulkhead_frontend::kubernetes::names::SELECTED_NODE;
 use bulkhead_frontend::prompt::confirm;
+use bulkhead_frontend::quantity::count;
 use bulkhead_frontend::report::{Report, Table};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use crate::cluster::{Cluster, Failure, Volume, failed};
+use crate::cluster::{Cluster, Failure, Volume};
 use crate::lost::{Lost, full_name};
 
 pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Failure> {
@@ -22,10 +23,10 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     }
     // On standard error, with the question: standard output may be a file.
     write!(std::io::stderr(), "{}", lost.table())?;
+    let (volumes, claims) =
+        (count(lost.volumes.len() as u64, "volume"), count(lost.claims.len() as u64, "waiting claim"));
     let question = format!(
-        "The data of {} volumes on node {node} is lost: they are deleted with their claims. {} waiting claims go back to the scheduler.",
-        lost.volumes.len(),
-        lost.claims.len()
+        "The cluster gives up {volumes} on node {node}, with the claims: nothing will refer to what is still on the node's disk. {claims} will go back to the scheduler."
     );
     confirm(&question, yes)?;
     // The node may have come back while the question was on the screen.
@@ -37,11 +38,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     for volume in &lost.volumes {
         by_hand.extend(release(cluster, volume).await?);
     }
-    let text = format!(
-        "node {node} is released: {} volumes deleted, {} claims given back",
-        lost.volumes.len(),
-        lost.claims.len()
-    );
+    let text = format!("node {node} is released: {volumes} given up, {claims} given back");
     let pods = (!by_hand.is_empty()).then(|| {
         let pods = by_hand.join(", ");
         format!("these pods wait for a claim that is gone, and no controller will recreate them: {pods}")
@@ -62,7 +59,7 @@ async fn give_back(cluster: &Cluster, claim: &PersistentVolumeClaim) -> Result<(
     let patch =
         json!({ "metadata": { "resourceVersion": claim.resource_version(), "annotations": { SELECTED_NODE: null } } });
     let done = claims.patch(&claim.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-    unless_gone(done).map_err(failed(format!("giving back claim {}", full_name(claim))))
+    unless_gone(done).map_err(cluster.failed(format!("giving back claim {}", full_name(claim))))
 }
 
 /// Deletes a volume's claim, the pods that wait for the claim, and the PersistentVolume. Returns the pods that no
@@ -72,22 +69,23 @@ async fn release(cluster: &Cluster, volume: &Volume) -> Result<Vec<String>, Fail
     if let Some((namespace, name, uid)) = &volume.claim {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), namespace);
         unless_gone(claims.delete(name, &only(uid)).await)
-            .map_err(failed(format!("deleting claim {namespace}/{name}")))?;
+            .map_err(cluster.failed(format!("deleting claim {namespace}/{name}")))?;
         by_hand = delete_waiting_pods(cluster, namespace, name).await?;
     }
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
     let operation = || format!("deleting PersistentVolume {}", volume.name);
-    unless_gone(objects.delete(&volume.name, &only(&volume.uid)).await).map_err(failed(operation()))?;
+    unless_gone(objects.delete(&volume.name, &only(&volume.uid)).await).map_err(cluster.failed(operation()))?;
     // The agent that would remove the finalizer is gone.
     let patch = json!({ "metadata": { "uid": volume.uid, "finalizers": null } });
     let done = objects.patch(&volume.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    unless_gone(done).map_err(failed(operation()))?;
+    unless_gone(done).map_err(cluster.failed(operation()))?;
     Ok(by_hand)
 }
 
 async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) -> Result<Vec<String>, Failure> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), namespace);
-    let list = pods.list(&ListParams::default()).await.map_err(failed(format!("listing pods in {namespace}")))?;
+    let list =
+        pods.list(&ListParams::default()).await.map_err(cluster.failed(format!("listing pods in {namespace}")))?;
     let mut by_hand = Vec::new();
     for pod in list.items {
         let Some(spec) = &pod.spec else { continue };
@@ -104,7 +102,7 @@ async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) ->
         if pod.owner_references().iter().any(|owner| owner.controller == Some(true)) {
             let parameters = only(&pod.uid().unwrap_or_default());
             unless_gone(pods.delete(&pod.name_any(), &parameters).await)
-                .map_err(failed(format!("deleting pod {name}")))?;
+                .map_err(cluster.failed(format!("deleting pod {name}")))?;
         } else {
             by_hand.push(name);
         }

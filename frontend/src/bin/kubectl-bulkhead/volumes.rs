@@ -1,52 +1,58 @@
-//! `volumes`: lists volumes once, or as they change.
-
-use std::pin::pin;
+//! `volumes`: the volumes, what is used of them, and by which pods.
 
 use bulkhead_frontend::quantity::Quantity;
-use bulkhead_frontend::report::{self, Format, Report, Table};
-use futures::TryStreamExt;
-use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::Api;
-use kube::runtime::{WatchStreamExt, watcher};
-use serde_json::Value;
+use bulkhead_frontend::report::{Report, Table};
+use serde_json::{Value, json};
 
-use crate::NAME;
 use crate::cluster::{Cluster, Failure, Volume};
+use crate::options::Filter;
+use crate::pods::{self, Pods};
+use crate::usage::{self, Usage};
 
-/// How many columns are shown unless more are requested.
-const NARROW: usize = 5;
+/// The columns that every volume has.
+pub const HEADINGS: [&str; 8] = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
 
-pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
-    let volumes = cluster.volumes().await?;
-    let json = volumes.iter().map(Volume::json).collect();
-    let headings = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
-    let table = Table::headed(headings, volumes.iter().map(row));
-    let table = if wide { table } else { table.narrowed(NARROW) };
-    Ok(Report::new(json, table))
-}
+/// How many of them are shown unless more are requested.
+pub const NARROW: usize = 5;
 
-/// Prints all volumes, and then each that changes, until interrupted.
-pub async fn watch(cluster: &Cluster, format: Format, wide: bool) -> Result<(), Failure> {
-    let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
-    let events = watcher(objects, watcher::Config::default()).default_backoff().applied_objects();
-    let mut events = pin!(events);
-    loop {
-        match events.try_next().await {
-            Ok(Some(object)) => {
-                if let Some(volume) = cluster.volume(&object) {
-                    let table = Table::rows([row(&volume)]);
-                    let table = if wide { table } else { table.narrowed(NARROW) };
-                    Report::new(volume.json(), table).print(format)?;
-                }
-            }
-            Ok(None) => return Ok(()),
-            // The watcher tries again.
-            Err(error) => report::note(NAME, &format!("watching is interrupted: {error}")),
-        }
+impl Filter {
+    /// Whether `volume` is to be listed.
+    pub fn admits(&self, volume: &Volume) -> bool {
+        let admits = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let namespace = volume.claim.as_ref().map_or("", |(namespace, ..)| namespace);
+        admits(&self.node, &volume.node)
+            && admits(&self.namespace, namespace)
+            && admits(&self.class, &volume.class)
+            && self.phase.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(&volume.phase))
     }
 }
 
-fn row(volume: &Volume) -> [String; 8] {
+/// The volumes that `filter` admits, with all that is to be known of them if `wide`.
+pub async fn list(cluster: &Cluster, filter: &Filter, wide: bool) -> Result<Report, Failure> {
+    let mut volumes = cluster.volumes().await?;
+    volumes.retain(|volume| filter.admits(volume));
+    if !wide {
+        let table = Table::headed(HEADINGS, volumes.iter().map(row)).narrowed(NARROW);
+        return Ok(Report::new(json(&volumes), table));
+    }
+    let pods = pods::by_claim(cluster, filter.namespace.as_deref()).await?;
+    let is_used = |volume: &&Volume| match (&pods, &volume.claim) {
+        (Some(pods), Some(claim)) => pods.contains_key(&key(claim)),
+        (_, claim) => claim.is_some(),
+    };
+    let nodes = volumes.iter().filter(is_used).map(|volume| volume.node.clone()).collect();
+    let usage = usage::read(cluster, nodes).await;
+    let [a, b, c, d, e, f, g, h] = HEADINGS;
+    let rows = volumes.iter().map(|volume| wide_row(volume, &usage, pods.as_ref()));
+    let unknown = usage.unknown.iter().map(|(node, why)| format!("what is used on node {node} is unknown: {why}"));
+    let forbidden = pods.is_none().then(|| "showing the pods requires the right to list them".to_owned());
+    let table = Table::headed([a, b, c, d, e, f, g, h, "used", "pods"], rows).noting(unknown.chain(forbidden));
+    let json = volumes.iter().map(|volume| described(volume, &usage, pods.as_ref())).collect();
+    Ok(Report::new(json, table))
+}
+
+/// What every volume's row shows.
+pub fn row(volume: &Volume) -> [String; 8] {
     [
         volume.name.clone(),
         volume.node.clone(),
@@ -59,7 +65,88 @@ fn row(volume: &Volume) -> [String; 8] {
     ]
 }
 
+fn wide_row(volume: &Volume, usage: &Usage, pods: Option<&Pods>) -> [String; 10] {
+    let [a, b, c, d, e, f, g, h] = row(volume);
+    let used = used(volume, usage).map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string());
+    let pods = match pods.map(|pods| having(volume, pods)) {
+        None | Some([]) => "-".to_owned(),
+        Some(names) => names.join(","),
+    };
+    [a, b, c, d, e, f, g, h, used, pods]
+}
+
+fn described(volume: &Volume, usage: &Usage, pods: Option<&Pods>) -> Value {
+    let mut json = volume.json();
+    json["usedBytes"] = json!(used(volume, usage));
+    json["pods"] = json!(pods.map(|pods| having(volume, pods)));
+    json
+}
+
+/// How much of a volume is used, if a kubelet measures it.
+fn used(volume: &Volume, usage: &Usage) -> Option<u64> {
+    usage.of_claims.get(&key(volume.claim.as_ref()?)).copied()
+}
+
+/// The pods that have a volume.
+fn having<'p>(volume: &Volume, pods: &'p Pods) -> &'p [String] {
+    let names = volume.claim.as_ref().and_then(|claim| pods.get(&key(claim)));
+    names.map_or(&[], Vec::as_slice)
+}
+
+fn key((namespace, name, _): &(String, String, String)) -> (String, String) {
+    (namespace.clone(), name.clone())
+}
+
 /// The volumes as JSON.
-pub fn json(volumes: &[&Volume]) -> Value {
-    volumes.iter().map(|volume| volume.json()).collect()
+pub fn json(volumes: &[Volume]) -> Value {
+    volumes.iter().map(Volume::json).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn volume() -> Volume {
+        let text = str::to_owned;
+        Volume {
+            name: text("pvc-1"),
+            uid: text("u"),
+            node: text("a"),
+            claim: Some((text("shop"), text("data"), text("c"))),
+            class: text("fast"),
+            bytes: 1 << 30,
+            mode: text("Filesystem"),
+            phase: text("Bound"),
+            policy: text("Delete"),
+        }
+    }
+
+    #[test]
+    fn a_filter_admits_what_has_all_that_is_wanted() {
+        let all = || Filter { node: None, namespace: None, class: None, phase: None };
+        let some = |text: &str| Some(text.to_owned());
+        assert!(all().admits(&volume()));
+        assert!(Filter { node: some("a"), phase: some("bound"), ..all() }.admits(&volume()));
+        assert!(Filter { namespace: some("shop"), class: some("fast"), ..all() }.admits(&volume()));
+        assert!(!Filter { node: some("b"), phase: some("Bound"), ..all() }.admits(&volume()));
+        let unclaimed = Volume { claim: None, ..volume() };
+        assert!(!Filter { namespace: some("shop"), ..all() }.admits(&unclaimed) && all().admits(&unclaimed));
+    }
+
+    #[test]
+    fn what_nobody_measures_is_not_zero() {
+        let claim = ("shop".to_owned(), "data".to_owned());
+        let pods = Pods::from([(claim.clone(), vec!["shop-0".to_owned(), "shop-1".to_owned()])]);
+        let mut usage = Usage { of_claims: BTreeMap::new(), unknown: BTreeMap::new() };
+        let json = described(&volume(), &usage, Some(&pods));
+        assert_eq!((&json["usedBytes"], &json["pods"]), (&Value::Null, &json!(["shop-0", "shop-1"])));
+        assert_eq!(wide_row(&volume(), &usage, Some(&Pods::new()))[8..], ["-", "-"]);
+        assert_eq!(described(&volume(), &usage, None)["pods"], Value::Null, "they may not be listed");
+        usage.of_claims.insert(claim, 4096);
+        assert_eq!(wide_row(&volume(), &usage, Some(&pods))[8..], ["4 KiB", "shop-0,shop-1"]);
+        let unclaimed = Volume { claim: None, ..volume() };
+        assert_eq!((used(&unclaimed, &usage), having(&unclaimed, &pods)), (None, &[][..]));
+    }
 }

@@ -25,6 +25,9 @@ cases! {
     on Cluster;
     nodes_pools_and_volumes_are_listed,
     volumes_are_watched,
+    volumes_are_told_with_their_pods,
+    a_terminal_obeys_no_tenant,
+    a_user_without_rights_is_told_in_the_servers_words,
     pools_and_parts_are_read_from_the_agents: Bare,
     the_doctor_knows_the_policies_and_each_node,
     a_node_that_exists_is_not_released,
@@ -65,28 +68,93 @@ fn nodes_pools_and_volumes_are_listed(cluster: &mut Cluster) -> Result<()> {
         // The agent is not a pod here.
         let pools = plugin(cluster, &["pools"])?.succeeded()?;
         let told = Printed::row(&pools, &[&node, "-", "-"])?;
-        ensure!(told.contains("iB") && told.contains("bulkheadctl pool list"), "{told}");
+        ensure!(told.contains("iB") && told.ends_with("unknown"), "{told}");
+        ensure!(pools.contains("no pod to ask: see `bulkheadctl pool list`"), "{pools}");
         Ok(())
     })
 }
 
 fn volumes_are_watched(cluster: &mut Cluster) -> Result<()> {
     let mut command = kubectl_bulkhead(&cluster.access.kubeconfig())?;
-    let mut watching = command.args(["volumes", "--watch"]).stdout(Stdio::piped()).spawn().context("start it")?;
-    let printed = BufReader::new(watching.stdout.take().context("its output")?);
+    let command = command.args(["volumes", "--watch", "--namespace", &cluster.namespace]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().context("start it")?;
+    let mut lines = BufReader::new(watching.stdout.take().context("its output")?).lines();
     let node = cluster.node();
-    let made = cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node)).and_then(|_| {
-        cluster.bound("data")?;
-        Ok(format!("{}/data", cluster.namespace))
-    });
     // It runs forever, and the test has its own time limit.
-    let found = made.and_then(|claim| {
-        let mut lines = printed.lines();
-        lines.find_map(|line| line.ok().filter(|line| line.contains(&claim))).context("it ended")
+    let mut next = |word: &str| {
+        let mut found = lines.by_ref().map_while(Result::ok);
+        found.find(|line| line.contains(word)).with_context(|| format!("it ended before {word:?}"))
+    };
+    let outcome = cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node)).and_then(|_| {
+        let volume = cluster.bound("data")?.metadata.name.context("a name")?;
+        Printed::row(&next("VOLUME")?, &["VOLUME", "NODE", "CLAIM", "SIZE", "PHASE"])?;
+        Printed::row(&next("Bound")?, &[&volume, &node, &format!("{}/data", cluster.namespace), "8 MiB", "Bound"])?;
+        cluster.delete_claim("data")?;
+        Printed::row(&next("Deleted")?, &[&volume, &node]).map(drop)
     });
     watching.kill()?;
     watching.wait()?;
-    ensure!(found?.contains(&node), "another node");
+    outcome
+}
+
+/// What a user may put in an annotation that the tools show: row and column, a cleared screen, the clipboard.
+fn a_terminal_obeys_no_tenant(cluster: &mut Cluster) -> Result<()> {
+    // Too long for a label, into which a policy would copy it.
+    let hostile = &format!("\u{1b}[2J\u{1b}]52;c;eA==\u{7}\u{9b}31m\u{202e}\nready  forged  {}", "1".repeat(64));
+    let endless = "x".repeat(65_536);
+    for (name, node) in [("hostile", hostile), ("endless", &endless)] {
+        cluster.create_claim(&on(claim(name, &cluster.class, "8Mi"), node))?;
+    }
+    cluster.access.wait(cluster.patience(), "the claims to wait for nodes that do not exist", || {
+        let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+        for name in ["hostile", "endless"] {
+            let full = format!("{}/{name}", cluster.namespace);
+            ensure!(orphans.lines().any(|line| line.starts_with("waiting") && line.contains(&full)), "{orphans:?}");
+        }
+        ensure!(orphans.contains("\\u{1b}[2J") && orphans.contains("… (cut)"), "{orphans:?}");
+        ensure!(!orphans.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']), "{orphans:?}");
+        ensure!(!orphans.lines().any(|line| line.starts_with("ready")), "{orphans:?}");
+        let json = plugin(cluster, &["orphans", "-o", "json"])?.succeeded()?;
+        ensure!(!json.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']), "{json:?}");
+        let json: Value = serde_json::from_str(&json)?;
+        let claims = json["waitingClaims"].as_array().context("no claims")?;
+        ensure!(claims.iter().any(|claim| claim["node"] == hostile.as_str()), "{json}");
+        Ok(())
+    })?;
+    for name in ["hostile", "endless"] {
+        cluster.delete_claim(name)?;
+    }
+    Ok(())
+}
+
+fn a_user_without_rights_is_told_in_the_servers_words(cluster: &mut Cluster) -> Result<()> {
+    let told = plugin(cluster, &["volumes", "--as", "nobody"])?.failed()?;
+    let words = "persistentvolumes is forbidden: User \"nobody\" cannot list resource";
+    ensure!(told.contains(words) && told.contains("https://") && told.contains("(403 Forbidden)"), "{told}");
+    let json = plugin(cluster, &["volumes", "--as", "nobody", "-o", "json"])?.failed()?;
+    let json: Value = serde_json::from_str(&json).with_context(|| format!("no JSON: {json}"))?;
+    ensure!(json["error"]["code"] == "Forbidden", "{json}");
+    Ok(())
+}
+
+fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node))?;
+    let volume = cluster.bound("data")?.metadata.name.context("a name")?;
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), &cluster.namespace);
+    let made = from_value(pod("reader", &cluster.namespace, &["data"]))?;
+    cluster.access.run(pods.create(&PostParams::default(), &made))?;
+    let namespace = cluster.namespace.clone();
+    let listed = as_json(cluster, &["volumes", "--namespace", &namespace])?;
+    ensure!(listed[0]["name"] == volume && listed[0]["pods"] == json!(["reader"]), "{listed}");
+    // This node has no kubelet that could be asked.
+    ensure!(listed[0]["usedBytes"].is_null(), "{listed}");
+    let wide = plugin(cluster, &["volumes", "-o", "wide", "--namespace", &namespace])?.succeeded()?;
+    ensure!(wide.contains(&format!("what is used on node {node} is unknown")), "{wide}");
+    let yaml = plugin(cluster, &["volumes", "-o", "yaml", "--node", &node])?.succeeded()?;
+    ensure!(yaml.starts_with("---\n") && yaml.contains(&format!("name: {volume}")), "{yaml}");
+    let none = as_json(cluster, &["volumes", "--namespace", &namespace, "--phase", "released"])?;
+    ensure!(none == json!([]), "{none}");
     Ok(())
 }
 
@@ -136,7 +204,8 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
     let pools = plugin(cluster, &["pools", "-o", "wide"])?.succeeded()?;
     Printed::row(&pools, &["NODE", "POOL", "SIZE", "AVAILABLE", "PROMISED", "USED", "VOLUMES", "CONDITION"])?;
     let told = Printed::row(&pools, &[&node, "default"])?;
-    ensure!(told.contains("8 MiB") && told.contains("sizes are not enforced"), "{told}");
+    ensure!(told.contains("8 MiB") && told.contains("not_enforced"), "{told}");
+    Printed::row(&pools, &["not_enforced:", "sizes are not enforced"])?;
     let doctor = plugin(cluster, &["doctor"])?;
     Printed::row(&doctor.text, &["note", &format!("pool default on {node}")])?;
 
@@ -191,7 +260,7 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     manifests::kubectl(&cluster.access.kubeconfig(), &["get", "pv", &volume])?;
 
     let told = plugin(cluster, &["release-node", &gone, "--yes"])?.succeeded()?;
-    ensure!(told.contains("1 volumes deleted, 1 claims given back"), "{told}");
+    ensure!(told.contains("1 volume given up, 1 waiting claim given back"), "{told}");
     cluster.volume_gone(&volume)?;
     let elsewhere = cluster.bound("waiting")?.metadata.labels.context("labels")?;
     ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
