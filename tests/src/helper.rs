@@ -5,13 +5,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{
-    BlockSize, Bytes, DirectoryMode, Error, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags, NameHash,
-    PoolStatus, Reply, Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome, decode,
-    encode,
+    BlockSize, Bytes, DirectoryMode, Error, ErrorKind, HIGHEST_VERSION, Hello, Inodes, MAX_PACKET, MountFlags,
+    NameHash, PoolStatus, Reply, Request, Response, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec, Welcome,
+    decode, encode,
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -95,6 +95,22 @@ impl HelperClient {
     /// The helper's error.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
         self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
+    }
+
+    /// The same, as often as the helper is too busy to grant it: a machine may take long to remove devices.
+    ///
+    /// # Errors
+    /// The helper's error; `Busy` after half a minute of it.
+    pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            match self.request(request)? {
+                Err(error) if error.kind == ErrorKind::Busy && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                response => return response.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind)),
+            }
+        }
     }
 
     /// The status of a pool.

@@ -33,7 +33,7 @@ fn come_round(stand: &Stand, helper: &HelperClient, pool: usize, id: &str, node:
     File::options().write(true).open(image)?.write_all_at(b"secret!", 0)?;
     let wanted = number_at(node)?;
     for _ in 0..limit {
-        helper.ask(&attach(id))?;
+        helper.ask_patiently(&attach(id))?;
         helper.ask(&make_device(id, "next"))?;
         let is_seen = number_at(&stand.target("next"))? == wanted
             && first_bytes::<7>(node).is_ok_and(|found| &found == b"secret!");
@@ -54,10 +54,10 @@ fn numbers_that_were_used_for_a_pool_that_is_missing_are_not_used_again(stand: &
     helper.ask(&create_in("default", "vol-a")?)?;
     helper.ask(&create_in("other", "vol-o")?)?;
     for _ in 0..40 {
-        helper.ask(&attach("vol-a"))?;
+        helper.ask_patiently(&attach("vol-a"))?;
         helper.ask(&detach("vol-a"))?;
     }
-    helper.ask(&attach("vol-a"))?;
+    helper.ask_patiently(&attach("vol-a"))?;
     helper.ask(&make_device("vol-a", "a"))?;
     // A container keeps its own node; nobody has it open.
     let node = node_like(&stand.target("a"), &stand.work().join("own-node"))?;
@@ -91,7 +91,7 @@ fn a_device_whose_number_cannot_be_noted_is_not_handed_out(stand: &mut Stand) ->
     let helper = stand.helper()?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, image_spec(SIZE)))?;
-        helper.ask(&attach(id))?;
+        helper.ask_patiently(&attach(id))?;
         helper.ask(&detach(id))?;
     }
     let server = i32::try_from(stand.running_helper()?.pid())?;
