@@ -111,7 +111,7 @@ fn a_terminal_obeys_no_tenant(cluster: &mut Cluster) -> Result<()> {
             let full = format!("{}/{name}", cluster.namespace);
             ensure!(orphans.lines().any(|line| line.starts_with("waiting") && line.contains(&full)), "{orphans:?}");
         }
-        ensure!(orphans.contains("\\u{1b}[2J") && orphans.contains("… (cut)"), "{orphans:?}");
+        ensure!(orphans.contains("\\u{1b}[2J") && orphans.contains("…  "), "{orphans:?}");
         ensure!(!orphans.contains(['\u{1b}', '\u{9b}', '\u{202e}', '\u{7}']), "{orphans:?}");
         ensure!(!orphans.lines().any(|line| line.starts_with("ready")), "{orphans:?}");
         let json = plugin(cluster, &["orphans", "-o", "json"])?.succeeded()?;
