@@ -15,7 +15,7 @@ use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
 cases! {
-    inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota,
+    inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota + Xfs,
     a_tenant_who_takes_a_thousand_project_ids_stops_no_creation: OwnPool + Quota,
     quotas_that_are_switched_off_and_on_again: OwnPool + Quota,
 }
