@@ -12,7 +12,7 @@ use super::line::fit;
 use crate::metrics::METRICS;
 
 /// How much may wait, in bytes.
-const LONGEST: usize = 1 << 20;
+const LONGEST: usize = 256 << 10;
 
 /// How long the thread rests after writing: waking it for each line would cost a call more than the line itself does.
 const REST: Duration = Duration::from_millis(5);

@@ -19,11 +19,11 @@ use bulkhead_tests::wait;
 use rustix::fs::{FallocateFlags, fallocate};
 
 cases! {
-    quotas_that_are_switched_off_are_reported: Quota + OwnPool,
+    quotas_that_are_switched_off_are_reported: Quota + Xfs + OwnPool,
     default_limits_are_reported: Quota + Xfs + OwnPool,
     limits_that_somebody_changed_are_reported_and_set_again: Quota + OwnPool,
     limits_do_not_outlive_a_change_to_no_quotas: Quota + OwnPool,
-    a_volume_larger_than_its_size_is_reported: Quota + OwnPool,
+    a_volume_larger_than_its_size_is_reported: Quota + Xfs + OwnPool,
     what_is_promised_and_taken_by_others_is_reported: Quota + OwnPool,
     a_pool_without_inodes_has_no_room: Bare + Kernel,
 }
@@ -115,18 +115,13 @@ fn limits_do_not_outlive_a_change_to_no_quotas(stand: &mut Stand) -> Result<()> 
     stand.helper()?.ask(&delete("vol-a")).map(drop)
 }
 
-/// On ext4, root may exceed any quota; on XFS, a quota that is off for a while binds nobody.
+/// A quota that is off for a while binds nobody.
 fn a_volume_larger_than_its_size_is_reported(stand: &mut Stand) -> Result<()> {
     stand.helper()?.ask(&create("vol-a", directory_spec(MIB)))?;
     let file = stand.pool().volume("vol-a").join("data/file");
-    let is_xfs = stand.setting.pool_fs == PoolFilesystem::Xfs;
-    if is_xfs {
-        xfs_quota(stand, "disable -p")?;
-    }
+    xfs_quota(stand, "disable -p")?;
     allocate(&file, 4 * MIB)?;
-    if is_xfs {
-        xfs_quota(stand, "enable -p")?;
-    }
+    xfs_quota(stand, "enable -p")?;
     let found = condition_of(stand, "vol-a")?;
     ensure!(matches!(found, Some(Condition::Oversized { used }) if used >= 4 * MIB), "{found:?}");
     fs::remove_file(&file)?;

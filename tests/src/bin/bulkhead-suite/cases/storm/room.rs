@@ -17,7 +17,7 @@ use bulkhead_tests::wait;
 cases! {
     inodes_that_a_volume_was_promised_are_counted_once: OwnPool + Quota + Xfs,
     a_tenant_who_takes_a_thousand_project_ids_stops_no_creation: OwnPool + Quota,
-    quotas_that_are_switched_off_and_on_again: OwnPool + Quota,
+    quotas_that_are_switched_off_and_on_again: OwnPool + Quota + Xfs,
 }
 
 const MIB: u64 = 1 << 20;
@@ -121,14 +121,9 @@ fn a_tenant_who_takes_a_thousand_project_ids_stops_no_creation(stand: &mut Stand
 
 fn quotas_that_are_switched_off_and_on_again(stand: &mut Stand) -> Result<()> {
     let directory = stand.pool().directory.clone();
-    let is_xfs = stand.setting.pool_fs == bulkhead_tests::setting::PoolFilesystem::Xfs;
     let quota = |on: bool| {
-        if is_xfs {
-            let how = if on { "enable -p" } else { "disable -p" };
-            run(Command::new("xfs_quota").args(["-x", "-c", how]).arg(&directory))
-        } else {
-            run(Command::new(if on { "quotaon" } else { "quotaoff" }).arg("-P").arg(&directory))
-        }
+        let how = if on { "enable -p" } else { "disable -p" };
+        run(Command::new("xfs_quota").args(["-x", "-c", how]).arg(&directory))
     };
     let helper = stand.helper()?;
     helper.ask(&create("vol-a", directory_spec(16 * MIB)))?;
