@@ -58,7 +58,7 @@ fn a_flood_of_projects_delays_nothing(stand: &mut Stand) -> Result<()> {
     let path = stand.pool().volume("tenant").join("data/file");
     File::create_new(&path)?;
     let before = times(stand)?;
-    let number = if stand.setting.long { 80_000 } else { 4_000 };
+    let number = if stand.setting.long { 20_000 } else { 4_000 };
     let begun = Instant::now();
     let mut tenant =
         Command::new("xfs_io").arg(&path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("run xfs_io")?;
