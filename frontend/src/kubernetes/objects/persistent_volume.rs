@@ -74,6 +74,13 @@ pub fn own_volume(object: &PersistentVolume, driver: &DriverName, place: &Place)
     if is_own { csi.volume_handle.parse().ok() } else { None }
 }
 
+/// The id of the volume that it names, if that may be one of `driver` at `place`. In doubt it is: whoever wants to delete
+/// the volume must know everything that may need it.
+pub fn named_volume<'a>(object: &'a PersistentVolume, driver: &DriverName, place: &Place) -> Option<&'a str> {
+    let is_ours = is_of_driver(object, driver) && !node_affinity::is_elsewhere(object, place);
+    volume_handle(object).filter(|_| is_ours)
+}
+
 /// Whether its volume is one of `driver`.
 pub fn is_of_driver(object: &PersistentVolume, driver: &DriverName) -> bool {
     let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());
@@ -205,6 +212,26 @@ mod tests {
         let block = described("Block");
         assert_eq!(block["spec"]["volumeMode"], "Block");
         assert!(block["spec"]["csi"].get("fsType").is_none() && block["spec"].get("mountOptions").is_none());
+    }
+
+    #[test]
+    fn in_doubt_an_object_names_a_volume() {
+        let named = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut object = described("Filesystem");
+            change(&mut object);
+            let object = serde_json::from_value(object).unwrap();
+            named_volume(&object, &driver(), &place()).map(str::to_owned)
+        };
+        let values = "/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0/values";
+        let own = Some("pvc-1".to_owned());
+        assert_eq!(named(&|_| {}), own);
+        assert_eq!(
+            named(&|object| object["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"] = json!("x")),
+            own
+        );
+        assert_eq!(named(&|object| *object.pointer_mut(values).unwrap() = json!(["here", "there"])), own);
+        assert_eq!(named(&|object| *object.pointer_mut(values).unwrap() = json!(["there"])), None);
+        assert_eq!(named(&|object| object["spec"]["csi"]["driver"] = json!("other.example.com")), None);
     }
 
     #[test]

@@ -67,10 +67,10 @@ async fn read(context: &Context) -> Result<HashMap<String, Vec<Named>>, Failure>
         pin!(list("listing the node's PersistentVolumes", context.persistent_volumes(), Some(labels.as_str())));
     while let Some(object) = objects.try_next().await? {
         if needs_its_volume(&object)
-            && let Some(volume) = persistent_volume::own_volume(&object, &context.driver, &context.place)
+            && let Some(volume) = persistent_volume::named_volume(&object, &context.driver, &context.place)
         {
             let named = Named { name: object.name_any(), uid: persistent_volume::uid(&object).to_owned() };
-            found.entry(volume.to_string()).or_default().push(named);
+            found.entry(volume.to_owned()).or_default().push(named);
         }
     }
     Ok(found)

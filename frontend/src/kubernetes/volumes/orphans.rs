@@ -22,7 +22,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::{list, list_metadata};
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{claim, node_affinity, persistent_volume};
+use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::volumes::Guard;
 
 /// How often volumes are compared with what the API server knows.
@@ -208,9 +208,7 @@ fn is_for_this_node(context: &Context, claim: &PersistentVolumeClaim) -> bool {
 /// Whether `object` is for `volume` of this node. One that is bound to another node is another volume, whatever its
 /// name.
 fn names(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> bool {
-    persistent_volume::is_of_driver(object, &context.driver)
-        && !node_affinity::is_elsewhere(object, &context.place)
-        && persistent_volume::volume_handle(object) == Some(volume.as_str())
+    persistent_volume::named_volume(object, &context.driver, &context.place) == Some(volume.as_str())
 }
 
 /// The uid of the claim that the volume with that id was made for, if it was made for one.
