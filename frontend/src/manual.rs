@@ -19,6 +19,16 @@ pub struct Section {
     pub entries: &'static [(&'static str, &'static str)],
 }
 
+/// How both tools end.
+pub const EXIT_STATUS: Section = Section {
+    title: "Exit status",
+    entries: &[
+        ("0", "It is done; doctor has found nothing that fails."),
+        ("1", "It has failed, and standard error says why; doctor has found something that fails."),
+        ("2", "The command line is not understood."),
+    ],
+};
+
 /// The pages cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ManualError {

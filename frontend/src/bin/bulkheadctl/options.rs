@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bulkhead_frontend::endpoint::Endpoint;
-use bulkhead_frontend::manual::{self, Section};
+use bulkhead_frontend::manual::{self, EXIT_STATUS, Section};
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::Format;
 use clap::{Args, Parser, Subcommand};
@@ -11,14 +11,7 @@ use clap_complete::Shell;
 
 /// What the manual pages and `--help` say besides.
 pub const SECTIONS: &[Section] = &[
-    Section {
-        title: "Exit status",
-        entries: &[
-            ("0", "It is done; doctor has found nothing that fails."),
-            ("1", "It has failed, and standard error says why; doctor has found something that fails."),
-            ("2", "The command line is not understood."),
-        ],
-    },
+    EXIT_STATUS,
     Section {
         title: "Environment",
         entries: &[

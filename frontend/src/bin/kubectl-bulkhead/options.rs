@@ -2,20 +2,13 @@
 
 use std::path::PathBuf;
 
-use bulkhead_frontend::manual::{self, Section};
+use bulkhead_frontend::manual::{self, EXIT_STATUS, Section};
 use bulkhead_frontend::report::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// What the manual pages and `--help` say besides.
 pub const SECTIONS: &[Section] = &[
-    Section {
-        title: "Exit status",
-        entries: &[
-            ("0", "It is done; doctor has found nothing that fails."),
-            ("1", "It has failed, and standard error says why; doctor has found something that fails."),
-            ("2", "The command line is not understood."),
-        ],
-    },
+    EXIT_STATUS,
     Section {
         title: "Environment",
         entries: &[("KUBECONFIG", "The kubeconfig, or several separated by colons, as for kubectl.")],
