@@ -62,14 +62,16 @@ struct Stock {
     holds: VecDeque<u32>,
     /// To be removed. A container's own node for one of these may still exist, so it is never used again.
     spent: VecDeque<u32>,
+    /// How many of the spent ones were there before this helper attached anything, at most: nobody can add to these.
+    found: usize,
 }
 
 /// How many numbers to try before giving up: other programs bind unbound devices too.
 const TRIES: usize = 64;
 /// How many devices are made in advance.
 const READY: usize = 4;
-/// How many spent devices may wait to be removed before nothing more is attached: the kernel takes long to remove one,
-/// and each takes memory.
+/// How many spent devices, beyond those that the start found, may wait to be removed before nothing more is attached: the
+/// kernel takes long to remove one, and each takes memory.
 const MOST_SPENT: usize = 128;
 /// How many threads keep the stock.
 pub const KEEPERS: usize = 4;
@@ -121,7 +123,12 @@ impl Loops {
 
     /// Gives up a number for ever. Its device is unbound, and removed in the background.
     pub fn discard(&self, number: u32) {
-        lock(&self.stock).spent.push_back(number);
+        self.remove_node(number);
+        let mut stock = lock(&self.stock);
+        stock.spent.push_back(number);
+        if stock.wanted == 0 {
+            stock.found = stock.spent.len();
+        }
         self.changed.notify_one();
     }
 
@@ -132,8 +139,10 @@ impl Loops {
             let is_idle = |stock: &mut Stock| stock.ready.len() >= stock.wanted && stock.spent.is_empty();
             let stock = self.changed.wait_while(lock(&self.stock), is_idle);
             let mut stock = stock.unwrap_or_else(PoisonError::into_inner);
-            let is_first = stock.ready.len() >= stock.wanted || stock.spent.len() > MOST_SPENT / 2;
+            let is_full = stock.ready.len() >= stock.wanted;
+            let is_first = is_full || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT / 2;
             let spent = if is_first { stock.spent.pop_front() } else { None };
+            stock.found = stock.found.min(stock.spent.len());
             drop(stock);
             match spent {
                 Some(number) => self.remove(number),
@@ -164,7 +173,7 @@ impl Loops {
     ) -> SysResult<Device> {
         {
             let mut stock = lock(&self.stock);
-            if self.silent.contains(label(volume)) || stock.spent.len() > MOST_SPENT {
+            if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
                 return Err(Errno::BUSY);
             }
             stock.wanted = READY;
@@ -185,7 +194,6 @@ impl Loops {
         let hold = held().inspect_err(|_| {
             // Nobody knows the device yet. If this fails as well, the next start finds it.
             let _ = loopdevice::unbind(&bound);
-            self.remove_node(number);
             self.discard(number);
         })?;
         Ok(Device { number, hold, read_only })
@@ -223,15 +231,12 @@ impl Loops {
             });
             match bound {
                 Ok(device) => return Ok((number, device)),
-                // It is being removed, or somebody has it open or uses it. It is removed when that is over.
-                Err(Errno::NXIO | Errno::BUSY) => {
-                    self.remove_node(number);
-                    self.discard(number);
-                }
                 Err(errno) => {
-                    self.remove_node(number);
                     self.discard(number);
-                    return Err(errno);
+                    // Otherwise it is being removed, or somebody has it open or uses it. It is removed when that is over.
+                    if !matches!(errno, Errno::NXIO | Errno::BUSY) {
+                        return Err(errno);
+                    }
                 }
             }
         }
@@ -286,7 +291,6 @@ impl Loops {
             if loopdevice::binding(&opened) == Err(Errno::NXIO) {
                 // Since Linux 6.10 this close is what unbinds it.
                 drop(opened);
-                self.remove_node(device.number);
                 self.discard(device.number);
                 return Ok(None);
             }
@@ -311,12 +315,10 @@ impl Loops {
     fn release(&self, hold: u32) -> SysResult<()> {
         // Since Linux 6.10 the close at the end of this is what unbinds it.
         loopdevice::unbind(self.open_existing(hold)?)?;
-        let mut stock = lock(&self.stock);
-        if stock.holds.len() < READY {
-            stock.holds.push_back(hold);
+        if lock(&self.stock).holds.len() < READY {
+            lock(&self.stock).holds.push_back(hold);
         } else {
-            stock.spent.push_back(hold);
-            self.changed.notify_one();
+            self.discard(hold);
         }
         Ok(())
     }
@@ -336,11 +338,9 @@ impl Loops {
         };
         let binding = match loopdevice::binding(&opened) {
             Err(Errno::NXIO) => return Ok(None),
+            Ok(binding) if binding.image != image => return Ok(None),
             binding => binding?,
         };
-        if binding.image != image {
-            return Ok(None);
-        }
         if binding.altered {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
             loopdevice::take_back(&opened)?;

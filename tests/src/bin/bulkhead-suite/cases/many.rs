@@ -79,20 +79,22 @@ fn time<T>(call: impl FnOnce() -> Result<T>) -> Result<Duration> {
 
 fn many_block_volumes_have_many_devices(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
-    let ids: Vec<String> = (0..100).map(|number| format!("vol-{number}")).collect();
+    let ids: Vec<String> = (0..160).map(|number| format!("vol-{number}")).collect();
     for id in &ids {
         csi.create_volume(create(id, MIB, block()))?;
         csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
     }
     ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
+    // With a new hold for each, all former ones wait to be removed. That is no reason to attach nothing.
     stand.restart_helper()?;
     let csi = stand.csi()?;
+    csi.create_volume(create("another", MIB, block()))?;
+    csi.node_publish_volume(publish("another", &stand.target("another"), block()))?;
     for id in &ids {
-        bulkhead_tests::wait::until(stand.patience(Duration::from_secs(10)), || {
-            csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
-            Ok(())
-        })?;
+        csi.node_publish_volume(publish(id, &stand.target(id), block()))?;
     }
+    csi.node_unpublish_volume(unpublish("another", &stand.target("another")))?;
+    csi.delete_volume(delete("another"))?;
     ensure!(loops::backed_by(&stand.pool().device()?)?.len() == ids.len());
     for id in &ids {
         csi.node_unpublish_volume(unpublish(id, &stand.target(id)))?;
