@@ -91,10 +91,7 @@ impl Directory {
 /// A sentence that names the step or the directory.
 pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     let step = |what: &'static str| move |errno: Errno| format!("cannot enter the jail: {what}: {errno}");
-    let at = |directory: &Directory, errno: Errno| {
-        let hint = if errno == Errno::INVAL { "; is its mount unbindable?" } else { "" };
-        format!("cannot enter the jail: show {}: {errno}{hint}", shown(&directory.path))
-    };
+    let at = |directory: &Directory, errno| format!("cannot enter the jail: show {}: {errno}", shown(&directory.path));
     process::own_namespaces().map_err(step("unshare its namespaces"))?;
     let mut clones = Vec::new();
     for directory in host.directories() {

@@ -119,6 +119,10 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
     let marker = marker::find(&directory, status.mount_root, config)?;
     let mount = mounts.get(&status.mount_id).ok_or_else(|| format!("{path} is not on any mount of this namespace"))?;
     let point = shown(&mount.point).to_string();
+    if mount.unbindable {
+        // KERNEL(6.17): before, the jail cannot have a copy of it.
+        return Err(format!("{point} is unbindable, so the helper cannot see it; run: mount --make-private {point}"));
+    }
     if rustix::fs::fstatvfs(&directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
         return Err(format!("{point} is mounted read-only; find out why (dmesg), then mount it read-write"));
     }

@@ -71,13 +71,19 @@ fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> 
 /// The same on a kernel that cannot refuse descriptors.
 fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
-    let inject = "inject=setsockopt:error=ENOPROTOOPT:when=1";
-    let strace = ["strace", "-D", "-f", "-o", "/dev/null", "-e", "trace=setsockopt", "-e", inject];
-    stand.helper_wrapper = strace.map(str::to_owned).into();
+    let trace = stand.work().join("trace").display().to_string();
+    let strace =
+        |output: &str| ["strace", "-D", "-f", "-o", output, "-e", "trace=setsockopt"].map(str::to_owned).to_vec();
     // strace makes a call fail by giving it a number that the filter does not know.
     stand.helper_flags = vec!["--seccomp=log".to_owned()];
+    stand.helper_wrapper = strace(&trace);
     stand.start_helper()?;
-    // The first such call of each thread fails as well: until every thread has made one, not all of them serve.
+    stand.kill_helper()?;
+    let number = number_of_refusal(&fs::read_to_string(&trace)?)?;
+    stand.helper_wrapper = strace("/dev/null");
+    stand.helper_wrapper.extend(["-e".to_owned(), format!("inject=setsockopt:error=ENOPROTOOPT:when={number}")]);
+    stand.start_helper()?;
+    // The call with that number fails in each thread: until every thread has made it, not all of them serve.
     let mut served = Vec::new();
     wait::until(stand.patience(Duration::from_secs(10)), || {
         served.push(stand.helper()?);
@@ -93,6 +99,15 @@ fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(sta
     stand.helper_wrapper.clear();
     stand.helper_flags.clear();
     stand.start()
+}
+
+/// How many such calls the thread that refuses descriptors has made when it does, as strace has seen them.
+fn number_of_refusal(trace: &str) -> Result<usize> {
+    let thread = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let calls: Vec<_> = trace.lines().filter(|line| line.contains("setsockopt(")).collect();
+    // SO_PASSRIGHTS is newer than strace.
+    let refusal = calls.iter().position(|line| line.contains("SOL_SOCKET, 0x53")).context("it refuses nothing")?;
+    Ok(calls[..=refusal].iter().filter(|line| thread(line) == thread(calls[refusal])).count())
 }
 
 fn listen(client: &HelperClient) -> Result<OwnedFd> {

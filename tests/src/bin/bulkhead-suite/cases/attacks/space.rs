@@ -152,6 +152,8 @@ fn a_file_moved_into_a_deleted_volumes_project_is_reported(stand: &mut Stand) ->
         ensure!(status.emptying == 0 && status.conditions.as_slice().is_empty(), "{status:?}");
         Ok(())
     })?;
+    // The frontend has closed the connection, on which nothing was said for so long.
+    let csi = stand.csi()?;
     csi.node_unpublish_volume(unpublish("vol-b", &target))?;
     csi.delete_volume(delete("vol-b"))?;
     Ok(())

@@ -15,8 +15,8 @@ use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 
 cases! {
-    a_pool_and_its_copy_are_both_refused: Bare,
-    one_volume_in_two_pools_is_served_from_neither: Bare,
+    a_pool_and_its_copy_are_both_refused: Bare + Host,
+    one_volume_in_two_pools_is_served_from_neither: Bare + Host,
     a_volume_of_a_pool_that_has_become_read_only_is_not_made_again: Bare,
     a_volume_of_a_pool_of_another_name_is_not_made_again: Bare,
 }

@@ -23,7 +23,7 @@ cases! {
     an_ext4_that_shuts_down_before_a_sync: Bare,
     an_xfs_that_shuts_down_after_a_sync_and_before_its_proof: Bare,
     an_ext4_that_shuts_down_after_a_sync_and_before_its_proof: Bare,
-    an_xfs_whose_disk_takes_no_more_writes: Bare,
+    an_xfs_whose_disk_takes_no_more_writes: Bare + Host,
     an_ext4_whose_disk_takes_no_more_writes: Bare,
 }
 

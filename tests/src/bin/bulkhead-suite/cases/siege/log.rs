@@ -17,7 +17,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::stand::Stand;
 
 cases! {
-    a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly: Bare,
+    a_flood_of_reads_hides_no_deletion_in_a_log_that_is_read_slowly: Bare + Host,
     a_helper_starts_with_a_log_that_is_full_already: Bare,
     a_helper_that_has_something_to_say_starts_with_a_log_that_is_full_already: Bare,
 }

@@ -2,6 +2,7 @@
 //! there is, hardly less, and each volume can use what it was promised.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,7 +64,14 @@ impl Tenants {
         let volume = self.random.below(self.directories.len());
         self.made += 1;
         let path = self.directories[volume].join(format!("file-{}", self.made));
-        let file = File::create_new(&path)?;
+        let file = match File::create_new(&path) {
+            // The volume is too full for a name.
+            Err(error) if error.kind() == ErrorKind::QuotaExceeded => {
+                self.files.extract_if(.., |(of, _)| *of == volume).try_for_each(|(_, full)| fs::remove_file(full))?;
+                File::create_new(&path)?
+            }
+            made => made?,
+        };
         self.files.push((volume, path.clone()));
         Ok((file, path))
     }

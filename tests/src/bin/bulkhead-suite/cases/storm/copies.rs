@@ -19,10 +19,10 @@ use bulkhead_tests::wait;
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
-    a_copy_of_a_pool_that_is_read_only_is_not_served: Bare,
-    a_copy_of_a_pool_that_is_frozen_is_not_served: Bare,
-    a_volume_of_a_pool_that_is_read_only_is_not_served_from_another: Bare,
-    one_volume_in_three_pools_is_served_from_none: Bare,
+    a_copy_of_a_pool_that_is_read_only_is_not_served: Bare + Host,
+    a_copy_of_a_pool_that_is_frozen_is_not_served: Bare + Host,
+    a_volume_of_a_pool_that_is_read_only_is_not_served_from_another: Bare + Host,
+    one_volume_in_three_pools_is_served_from_none: Bare + Host,
 }
 
 const SIZE: u64 = 1 << 20;

@@ -16,9 +16,9 @@ use rustix::fs::{FallocateFlags, XattrFlags, fallocate, fgetxattr, fremovexattr,
 
 cases! {
     a_note_of_numbers_that_is_damaged_stops_no_other_pool: Bare,
-    a_pool_that_cannot_be_bound_stops_no_other_pool: Bare,
+    a_pool_that_cannot_be_bound_stops_no_other_pool: Bare + Kernel,
     an_image_with_the_record_of_an_unused_directory_is_kept: Bare,
-    small_inodes_in_a_full_pool: Bare,
+    small_inodes_in_a_full_pool: Bare + Host,
 }
 
 const SIZE: u64 = 1 << 20;
