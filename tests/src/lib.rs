@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod commands;
 pub mod csi;
 pub mod daemon;
+pub mod documented;
 pub mod expect;
 pub mod helper;
 pub mod keeper;

@@ -1,10 +1,12 @@
 //! The manifests in deploy/kubernetes, applied as an administrator would.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 use serde_json::Value;
 
+use crate::commands::Printed;
 use crate::node::Kubectl;
 
 /// The namespace of the agents.
@@ -27,6 +29,17 @@ pub fn apply_cluster_wide(kubeconfig: &Path) -> Result<()> {
 /// What kubectl reports.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)]).map(drop)
+}
+
+/// Copies deploy/kubernetes to a directory, where a test may change it, and returns the copy of the container
+/// deployment, which can be applied like the original.
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn copy(directory: &Path) -> Result<PathBuf> {
+    let mut copy = Command::new("cp");
+    Printed::by(copy.arg("--recursive").arg(path(".")).arg(directory))?.succeeded()?;
+    Ok(directory.join("overlays/container"))
 }
 
 /// The objects of a directory of deploy/kubernetes, as YAML.

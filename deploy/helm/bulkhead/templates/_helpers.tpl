@@ -3,9 +3,18 @@
 {{ .Values.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{/* The labels by which the DaemonSet finds its pods. They never change. */}}
+{{/* The label by which the agents' pods are found, of whatever group they are. It never changes. */}}
 {{- define "bulkhead.selector" -}}
 app.kubernetes.io/name: bulkhead
+{{- end }}
+
+{{/* The labels of all objects. None of them selects anything, except the first. */}}
+{{- define "bulkhead.labels" -}}
+{{ include "bulkhead.selector" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
 {{/* The reference of an image, from its values and the chart. */}}
@@ -19,39 +28,18 @@ Objects from deploy/kubernetes, with this driver name and namespace. The files a
 */}}
 {{- define "bulkhead.objects" -}}
 {{- $namespace := include "bulkhead.namespace" .root }}
+{{- $labels := include "bulkhead.labels" .root | fromYaml }}
 {{- $text := .root.Files.Get .file | replace "bulkhead.csi.local" .root.Values.driverName }}
 {{- range $document := splitList "\n---\n" $text }}
 {{- $object := fromYaml $document }}
-{{- if has $object.kind (list "ServiceAccount" "Role" "RoleBinding") }}
+{{- if has $object.kind (list "ServiceAccount" "Role" "RoleBinding" "PodMonitor") }}
 {{- $_ := set $object.metadata "namespace" $namespace }}
 {{- end }}
 {{- range $subject := $object.subjects }}
 {{- $_ := set $subject "namespace" $namespace }}
 {{- end }}
+{{- $_ := set $object.metadata "labels" (merge (dict) $labels ($object.metadata.labels | default dict)) }}
 ---
 {{ toYaml $object }}
 {{ end }}
-{{- end }}
-
-{{/* The helper's flags, one per line. */}}
-{{- define "bulkhead.privhelper.conf" -}}
-{{- $directory := printf "%s/" (trimSuffix "/" .Values.poolsDirectory) -}}
-{{- range .Values.pools -}}
-{{- if not (hasPrefix $directory .directory) -}}
-{{- fail (printf "pools: %s is not below poolsDirectory (%s), and only that is mounted into the helper's container" .directory $.Values.poolsDirectory) -}}
-{{- end -}}
---pool {{ .name }}={{ .directory }}
-{{- with .quota }},quota={{ . }}{{ end }}
-{{- with .overcommit }},overcommit={{ . }}{{ end }}
-{{- with .reserve }},reserve={{ . | int64 }}{{ end }}
-{{ end -}}
-{{- if ne .Values.driverName "bulkhead.csi.local" -}}
---driver-name {{ .Values.driverName }}
-{{ end -}}
---kubelet-dir {{ .Values.kubeletDirectory }}
---socket /run/bulkhead/privhelper.sock
---allow-uid 10001
-{{- range .Values.privhelper.flags }}
-{{ . }}
-{{- end }}
 {{- end }}

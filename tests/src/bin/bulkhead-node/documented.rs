@@ -1,18 +1,14 @@
-//! What docs/kubernetes.md tells newcomers to do, read from the page and carried out.
+//! What docs/kubernetes.md tells newcomers to do.
 
-use std::env;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::commands::Printed;
+use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section};
 use bulkhead_tests::node::{Node, eventually};
 
 use crate::deployment::Deployment;
 use crate::pods::{self, Mode};
 use crate::story::Story;
-
-const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kubernetes.md"));
 
 /// The image on the page, and the one to use instead: the machine cannot reach a registry.
 const IMAGES: (&str, &str) = ("image: busybox", "image: bulkhead-shell:test");
@@ -20,20 +16,17 @@ const IMAGES: (&str, &str) = ("image: busybox", "image: bulkhead-shell:test");
 /// The directory of the page's pool, and the one to use here, where the former is already in use.
 const POOLS: (&str, &str) = ("/srv/bulkhead/default", "/srv/bulkhead/first");
 
-/// Where the page's paths start.
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
 /// The claim and the pod are applied exactly as on the page, and each command succeeds.
 pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
-    let section = section("First claim in five minutes")?;
+    let section = section(KUBERNETES, "First claim in five minutes")?;
     let [pool, agents, look] = blocks(section, "sh").try_into().ok().context("not three blocks of commands")?;
     prepare_pool(story, &pool)?;
     if story.deployment == Deployment::Container {
-        run_all(story.node, &agents)?;
+        run_all(&story.node.kubectl, &agents)?;
     }
     let manifest = blocks(section, "yaml").pop().context("no manifest")?;
     story.node.kubectl.apply(&manifest.replace(IMAGES.0, IMAGES.1))?;
-    run_all(story.node, &look)
+    run_all(&story.node.kubectl, &look)
 }
 
 /// Creates a pool, and removes it again: the node already has one.
@@ -49,9 +42,10 @@ fn prepare_pool(story: &Story<'_>, commands: &str) -> Result<()> {
 /// there.
 pub fn helm_install(node: &Node) -> Result<()> {
     let begins = "helm install bulkhead deploy/";
-    let command = PAGE.lines().map(str::trim).find(|line| line.starts_with(begins)).context("no command of helm")?;
+    let command =
+        KUBERNETES.lines().map(str::trim).find(|line| line.starts_with(begins)).context("no command of helm")?;
     let start = Instant::now();
-    run_all(node, command)?;
+    run_all(&node.kubectl, command)?;
     let manifests = [pods::claim("timed", Mode::Filesystem, "16Mi"), pods::pod("timed", "sleep 3600", "timed", None)];
     // The class does not exist until the chart has created it.
     eventually(|| manifests.iter().try_for_each(|manifest| node.kubectl.apply(&manifest.to_string())))?;
@@ -62,35 +56,5 @@ pub fn helm_install(node: &Node) -> Result<()> {
 
 /// Removes what helm has installed.
 pub fn helm_uninstall(node: &Node) -> Result<()> {
-    run_all(node, "helm uninstall bulkhead --namespace bulkhead-system --wait --timeout 180s")
-}
-
-/// The file name of helm's program contains its version.
-const HELM: &str = "helm() { \"$BULKHEAD_HELM\" \"$@\"; }";
-
-/// Runs commands in the repository, with helm, kubectl and a kubeconfig.
-fn run_all(node: &Node, commands: &str) -> Result<()> {
-    let kubectl = &node.kubectl;
-    let programs = kubectl.program.parent().context("kubectl has no directory")?;
-    let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
-    for line in commands.lines() {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{HELM}\n{line}")]).current_dir(REPOSITORY);
-        shell.env("PATH", &path).env("KUBECONFIG", &kubectl.kubeconfig);
-        Printed::by(&mut shell)?.succeeded().with_context(|| line.to_owned())?;
-    }
-    Ok(())
-}
-
-/// The text below a heading, up to the next one.
-fn section(heading: &str) -> Result<&'static str> {
-    let (_, rest) = PAGE.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading}"))?;
-    Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
-}
-
-/// The code blocks of a section in this language.
-fn blocks(section: &str, language: &str) -> Vec<String> {
-    let begin = format!("```{language}\n");
-    let blocks = section.split(&begin).skip(1).filter_map(|block| block.split_once("```"));
-    blocks.map(|(block, _)| block.to_owned()).collect()
+    run_all(&node.kubectl, "helm uninstall bulkhead --namespace bulkhead-system --wait --timeout 180s")
 }

@@ -72,7 +72,7 @@ pub fn lose_node(cluster: &mut Cluster) -> Result<(String, String)> {
     Ok((gone, volume))
 }
 
-/// The commands in docs/kubernetes.md, line by line.
+/// The commands in docs/operate.md, line by line.
 fn what_is_documented_for_a_lost_node_works(cluster: &mut Cluster) -> Result<()> {
     let (gone, volume) = lose_node(cluster)?;
     let kubeconfig = cluster.access.kubeconfig();

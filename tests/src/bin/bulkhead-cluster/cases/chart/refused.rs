@@ -1,0 +1,138 @@
+//! Values that the chart refuses: wrong ones, and those that would take away what SECURITY.md relies on.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use serde_json::{Value, json};
+
+use super::{Objects, WITH_LABELS, named, objects, template, template_with};
+
+cases! {
+    on Cluster;
+    a_value_that_is_wrong_is_refused: Bare + Long,
+    a_value_that_would_take_safety_away_is_refused: Bare + Long,
+    no_value_takes_safety_away: Bare + Long,
+}
+
+fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
+    for (value, named) in [
+        ("form=both", "form"),
+        ("kubeletDirectory=relative", "kubeletDirectory"),
+        ("kubletDirectory=/var/lib/kubelet", "kubletDirectory"),
+        ("pools=null", "pools"),
+        ("pools[0].name=default", "directory"),
+        ("pools[0].name=a,pools[0].directory=/elsewhere/a", "poolsDirectory"),
+        ("nodeGroups[0].name=a,nodeGroups[0].labels.a=b", "labels"),
+        ("nodeGroups[0].name=a,nodeGroups[0].poolsDirectory=/elsewhere", "poolsDirectory"),
+        ("storageClasses[0].name=a,storageClasses[0].parameters.poool=a", "poool"),
+        ("storageClasses[0].name=a,storageClasses[0].mountOptions[0]=suid", "mountOptions"),
+        ("labels=perhaps", "labels"),
+        ("frontend.image.digest=sha256:1", "digest"),
+        ("frontend.logLevel=loud", "logLevel"),
+        ("updateStrategy.type=Recreate", "updateStrategy"),
+        ("updateStrategy.maxUnavailable=0", "maxUnavailable"),
+        ("updateStrategy.maxSurge=1", "maxSurge"),
+        ("networkPolicy.from[0].namespace=monitoring", "namespace"),
+        ("nodeSelector.disk=true", "nodeSelector"),
+    ] {
+        let told = template(&[WITH_LABELS, "--set", value])?.failed().with_context(|| value)?;
+        ensure!(told.contains(named), "{value}: {told}");
+    }
+    Ok(())
+}
+
+fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()> {
+    let privileged = json!({ "privileged": true });
+    let line = "x\n      hostPID: true";
+    for (values, named) in [
+        // What a pod may have besides.
+        (json!({ "hostPID": true }), "hostPID"),
+        (json!({ "hostNetwork": true }), "hostNetwork"),
+        (json!({ "serviceAccountName": "admin" }), "serviceAccountName"),
+        (json!({ "frontend": { "securityContext": privileged } }), "securityContext"),
+        (json!({ "privhelper": { "securityContext": privileged } }), "securityContext"),
+        (json!({ "frontend": { "env": [] } }), "env"),
+        (json!({ "frontend": { "flags": ["--sandbox=off"] } }), "flags"),
+        (json!({ "policies": { "enabled": false } }), "policies"),
+        // What confines the helper, and whom it obeys.
+        (json!({ "privhelper": { "flags": ["--seccomp=log"] } }), "flags"),
+        (json!({ "privhelper": { "flags": ["--allow-uid 1000"] } }), "flags"),
+        (json!({ "privhelper": { "flags": ["--publish-dir a=/a"] } }), "flags"),
+        (json!({ "privhelper": { "flags": ["--max-volumes 1\n--seccomp=log"] } }), "flags"),
+        // What its container sees of the node.
+        (json!({ "poolsDirectory": "/etc" }), "poolsDirectory"),
+        (json!({ "poolsDirectory": "/proc/1/root" }), "poolsDirectory"),
+        (json!({ "poolsDirectory": "/srv/../etc" }), "poolsDirectory"),
+        (json!({ "poolsDirectory": "/var/lib" }), "poolsDirectory"),
+        (json!({ "poolsDirectory": "/opt", "kubeletDirectory": "/opt/kubelet" }), "must be apart"),
+        (json!({ "poolsDirectory": "/var/lib/kubelet/pools" }), "must be apart"),
+        (json!({ "pools": [{ "name": "a", "directory": "/srv/bulkhead/a\n--seccomp=log" }] }), "directory"),
+        (json!({ "nodeGroups": [{ "name": "a", "poolsDirectory": "/dev" }] }), "poolsDirectory"),
+        // What would become a line of a manifest of its own.
+        (json!({ "priorityClassName": line }), "priorityClassName"),
+        (json!({ "frontend": { "image": { "repository": line } } }), "repository"),
+        (json!({ "frontend": { "image": { "tag": line } } }), "tag"),
+        (json!({ "storageClasses": [{ "name": line }] }), "name"),
+        // What finds the agents' pods, and what another runtime takes for a profile.
+        (json!({ "podLabels": { "app.kubernetes.io/name": "other" } }), "app.kubernetes.io/name"),
+        (
+            json!({ "podAnnotations": { "container.apparmor.security.beta.kubernetes.io/frontend": "unconfined" } }),
+            "container.apparmor",
+        ),
+    ] {
+        let told = template_with(&values)?.failed().with_context(|| values.to_string())?;
+        ensure!(told.contains(named), "{values}: {told}");
+    }
+    Ok(())
+}
+
+/// With values as different as possible.
+fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
+    let elsewhere = json!({
+        "namespace": "storage", "driverName": "disk.example.com", "kubeletDirectory": "/var/lib/k0s/kubelet",
+        "poolsDirectory": "/pools", "pools": [{ "name": "a", "directory": "/pools/a" }], "labels": "never",
+        "podLabels": { "a": "b" }, "podAnnotations": { "a": "b" }, "affinity": { "nodeAffinity": {} },
+        "frontend": { "resources": {}, "metricsPort": 9000 }, "privhelper": { "resources": {} },
+    });
+    let groups = json!({ "nodeGroups": [{ "name": "a", "nodeSelector": { "a": "1" } }] });
+    for values in [json!({}), elsewhere, groups, json!({ "form": "host-service" })] {
+        let made = objects(cluster, &template_with(&values)?.succeeded()?)?;
+        confined(&made, values["form"] != "host-service").with_context(|| values.to_string())?;
+    }
+    Ok(())
+}
+
+/// The policies are all there, and the pods have what SECURITY.md says and nothing else.
+fn confined(objects: &Objects, container: bool) -> Result<()> {
+    for kind in ["volumes", "claims", "capacities", "events"] {
+        let name = format!("bulkhead-agent-{kind}");
+        let policy = named(objects, "ValidatingAdmissionPolicy", &name)?;
+        ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
+        let binding = named(objects, "ValidatingAdmissionPolicyBinding", &name)?;
+        ensure!(binding["spec"]["validationActions"] == json!(["Deny"]), "{binding:#}");
+    }
+    let sets: Vec<&Value> = objects.iter().filter(|(key, _)| key.0 == "DaemonSet").map(|(_, set)| set).collect();
+    ensure!(sets.len() == 1, "{} DaemonSets", sets.len());
+    let pod = &sets[0]["spec"]["template"]["spec"];
+    for field in ["hostPID", "hostIPC", "hostNetwork", "initContainers", "securityContext"] {
+        ensure!(pod[field].is_null(), "{field}: {pod:#}");
+    }
+    ensure!(pod["automountServiceAccountToken"] == false, "{pod:#}");
+    let containers = pod["containers"].as_array().context("no containers")?;
+    ensure!(containers.len() == 1 + usize::from(container), "{} containers", containers.len());
+    let frontend = &containers[0]["securityContext"];
+    let unprivileged = json!({
+        "runAsUser": 10001, "runAsGroup": 10001, "runAsNonRoot": true, "allowPrivilegeEscalation": false,
+        "readOnlyRootFilesystem": true, "capabilities": { "drop": ["ALL"] },
+        "seccompProfile": { "type": "RuntimeDefault" },
+    });
+    ensure!(*frontend == unprivileged, "{frontend:#}");
+    if container {
+        let helper = containers[1]["volumeMounts"].as_array().context("no mounts")?;
+        ensure!(helper.iter().all(|mount| mount["name"] != "token"), "the helper has the token: {helper:?}");
+    }
+    let volumes = pod["volumes"].as_array().context("no volumes")?;
+    let on_host = volumes.iter().filter(|volume| !volume["hostPath"].is_null()).count();
+    ensure!(on_host == if container { 4 } else { 1 }, "{volumes:#?}");
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! What an upgrade could not do, or must not, is refused before it has changed anything.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::objects::volume;
+use serde_json::{Value, json};
+
+use super::NAMESPACE;
+use super::released::Released;
+
+cases! {
+    on Cluster;
+    what_cannot_change_is_refused_before_anything_is: Bare + Long + Alone("it has a control plane of its own"),
+}
+
+fn what_cannot_change_is_refused_before_anything_is(_: &mut Cluster) -> Result<()> {
+    let released = Released::installed()?;
+    a_class_keeps_what_kubernetes_does_not_let_change(&released)?;
+    what_a_class_may_change_is_changed(&released)?;
+    a_class_that_says_nothing_has_the_defaults(&released)?;
+    a_driver_with_volumes_keeps_its_name(&released)
+}
+
+/// The class `bulkhead` with other fields, and the other class as it is.
+fn class(fields: &Value) -> Value {
+    let mut class = json!({ "name": "bulkhead" });
+    if let (Some(class), Some(fields)) = (class.as_object_mut(), fields.as_object()) {
+        class.extend(fields.clone());
+    }
+    json!([class, { "name": "bulkhead-retain", "reclaimPolicy": "Retain" }])
+}
+
+/// Some of what helm could have changed, with the version of each object, and its own records.
+fn everything(released: &Released) -> Result<String> {
+    let kinds = "storageclasses,csidrivers,configmaps,secrets,validatingadmissionpolicies";
+    let columns = "custom-columns=:kind,:metadata.name,:metadata.resourceVersion";
+    let versions = released.kubectl.run(&["--namespace", NAMESPACE, "get", kinds, "--output", columns])?;
+    // A DaemonSet gets another version with each change of its status.
+    Ok(format!("{versions}{:#}", released.template()?))
+}
+
+/// Checks that an upgrade to these values is refused with these words, and changes nothing.
+fn refused(released: &Released, values: &Value, words: &[&str]) -> Result<()> {
+    let before = everything(released)?;
+    let told = released.upgrade(values)?.failed().with_context(|| values.to_string())?;
+    for word in words.iter().chain(&["Nothing has been changed"]) {
+        ensure!(told.contains(word), "{values}: no {word:?} in {told}");
+    }
+    ensure!(everything(released)? == before, "{values}: {before}\nhas become\n{}", everything(released)?);
+    Ok(())
+}
+
+fn a_class_keeps_what_kubernetes_does_not_let_change(released: &Released) -> Result<()> {
+    for (fields, words) in [
+        (json!({ "reclaimPolicy": "Retain" }), r#"reclaimPolicy is "Delete" and would become "Retain""#),
+        (
+            json!({ "volumeBindingMode": "Immediate" }),
+            r#"volumeBindingMode is "WaitForFirstConsumer" and would become "Immediate""#,
+        ),
+        (json!({ "parameters": { "inodes": 5000 } }), r#"parameters is {} and would become {"inodes":"5000"}"#),
+    ] {
+        let remedy = "kubectl delete storageclass bulkhead";
+        refused(released, &json!({ "storageClasses": class(&fields) }), &["StorageClass bulkhead", words, remedy])?;
+    }
+    let values = json!({ "driverName": "disk.example.com" });
+    let words = r#"provisioner is "bulkhead.csi.local" and would become "disk.example.com""#;
+    refused(released, &values, &["StorageClass bulkhead", words])?;
+    // As the message says.
+    released.kubectl.delete(&["storageclass", "bulkhead"])?;
+    released.upgrade(&json!({ "storageClasses": class(&json!({ "reclaimPolicy": "Retain" })) }))?.succeeded()?;
+    released.check_complete()?;
+    // A rollback does not look first.
+    let told = released.helm("rollback", &["1"])?.failed()?;
+    ensure!(told.contains("StorageClass") && told.contains("reclaimPolicy"), "{told}");
+    released.kubectl.delete(&["storageclass", "bulkhead"])?;
+    released.helm("rollback", &["1"])?.succeeded()?;
+    released.check_complete()
+}
+
+fn what_a_class_may_change_is_changed(released: &Released) -> Result<()> {
+    let topologies = json!([{ "matchLabelExpressions": [{ "key": "bulkhead.csi.local/node", "values": ["a"] }] }]);
+    for fields in [
+        json!({ "mountOptions": ["noatime"] }),
+        json!({ "allowVolumeExpansion": false }),
+        json!({ "allowedTopologies": topologies }),
+        json!({ "default": true }),
+        json!({ "parameters": {} }),
+    ] {
+        released
+            .upgrade(&json!({ "storageClasses": class(&fields) }))?
+            .succeeded()
+            .with_context(|| fields.to_string())?;
+        released.check_complete()?;
+    }
+    Ok(())
+}
+
+/// One that somebody else has made without most fields, which the API server has filled in.
+fn a_class_that_says_nothing_has_the_defaults(released: &Released) -> Result<()> {
+    let metadata = json!({
+        "name": "plain",
+        "labels": { "app.kubernetes.io/managed-by": "Helm" },
+        "annotations": { "meta.helm.sh/release-name": "bulkhead", "meta.helm.sh/release-namespace": NAMESPACE },
+    });
+    let plain = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": metadata,
+        "provisioner": "bulkhead.csi.local",
+    });
+    released.kubectl.apply(&plain.to_string())?;
+    let values = |mode: &str| json!({ "storageClasses": [{ "name": "plain", "volumeBindingMode": mode }] });
+    let words = r#"volumeBindingMode is "Immediate" and would become "WaitForFirstConsumer""#;
+    refused(released, &values("WaitForFirstConsumer"), &[words])?;
+    released.upgrade(&values("Immediate"))?.succeeded()?;
+    released.check_complete()
+}
+
+fn a_driver_with_volumes_keeps_its_name(released: &Released) -> Result<()> {
+    let mut kept = volume("kept", "kept", "plain", "1Gi", "node");
+    kept["apiVersion"] = json!("v1");
+    kept["kind"] = json!("PersistentVolume");
+    kept["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    released.kubectl.apply(&kept.to_string())?;
+    let values = json!({ "driverName": "disk.example.com", "storageClasses": [{ "name": "disk" }] });
+    refused(released, &values, &["driverName", "bulkhead.csi.local", "disk.example.com", "1, such as kept"])?;
+    somebody_who_may_not_look_is_refused(released, &values)?;
+    released.kubectl.delete(&["persistentvolume", "kept"])?;
+    released.upgrade(&values)?.succeeded()?;
+    released.check_complete()?;
+    released.kubectl.gone(&["csidriver", "bulkhead.csi.local"])
+}
+
+/// Whoever may change everything in the release, but may not list volumes.
+fn somebody_who_may_not_look_is_refused(released: &Released, values: &Value) -> Result<()> {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": { "name": "installer" },
+        "rules": [
+            { "apiGroups": [""], "resources": ["secrets", "configmaps", "serviceaccounts"], "verbs": ["*"] },
+            { "apiGroups": ["apps", "storage.k8s.io", "rbac.authorization.k8s.io", "admissionregistration.k8s.io"],
+              "resources": ["*"], "verbs": ["*"] },
+        ],
+    });
+    released.kubectl.apply(&role.to_string())?;
+    released
+        .kubectl
+        .run(&["create", "clusterrolebinding", "installer", "--clusterrole=installer", "--user=installer"])?;
+    let before = everything(released)?;
+    let told = released.apply("upgrade", &["--kube-as-user", "installer"], values)?.failed()?;
+    ensure!(told.contains("cannot list resource \"persistentvolumes\""), "{told}");
+    ensure!(everything(released)? == before, "something has been changed");
+    Ok(())
+}

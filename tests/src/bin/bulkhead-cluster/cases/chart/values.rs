@@ -1,0 +1,200 @@
+//! What the chart's values change.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::prometheus::RULES;
+use bulkhead_tests::cluster::{Cluster, manifests};
+use serde_json::{Value, json};
+
+use super::{WITH_LABELS, WITHOUT_LABELS, accept, named, objects, template, template_with};
+
+cases! {
+    on Cluster;
+    its_values_take_effect: Bare + Long,
+    an_image_is_pinned_by_its_digest: Bare + Long,
+    labels_follow_the_server: Bare + Long,
+    groups_of_nodes_differ: Bare + Long,
+    a_change_is_rolled_out_as_the_values_say: Bare + Long,
+    only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
+    the_operators_objects_are_those_of_the_manifests: Bare + Long,
+}
+
+fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
+    let made = template_with(&json!({
+        "namespace": "storage", "driverName": "disk.example.com", "kubeletDirectory": "/var/lib/k0s/kubelet",
+        "poolsDirectory": "/pools",
+        "pools": [{ "name": "default", "directory": "/pools/a" },
+                  { "name": "fast", "directory": "/pools/b", "quota": "none", "overcommit": 1.5,
+                    "reserve": 1_u64 << 40 }],
+        "storageClasses": [{ "name": "fast", "default": true, "mountOptions": ["noatime"],
+                             "parameters": { "pool": "fast", "blockSize": 4096, "inodes": 2_000_000 } }],
+        "frontend": { "metricsPort": 9000, "logFormat": "json", "logLevel": "debug" },
+        "privhelper": { "flags": ["--max-volumes 10"], "resources": { "limits": { "memory": "1Gi" } } },
+        "nodeSelector": { "disk": "yes" }, "labels": "never", "tolerations": [], "priorityClassName": "",
+        "podLabels": { "team": "storage" }, "podAnnotations": { "example.com/a": "b" },
+    }))?
+    .succeeded()?;
+    ensure!(!made.contains("bulkhead.csi.local"), "the driver's name is not everywhere");
+    let objects = objects(cluster, &made)?;
+    named(&objects, "CSIDriver", "disk.example.com")?;
+    ensure!(!objects.keys().any(|(kind, _)| kind.starts_with("Mutating")), "labels were not wanted");
+    let of_kind = |kind: &str| objects.iter().find(|(key, _)| key.0 == kind).map(|(_, object)| object).context("none");
+    for kind in ["DaemonSet", "ServiceAccount", "Role", "RoleBinding", "ConfigMap"] {
+        ensure!(of_kind(kind)?["metadata"]["namespace"] == "storage", "{kind}");
+    }
+    ensure!(of_kind("ClusterRoleBinding")?["subjects"][0]["namespace"] == "storage", "the account's namespace");
+    let flags = of_kind("ConfigMap")?["data"]["privhelper.conf"].as_str().context("no flags")?;
+    let expected = [
+        "--pool default=/pools/a",
+        "--pool fast=/pools/b,quota=none,overcommit=1.5,reserve=1099511627776",
+        "--driver-name disk.example.com",
+        "--kubelet-dir /var/lib/k0s/kubelet",
+        "--socket /run/bulkhead/privhelper.sock",
+        "--allow-uid 10001",
+        "--max-volumes 10",
+    ];
+    ensure!(flags.lines().collect::<Vec<_>>() == expected, "{flags}");
+    let class = of_kind("StorageClass")?;
+    ensure!(class["parameters"] == json!({ "pool": "fast", "blockSize": "4096", "inodes": "2000000" }), "{class}");
+    ensure!(class["mountOptions"] == json!(["noatime"]), "{class}");
+    ensure!(class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true", "{class}");
+    let template = &of_kind("DaemonSet")?["spec"]["template"];
+    let (metadata, pod) = (&template["metadata"], &template["spec"]);
+    ensure!(metadata["labels"]["team"] == "storage" && metadata["annotations"]["example.com/a"] == "b", "{metadata}");
+    ensure!(pod["nodeSelector"] == json!({ "disk": "yes", "kubernetes.io/os": "linux" }), "{pod}");
+    ensure!(pod["tolerations"].is_null() && pod["priorityClassName"].is_null(), "{pod}");
+    let text = pod.to_string();
+    for present in ["/var/lib/k0s/kubelet/pods", "\"/pools\"", ":9000", "BULKHEAD_LOG_FORMAT", "BULKHEAD_LOG_LEVEL"] {
+        ensure!(text.contains(present), "no {present} in {pod:#}");
+    }
+    ensure!(!text.contains("/var/lib/kubelet") && !text.contains("/srv/bulkhead"), "{pod:#}");
+    ensure!(pod["containers"][1]["resources"]["limits"]["memory"] == "1Gi", "{pod:#}");
+    Ok(())
+}
+
+fn an_image_is_pinned_by_its_digest(_: &mut Cluster) -> Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let digest = format!("sha256:{}", "a".repeat(64));
+    for name in ["frontend", "privhelper"] {
+        let pinned = template(&[WITH_LABELS, "--set", &format!("{name}.image.digest={digest}")])?.succeeded()?;
+        let reference = format!("image: bulkhead-{name}:{version}@{digest}\n");
+        ensure!(pinned.contains(&reference), "no {reference} in {pinned}");
+        let values = format!("{name}.image.digest={digest},{name}.image.tag=mine");
+        let own = template(&[WITH_LABELS, "--set", &values])?.succeeded()?;
+        ensure!(own.contains(&format!("image: bulkhead-{name}:mine\n")), "a tag that was given counts: {own}");
+    }
+    Ok(())
+}
+
+fn labels_follow_the_server(_: &mut Cluster) -> Result<()> {
+    let older = template(&[WITHOUT_LABELS])?.succeeded()?;
+    ensure!(!older.contains("MutatingAdmissionPolicy"), "an older server does not know these");
+    let forced = template(&[WITHOUT_LABELS, "--set", "labels=always"])?.succeeded()?;
+    ensure!(forced.contains("kind: MutatingAdmissionPolicy"), "they were wanted");
+    Ok(())
+}
+
+fn groups_of_nodes_differ(cluster: &mut Cluster) -> Result<()> {
+    let ssd = json!({ "name": "ssd", "nodeSelector": { "disk": "ssd" }, "tolerations": [], "poolsDirectory": "/mnt/ssd",
+                      "pools": [{ "name": "fast", "directory": "/mnt/ssd/fast" }] });
+    let hdd = json!({ "name": "hdd", "nodeSelector": { "disk": "hdd" } });
+    let groups = |groups: &[&Value]| template_with(&json!({ "nodeGroups": groups }));
+    let made = groups(&[&ssd, &hdd])?.succeeded()?;
+    accept(cluster, &made)?;
+    let objects = objects(cluster, &made)?;
+    ensure!(!objects.contains_key(&("DaemonSet".to_owned(), "bulkhead".to_owned())), "a third group");
+    for (group, disk, directory, pool) in [
+        ("ssd", "ssd", "/mnt/ssd", "fast=/mnt/ssd/fast"),
+        ("hdd", "hdd", "/srv/bulkhead", "default=/srv/bulkhead/default"),
+    ] {
+        let set = &named(&objects, "DaemonSet", &format!("bulkhead-{group}"))?["spec"];
+        let selector = json!({ "app.kubernetes.io/name": "bulkhead", "app.kubernetes.io/component": group });
+        ensure!(set["selector"]["matchLabels"] == selector, "{set:#}");
+        let labels = &set["template"]["metadata"]["labels"];
+        let selected = |(name, value): (&String, &Value)| labels[name] == *value;
+        ensure!(selector.as_object().is_some_and(|selector| selector.iter().all(selected)), "{labels}");
+        let pod = &set["template"]["spec"];
+        ensure!(pod["nodeSelector"]["disk"] == disk, "{pod:#}");
+        ensure!(pod["tolerations"].is_null() == (group == "ssd"), "{pod:#}");
+        let config = format!("bulkhead-privhelper-{group}");
+        ensure!(pod.to_string().contains(&format!("\"configMap\":{{\"name\":\"{config}\"}}")), "{pod:#}");
+        ensure!(pod.to_string().contains(&format!("\"path\":\"{directory}\"")), "{pod:#}");
+        let flags = named(&objects, "ConfigMap", &config)?["data"]["privhelper.conf"].to_string();
+        ensure!(flags.matches("--pool ").count() == 1 && flags.contains(&format!("--pool {pool}\\n")), "{flags}");
+    }
+
+    let told = groups(&[&hdd, &hdd])?.failed()?;
+    ensure!(told.contains("two groups are called hdd"), "{told}");
+    let anywhere = json!({ "name": "any", "nodeSelector": { "zone": "a" } });
+    let told = groups(&[&hdd, &anywhere])?.failed()?;
+    ensure!(told.contains("a node may be in both hdd and any"), "{told}");
+    // The chart cannot tell what an affinity selects.
+    let affine = json!({ "name": "any", "affinity": { "nodeAffinity": {} } });
+    groups(&[&hdd, &affine])?.succeeded()?;
+    Ok(())
+}
+
+fn a_change_is_rolled_out_as_the_values_say(cluster: &mut Cluster) -> Result<()> {
+    for (given, expected) in [
+        (json!({}), json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%", "maxSurge": 0 } })),
+        (
+            json!({ "maxUnavailable": 1 }),
+            json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": 1, "maxSurge": 0 } }),
+        ),
+        (json!({ "type": "OnDelete" }), json!({ "type": "OnDelete" })),
+    ] {
+        let made = template_with(&json!({ "updateStrategy": given }))?.succeeded()?;
+        accept(cluster, &made)?;
+        let objects = objects(cluster, &made)?;
+        let strategy = &named(&objects, "DaemonSet", "bulkhead")?["spec"]["updateStrategy"];
+        ensure!(*strategy == expected, "{given}: {strategy}");
+    }
+    Ok(())
+}
+
+fn only_the_peers_of_the_network_policy_reach_the_metrics(cluster: &mut Cluster) -> Result<()> {
+    let from = json!([
+        { "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "monitoring" } },
+          "podSelector": { "matchLabels": { "app": "prometheus" } } },
+        { "ipBlock": { "cidr": "192.0.2.0/24" } },
+    ]);
+    for (from, rules) in [
+        (from.clone(), json!([{ "from": from, "ports": [{ "port": "metrics", "protocol": "TCP" }] }])),
+        // A rule with no peers would let everybody in.
+        (json!([]), json!([])),
+    ] {
+        let made = template_with(&json!({ "networkPolicy": { "enabled": true, "from": from } }))?.succeeded()?;
+        accept(cluster, &made)?;
+        let objects = objects(cluster, &made)?;
+        let policy = &named(&objects, "NetworkPolicy", "bulkhead")?["spec"];
+        ensure!(policy["podSelector"]["matchLabels"] == json!({ "app.kubernetes.io/name": "bulkhead" }), "{policy}");
+        ensure!(policy["policyTypes"] == json!(["Ingress"]) && policy["ingress"] == rules, "{policy}");
+    }
+    let usual = template(&[WITH_LABELS])?.succeeded()?;
+    ensure!(!usual.contains("kind: NetworkPolicy"), "nobody asked for it");
+    Ok(())
+}
+
+/// No API server of the tests knows these kinds, but kubectl can read them.
+fn the_operators_objects_are_those_of_the_manifests(cluster: &mut Cluster) -> Result<()> {
+    let read = |file: &str| -> Result<Value> {
+        let arguments = ["label", "--local", "--output", "json", "--filename", file, "test=yes"];
+        Ok(serde_json::from_str(&manifests::kubectl(&cluster.access.kubeconfig(), &arguments)?)?)
+    };
+    let usual = template(&[WITH_LABELS])?.succeeded()?;
+    for (name, kind) in [("podMonitor", "PodMonitor"), ("prometheusRule", "PrometheusRule")] {
+        ensure!(!usual.contains(&format!("kind: {kind}")), "not every cluster knows {kind}");
+        let file = kind.to_lowercase();
+        let only = format!("templates/{file}.yaml");
+        let values = format!("{name}.enabled=true,{name}.labels.release=monitoring");
+        let made = template(&[WITH_LABELS, "--show-only", &only, "--set", &values])?.succeeded()?;
+        let scratch = tempfile::NamedTempFile::with_suffix(".yaml")?;
+        std::fs::write(scratch.path(), made)?;
+        let made = read(&scratch.path().to_string_lossy())?;
+        let expected = read(&RULES.replace("rules.yaml", &format!("{file}.yaml")))?;
+        ensure!(made["spec"] == expected["spec"], "{made:#}\ninstead of\n{expected:#}");
+        ensure!(made["metadata"]["labels"]["release"] == "monitoring", "{made:#}");
+        ensure!(made["metadata"]["namespace"] == expected["metadata"]["namespace"], "{made:#}");
+    }
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! What the pages tell people to do, read from them and carried out.
+
+use std::env;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::commands::Printed;
+use crate::node::Kubectl;
+
+/// docs/kubernetes.md.
+pub const KUBERNETES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kubernetes.md"));
+
+/// Where the pages' paths start.
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The file name of helm's program contains its version.
+const HELM: &str = "helm() { \"$BULKHEAD_HELM\" \"$@\"; }";
+
+/// Runs a shell's commands in the repository, with helm, kubectl and a kubeconfig, up to the first that fails.
+///
+/// # Errors
+/// When one fails.
+pub fn run_all(kubectl: &Kubectl, commands: &str) -> Result<()> {
+    let programs = kubectl.program.parent().context("kubectl has no directory")?;
+    let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{HELM}\nset -ex\n{commands}")]).current_dir(REPOSITORY);
+    shell.env("PATH", &path).env("KUBECONFIG", &kubectl.kubeconfig);
+    Printed::by(&mut shell)?.succeeded().map(drop)
+}
+
+/// The text below a page's heading of the second level, up to the next one.
+///
+/// # Errors
+/// When there is no such heading.
+pub fn section(page: &'static str, heading: &str) -> Result<&'static str> {
+    let (_, rest) = page.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading}"))?;
+    Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
+}
+
+/// The code blocks of a section in this language.
+pub fn blocks(section: &str, language: &str) -> Vec<String> {
+    let begin = format!("```{language}\n");
+    let blocks = section.split(&begin).skip(1).filter_map(|block| block.split_once("```"));
+    blocks.map(|(block, _)| block.to_owned()).collect()
+}
