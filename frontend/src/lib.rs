@@ -6,6 +6,7 @@
 pub mod checks;
 pub mod csi;
 pub mod endpoint;
+pub mod findings;
 pub mod helper;
 pub mod inspection;
 pub mod kubernetes;

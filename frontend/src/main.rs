@@ -109,14 +109,14 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
         helper.welcome().await?;
         return Ok(());
     }
-    let readiness = Readiness::default();
+    let (readiness, volumes) = (Readiness::default(), Volumes::new(helper.clone()));
     if let Some(monitoring) = monitoring {
-        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone()));
+        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health()));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;
     let shutdown = Shutdown::default();
-    let serving = serve(options, helper, readiness, shutdown.clone());
+    let serving = serve(options, helper, volumes, readiness, shutdown.clone());
     tokio::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended,
@@ -134,7 +134,13 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
     }
 }
 
-async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown: Shutdown) -> Result<(), StartError> {
+async fn serve(
+    options: Options,
+    helper: Helper,
+    volumes: Volumes,
+    readiness: Readiness,
+    shutdown: Shutdown,
+) -> Result<(), StartError> {
     let access = options.access();
     for part in access.iter().flat_map(|_| Part::OF_AGENT) {
         readiness.not_ready(part, "it waits for the privileged helper");
@@ -149,7 +155,6 @@ async fn serve(options: Options, helper: Helper, readiness: Readiness, shutdown:
         None => csi_socket(&helper, &welcome).await?,
     };
     readiness.ready(Part::Helper);
-    let volumes = Volumes::new(helper.clone());
     let view = if access.is_some() { View::of_agent() } else { View::without_agent() };
     let inspector = Inspector {
         helper: helper.clone(),

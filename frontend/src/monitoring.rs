@@ -1,4 +1,4 @@
-//! Metrics and probes over HTTP, for anyone who can reach the address: nothing here changes anything, and nothing is
+//! Metrics, findings and probes over HTTP, for anyone who can reach the address: nothing here changes anything, and nothing is
 //! secret.
 //!
 //! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime is making
@@ -20,15 +20,17 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use crate::findings::Findings;
 use crate::helper::Helper;
 use crate::metrics::process::Process;
 use crate::metrics::{METRICS, TEXT};
 use crate::readiness::{Part, Readiness};
+use crate::volumes::Health;
 
 /// How long a client may take, from its connection to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -121,7 +123,7 @@ impl Monitoring {
     }
 
     /// Serves for as long as it is polled.
-    pub async fn serve(self, helper: Helper, readiness: Readiness) {
+    pub async fn serve(self, helper: Helper, readiness: Readiness, health: watch::Receiver<Health>) {
         let listener = match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return warn!("metrics and probes are not served: {error}"),
@@ -131,7 +133,7 @@ impl Monitoring {
         }
         let process = self.process;
         let shared =
-            Shared { helper, readiness, process, helper_answered: Mutex::default(), written: Mutex::default() };
+            Shared { helper, readiness, health, process, helper_answered: Mutex::default(), written: Mutex::default() };
         let shared = Arc::new(shared);
         let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
         loop {
@@ -157,6 +159,7 @@ impl Monitoring {
 struct Shared {
     helper: Helper,
     readiness: Readiness,
+    health: watch::Receiver<Health>,
     process: Process,
     /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
     /// answer.
@@ -188,13 +191,19 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
             metrics.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(TEXT));
             metrics
         }
+        "/volumes" => {
+            let findings = Findings::from(&*shared.health.borrow());
+            let mut findings = text(StatusCode::OK, serde_json::to_vec(&findings).unwrap_or_default());
+            findings.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+            findings
+        }
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => {
             look_at_helper(shared).await;
             let (is_ready, report) = shared.readiness.report();
             text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report)
         }
-        _ => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are served here\n"),
+        _ => text(StatusCode::NOT_FOUND, "/metrics, /volumes, /healthz and /readyz are served here\n"),
     }
 }
 

@@ -127,6 +127,13 @@ impl Table {
         Self::rows([[text]])
     }
 
+    /// With these rows below the others.
+    #[must_use]
+    pub fn and<const N: usize>(mut self, rows: impl IntoIterator<Item = [String; N]>) -> Self {
+        self.rows.extend(rows.into_iter().map(Vec::from));
+        self
+    }
+
     /// Only the first columns.
     #[must_use]
     pub fn narrowed(mut self, columns: usize) -> Self {

@@ -7,7 +7,7 @@ use crate::checks::Check;
 use crate::kubernetes::Connection;
 use crate::quantity::{Quantity, count};
 use crate::readiness::{Part, Readiness};
-use crate::volumes::{PoolCondition, PoolState, Severity};
+use crate::volumes::{Health, PoolCondition, PoolState, Severity};
 
 /// All checks, each after those that it depends on.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
@@ -17,7 +17,10 @@ pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
             checks.push(helper(&welcome));
             checks.extend(inspector.readiness.as_ref().map(kubelet));
             match inspector.volumes.pools().await {
-                Ok(pools) => checks.extend(pools.iter().map(pool)),
+                Ok(pools) => {
+                    checks.extend(pools.iter().map(pool));
+                    checks.extend(volumes(&inspector.volumes.health().borrow()));
+                }
                 Err(fault) => checks.push(Check::failed("pools", fault.to_string())),
             }
         }
@@ -69,6 +72,27 @@ fn pool(state: &PoolState) -> Check {
         true => Check::note(&name, message),
         false => Check::failed(&name, message),
     }
+}
+
+/// What only a storage agent can find: it knows which volumes are needed.
+fn volumes(health: &Health) -> Vec<Check> {
+    let (missing, orphans) = (health.missing() as u64, health.orphans.len() as u64);
+    let mut checks = Vec::new();
+    if missing > 0 {
+        let message = format!(
+            "PersistentVolumes name {} that no pool contains: the events of the claims say what to do",
+            count(missing, "volume")
+        );
+        checks.push(Check::failed("volumes", message));
+    }
+    if orphans > 0 {
+        let message = format!(
+            "no PersistentVolume names {}: see `bulkheadctl volume orphans`, and delete what nobody needs",
+            count(orphans, "volume")
+        );
+        checks.push(Check::note("volumes", message));
+    }
+    checks
 }
 
 fn api_server(connection: &Connection) -> Vec<Check> {

@@ -12,7 +12,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::api::access::{Access, AccessError};
 use super::api::backoff::{Interruptions, jitter};
@@ -34,8 +34,8 @@ use super::objects::claim;
 use super::policies;
 use super::reconcile::{self, Changes};
 use super::view::View;
-use super::volumes::orphans;
 use super::volumes::reclaimer::Reclaimer;
+use super::volumes::{census, orphans};
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 use crate::volumes::{InFlight, Place, Volumes};
@@ -78,24 +78,36 @@ enum ConnectError {
 }
 
 impl Agent {
-    /// Works until `shutdown` begins, then finishes the work in progress. Waits for an API server that is away.
+    /// Works until `shutdown` begins, then finishes the work in progress. Waits for an API server that is away, and for
+    /// policies that are not in force.
     pub async fn run(self, shutdown: Shutdown) {
-        let access = self.access.clone();
         for part in Part::OF_AGENT {
             self.readiness.not_ready(part, "the API server has not answered yet");
         }
-        let connected = tokio::select! {
-            connected = self.connect() => connected,
-            () = shutdown.begun() => return,
-        };
+        loop {
+            let connected = tokio::select! {
+                connected = self.connect() => connected,
+                () = shutdown.begun() => return,
+            };
+            let Some(why) = self.work(connected, &shutdown).await else { return };
+            error!("not working for Kubernetes any more: {why}");
+            self.view.is_starting(why.to_string());
+            self.readiness.not_ready(Part::Agent, why);
+        }
+    }
+
+    /// Works until `shutdown` begins, or until a policy is not in force any more: then it returns why. Finishes the work
+    /// in progress.
+    async fn work(&self, connected: Connected, shutdown: &Shutdown) -> Option<Failure> {
         let Connected { context, claims, persistent_volumes } = connected;
+        let end = Shutdown::default();
+        let stop = || {
+            let end = end.clone();
+            Box::pin(async move { end.begun().await })
+        };
         let capacity = Arc::new(CapacityPublisher::new(Arc::clone(&context)));
         let claim_controller = Arc::new(ClaimController::new(Arc::clone(&context), Arc::clone(&capacity)));
         let reclaimer = Arc::new(Reclaimer::new(Arc::clone(&context)));
-        let stop = || {
-            let shutdown = shutdown.clone();
-            Box::pin(async move { shutdown.begun().await })
-        };
         let Stores { claims: claim_store, persistent_volumes: volume_store, .. } = &context.stores;
         let controllers = future::join(
             reconcile::run(claim_controller, claim_store.clone(), claims.take_until(stop()).boxed()),
@@ -103,20 +115,32 @@ impl Agent {
         );
         let background = async {
             if context.stores.are_complete().await {
-                let token = token::watch_expiry(&access, |note| {
+                let token = token::watch_expiry(&self.access, |note| {
                     context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
                 });
-                future::join4(schedule::run(&capacity), orphans::run(&context), health::report(&context), token).await;
+                let volumes = future::join(orphans::run(&context), census::run(&context));
+                future::join4(schedule::run(&capacity), volumes, health::report(&context), token).await;
             }
+            future::pending::<()>().await;
         };
+        let ended = async {
+            let why = tokio::select! {
+                why = policies::lost(&context.client, &context.node.account) => Some(why),
+                () = shutdown.begun() => None,
+            };
+            end.begin();
+            why
+        };
+        let registration = registered::look(&context.client, &context.driver, &context.node.name, &self.readiness);
         tokio::select! {
-            _ = controllers => {}
-            () = background => {}
+            (why, _) = future::join(ended, controllers) => why,
+            // These go on for as long as they are polled.
+            _ = future::join(background, registration) => None,
         }
     }
 
     /// Reaches the API server and starts to watch.
-    async fn connect(self) -> Connected {
+    async fn connect(&self) -> Connected {
         let (client, node, namespace) = loop {
             match self.introduce().await {
                 Ok(introduced) => break introduced,
@@ -130,7 +154,6 @@ impl Agent {
         };
         info!(node = %node.name, %namespace, "working for Kubernetes");
         self.readiness.ready(Part::Agent);
-        tokio::spawn(registered::look(client.clone(), self.driver.clone(), node.name.clone(), self.readiness.clone()));
         let place = Place::new(&self.driver, &node.name);
         let scope = Scope { driver: self.driver.to_string(), node: node.name.clone(), place: place.clone() };
         let (classes, class_writer) = store();
@@ -141,21 +164,31 @@ impl Agent {
         let persistent_volume_events =
             watcher(Api::<PersistentVolume>::all(client.clone()), config().labels(&place.to_string()))
                 .backoff(Interruptions::default());
-        let class_changes = follow(self.readiness.clone(), class_writer, class_events);
-        let claim_changes = follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope));
-        let persistent_volume_changes = follow(self.readiness, persistent_volume_writer, persistent_volume_events);
+        let (memory, rewound) = (Arc::new(Memory::default()), Arc::new(Notify::new()));
+        let forget = || {
+            let (memory, rewound) = (Arc::clone(&memory), Arc::clone(&rewound));
+            move || {
+                memory.forget_written();
+                rewound.notify_one();
+            }
+        };
+        let class_changes = follow(self.readiness.clone(), class_writer, class_events, forget());
+        let claim_changes = follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope), forget());
+        let persistent_volume_changes =
+            follow(self.readiness.clone(), persistent_volume_writer, persistent_volume_events, forget());
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
             client,
-            driver: self.driver,
+            driver: self.driver.clone(),
             node,
             place,
             namespace,
-            volumes: self.volumes,
+            volumes: self.volumes.clone(),
             making: InFlight::default(),
             stores: Stores { classes, claims, persistent_volumes },
-            memory: Memory::default(),
+            memory,
             capacity_changed: Notify::new(),
+            rewound,
             orphan_suspected: Notify::new(),
         });
         self.view.works(Arc::clone(&context));
@@ -171,11 +204,6 @@ impl Agent {
         let (client, namespace) = self.access.client(&self.readiness).await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
         policies::check(&client, &node.account).await?;
-        if node.uid.is_none() {
-            warn!(
-                "the token is not bound to a node: the cluster's policies refuse its writes, and capacity objects outlive the node; use a token that is bound to a pod or to the node"
-            );
-        }
         Ok((client, node, self.namespace.clone().unwrap_or(namespace)))
     }
 }

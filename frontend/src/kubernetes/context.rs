@@ -1,6 +1,7 @@
 //! What every controller of an agent works with.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bulkhead_protocol::DriverName;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -36,9 +37,11 @@ pub struct Context {
     /// Where events are published.
     pub events: Events,
     /// What is remembered about each object.
-    pub memory: Memory,
+    pub memory: Arc<Memory>,
     /// Notified when the node's capacity may have changed.
     pub capacity_changed: Notify,
+    /// Notified when the API server has gone back in time, so that what was written lately may be lost.
+    pub rewound: Arc<Notify>,
     /// Notified when a volume may have been left without a PersistentVolume.
     pub orphan_suspected: Notify,
 }

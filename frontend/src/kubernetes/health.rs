@@ -1,5 +1,5 @@
-//! Events about pools and volumes: on the Node, and on the claims of volumes that are abnormal; once when something
-//! appears, and once when it is over.
+//! Events about pools and volumes: on the Node, and on the claims of volumes that are abnormal or missing; once when
+//! something appears, and once when it is over.
 
 use std::collections::BTreeMap;
 
@@ -10,6 +10,7 @@ use kube::Resource;
 use super::api::events::Reason;
 use super::context::Context;
 use super::objects::persistent_volume;
+use crate::quantity::count;
 use crate::volumes::{Health, Severity};
 
 /// Reports for as long as it is polled.
@@ -20,6 +21,7 @@ pub async fn report(context: &Context) {
         let now = health.borrow_and_update().clone();
         report_pools(context, &reported, &now);
         report_volumes(context, &reported, &now);
+        report_orphans(context, &reported, &now);
         reported = now;
         if health.changed().await.is_err() {
             return;
@@ -67,6 +69,17 @@ fn report_volumes(context: &Context, before: &Health, now: &Health) {
             context.events.publish_about(owner.clone(), Reason::VolumeConditionNormal, note);
         }
     }
+}
+
+fn report_orphans(context: &Context, before: &Health, now: &Health) {
+    if now.orphans.keys().all(|volume| before.orphans.contains_key(volume)) {
+        return;
+    }
+    let note = format!(
+        "{} that no PersistentVolume names: `kubectl bulkhead orphans` lists what is there; delete what nobody needs with `bulkheadctl volume delete`, and make a PersistentVolume for the rest",
+        count(now.orphans.len() as u64, "volume")
+    );
+    context.events.publish_about(context.node.reference(), Reason::VolumesOrphaned, note);
 }
 
 /// The claim of each volume, or its PersistentVolume if it has none.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
+use crate::metrics::METRICS;
+
 /// The memory.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<HashMap<String, Entry>>);
@@ -15,6 +17,8 @@ pub struct Memory(Mutex<HashMap<String, Entry>>);
 pub struct Entry {
     /// How many attempts in a row have failed.
     failures: u32,
+    /// Whether the latest of them failed for a reason that may pass.
+    is_failing: bool,
     /// The state in which this agent left the object.
     written: Option<Written>,
     /// Of a claim: when it was first seen to need a volume on this node, until it has one.
@@ -51,16 +55,22 @@ impl Memory {
     pub fn with<T>(&self, uid: &str, access: impl FnOnce(&mut Entry) -> T) -> T {
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.entry(uid.to_owned()).or_default();
+        let was_failing = entry.is_failing;
         let result = access(entry);
+        if was_failing != entry.is_failing {
+            METRICS.failing_objects.with([]).inc_by(if entry.is_failing { 1.0 } else { -1.0 });
+        }
         if *entry == Entry::default() {
             entries.remove(uid);
         }
         result
     }
 
-    /// Counts a failed attempt, and returns how many have failed in a row.
-    pub fn count_failure(&self, uid: &str) -> u32 {
+    /// Counts a failed attempt, and returns how many have failed in a row. What fails for good, `is_final`, is its owner's
+    /// concern.
+    pub fn count_failure(&self, uid: &str, is_final: bool) -> u32 {
         self.with(uid, |entry| {
+            entry.is_failing = !is_final;
             entry.failures = entry.failures.saturating_add(1);
             entry.failures
         })
@@ -68,7 +78,7 @@ impl Memory {
 
     /// Records that the latest attempt has succeeded.
     pub fn clear_failures(&self, uid: &str) {
-        self.with(uid, |entry| entry.failures = 0);
+        self.with(uid, |entry| (entry.failures, entry.is_failing) = (0, false));
     }
 
     /// Whether the latest attempt has failed.
@@ -106,14 +116,27 @@ impl Memory {
         })
     }
 
+    /// Forgets in which state the agent left objects: the API server has gone back in time, and what was written later is
+    /// lost.
+    pub fn forget_written(&self) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|_, entry| {
+            entry.written = None;
+            *entry != Entry::default()
+        });
+    }
+
     /// Forgets the object, which is gone.
     pub fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.with(uid, |entry| *entry = Entry::default());
     }
 
     /// Forgets all objects but those with these uids.
     pub fn forget_all_but(&self, existing: &HashSet<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| existing.contains(uid));
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.retain(|uid, _| existing.contains(uid));
+        let failing = entries.values().filter(|entry| entry.is_failing).count();
+        METRICS.failing_objects.with([]).set(failing as f64);
     }
 }
 
@@ -141,10 +164,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_lost_was_never_written() {
+        let memory = Memory::default();
+        memory.note_written("a", Some("10"));
+        memory.finish("b");
+        memory.count_failure("b", false);
+        memory.forget_written();
+        assert!(!memory.is_outdated("a", Some("7")) && !memory.is_outdated("b", Some("7")));
+        assert!(memory.has_failed("b"));
+        assert_eq!(remembered(&memory), 1);
+    }
+
+    #[test]
     fn failures_are_counted_for_each_object() {
         let memory = Memory::default();
         assert!(!memory.has_failed("a"));
-        assert_eq!([memory.count_failure("a"), memory.count_failure("a"), memory.count_failure("b")], [1, 2, 1]);
+        assert_eq!(
+            [memory.count_failure("a", false), memory.count_failure("a", true), memory.count_failure("b", false)],
+            [1, 2, 1]
+        );
         memory.clear_failures("a");
         assert!(!memory.has_failed("a") && memory.has_failed("b"));
     }
@@ -153,7 +191,7 @@ mod tests {
     fn nothing_is_kept_of_objects_of_which_nothing_is_known() {
         let memory = Memory::default();
         assert!(!memory.has_failed("a"));
-        memory.count_failure("a");
+        memory.count_failure("a", false);
         memory.clear_failures("a");
         assert_eq!(remembered(&memory), 0);
     }
@@ -162,7 +200,7 @@ mod tests {
     fn an_object_is_forgotten_as_a_whole() {
         let memory = Memory::default();
         for uid in ["a", "b"] {
-            memory.count_failure(uid);
+            memory.count_failure(uid, false);
             memory.finish(uid);
             memory.with(uid, |entry| entry.bid_at = Some(Instant::now()));
             memory.with(uid, |entry| entry.failed_expansion = Some(FailedExpansion { target: 1, at: Instant::now() }));

@@ -9,7 +9,7 @@
 //! - `agent`: the agent's life cycle
 //! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
-//! - `volumes`: the controller of PersistentVolumes, and orphaned volumes
+//! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
 //! - `reconcile`: the loop that controllers run in
@@ -36,5 +36,6 @@ pub use agent::Agent;
 pub use api::access::{Access, AccessError};
 pub use api::failure::error_text;
 pub use objects::names;
+pub use objects::storage_class::flaw as class_flaw;
 pub use policies::in_force as policies_in_force;
 pub use view::{Connection, Owner, Ownership, View};

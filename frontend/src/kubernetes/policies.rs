@@ -1,13 +1,22 @@
 //! The admission policies that confine an agent to its own node's objects. Without them its token could do the same to
-//! every node's, so an agent does not start work until it has found them in force for its own account.
+//! every node's, so an agent works only while it finds them in force for its own account.
+
+mod reach;
+
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use kube::{Api, Client};
+use tokio::time::sleep;
 
+use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::request::request;
 use super::objects::names::AGENT_POLICIES;
+
+/// How often they are looked at while an agent works.
+const PERIOD: Duration = Duration::from_secs(60);
 
 /// Checks that all policies are in force for the user called `account`.
 ///
@@ -23,6 +32,17 @@ pub async fn check(client: &Client, account: &str) -> Result<(), Failure> {
 /// In one sentence, what is wrong and what to do.
 pub async fn in_force(client: &Client, account: &str) -> Result<(), String> {
     check(client, account).await.map_err(|failure| failure.to_string())
+}
+
+/// Waits until a policy is found not to be in force any more, and returns why. An API server that does not answer says
+/// nothing about its policies, and takes no writes either.
+pub async fn lost(client: &Client, account: &str) -> Failure {
+    loop {
+        sleep(PERIOD - jitter(PERIOD / 4)).await;
+        if let Err(refused @ Failure::Refused(_)) = check(client, account).await {
+            return refused;
+        }
+    }
 }
 
 async fn check_one(client: &Client, account: &str, name: &str) -> Result<(), Failure> {
@@ -62,6 +82,11 @@ fn flaw(
     if !is_bound || !actions.iter().any(|action| action == "Deny") {
         return Some(format!("ValidatingAdmissionPolicyBinding {name} does not put the policy of that name in force"));
     }
+    if !reach::matches_all(name, policy, binding) {
+        return Some(format!(
+            "ValidatingAdmissionPolicy {name}, as it is bound, does not match all that an agent can write"
+        ));
+    }
     None
 }
 
@@ -84,8 +109,18 @@ mod tests {
     const ANY_NAMESPACE: &str = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
 
     fn policy(expression: &str, on_failure: &str) -> Value {
-        json!({ "spec": { "failurePolicy": on_failure,
+        json!({ "spec": { "failurePolicy": on_failure, "matchConstraints": constraints(), "validations": validations(),
                           "matchConditions": [{ "name": "agent", "expression": expression }] } })
+    }
+
+    fn constraints() -> Value {
+        let operations = ["CREATE", "UPDATE", "DELETE"];
+        json!({ "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "resources": ["persistentvolumes"],
+                                    "operations": operations }] })
+    }
+
+    fn validations() -> Value {
+        json!([{ "expression": "variables.own" }])
     }
 
     fn binding(name: &str, action: &str) -> Value {
@@ -102,7 +137,8 @@ mod tests {
         let bound = || binding("bulkhead-agent-volumes", "Deny");
         assert_eq!(found(ACCOUNT, policy(ANY_NAMESPACE, "Fail"), bound()), None);
         assert_eq!(found(ACCOUNT, policy(&format!("request.userInfo.username == '{ACCOUNT}'"), "Fail"), bound()), None);
-        assert_eq!(found(ACCOUNT, json!({ "spec": {} }), bound()), None, "a policy for everybody");
+        let for_everybody = json!({ "spec": { "matchConstraints": constraints(), "validations": validations() } });
+        assert_eq!(found(ACCOUNT, for_everybody, bound()), None);
     }
 
     #[test]
@@ -118,6 +154,7 @@ mod tests {
             (ACCOUNT, policy(ANY_NAMESPACE, "Ignore"), bound(), "ignored"),
             (ACCOUNT, policy(ANY_NAMESPACE, "Fail"), binding("another", "Deny"), "in force"),
             (ACCOUNT, policy(ANY_NAMESPACE, "Fail"), binding("bulkhead-agent-volumes", "Audit"), "in force"),
+            (ACCOUNT, json!({ "spec": {} }), bound(), "does not match all"),
         ] {
             let found = found(account, policy, binding).unwrap();
             assert!(found.contains(flaw), "{found}");

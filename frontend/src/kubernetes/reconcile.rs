@@ -46,7 +46,7 @@ pub trait Controller: Send + Sync + 'static {
 pub async fn run<C: Controller>(controller: Arc<C>, store: Store<C::Object>, changes: Changes<C::Object>) {
     let reconciler = |object, controller| Box::pin(look::<C>(object, controller));
     let error_policy = |object: Arc<C::Object>, failure: &Failure, controller: Arc<C>| {
-        let failures = controller.memory().count_failure(&object.uid().unwrap_or_default());
+        let failures = controller.memory().count_failure(&object.uid().unwrap_or_default(), failure.is_final());
         let delay = retry_delay(failures, failure);
         let kind = C::Object::kind(&());
         METRICS.retries.with([&kind, failure.cause()]).inc();

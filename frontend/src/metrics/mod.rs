@@ -54,6 +54,10 @@ table! {
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]
         "Whether the pool has this condition; docs/metrics.md lists them.";
+    missing_volumes: Gauge "bulkhead_missing_volumes" []
+        "Volumes that PersistentVolumes of this node name, but that do not exist.";
+    orphaned_volumes: Gauge "bulkhead_orphaned_volumes" []
+        "Volumes of this node that no PersistentVolume names.";
     inspections: Histogram "bulkhead_inspection_duration_seconds" []
         "How long it took to look at all pools, which happens every 30 seconds.";
 
@@ -65,6 +69,8 @@ table! {
         "How long it took to look at an object and do what it needs.";
     reconciliations_in_progress: Gauge "bulkhead_reconciliations_in_progress" [kind]
         "Objects that are being looked at; 16 of a kind at most.";
+    failing_objects: Gauge "bulkhead_failing_objects" []
+        "Claims and PersistentVolumes whose latest attempt failed for a reason that may pass.";
     retries: Counter "bulkhead_reconciliation_retries_total" [kind, cause]
         "Objects that are looked at again later because the attempt failed.";
 

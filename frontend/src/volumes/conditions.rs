@@ -1,7 +1,7 @@
 //! What is wrong with pools and volumes: in the log, as metrics, and for subscribers; each once when it appears and
 //! once when it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ use crate::metrics::METRICS;
 /// How long a volume counts as abnormal after it was last measured. A kubelet measures those in use every minute.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// What a volume that somebody needs, but that does not exist, has in the place of its state.
+const MISSING: &str = "the volume does not exist: no pool of the node contains it. If its disk was replaced, or an older copy of the pool was restored, put back the former; if the data is lost, restore it from a backup, or delete the pod and the claim";
+
 /// What is wrong at a given moment.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
@@ -24,27 +27,62 @@ pub struct Health {
     pub pools: BTreeMap<PoolName, BTreeMap<Identity, PoolCondition>>,
     /// The volumes that are abnormal.
     pub volumes: BTreeMap<VolumeId, Abnormal>,
+    /// The volumes that nobody needs, as far as the orchestrator's objects tell.
+    pub orphans: BTreeMap<VolumeId, Orphan>,
 }
 
 /// Why a volume is abnormal.
 #[derive(Clone, Debug)]
 pub struct Abnormal {
-    /// Its pool.
-    pub pool: PoolName,
+    /// Its pool, if it has one.
+    pub pool: Option<PoolName>,
     /// What is wrong.
     pub message: String,
-    /// When it was measured; `None` if what is wrong concerns its whole pool.
-    measured: Option<Instant>,
+    cause: Cause,
+}
+
+/// How it is known that a volume is abnormal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// It was measured then.
+    Measured(Instant),
+    /// Its whole pool has failed.
+    Pool,
+    /// It is needed, and does not exist.
+    Missing,
+}
+
+/// A volume that nobody needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// Its pool.
+    pub pool: PoolName,
+    /// Its size in bytes.
+    pub bytes: u64,
 }
 
 impl Abnormal {
     /// Whether the reason is that its whole pool, `pool`, has failed.
     pub fn is_of_failed(&self, pool: &PoolName) -> bool {
-        self.pool == *pool && self.measured.is_none()
+        self.pool.as_ref() == Some(pool) && self.cause == Cause::Pool
+    }
+
+    /// Whether it does not exist.
+    pub fn is_missing(&self) -> bool {
+        self.cause == Cause::Missing
+    }
+
+    fn is_measured(&self) -> bool {
+        matches!(self.cause, Cause::Measured(_))
     }
 }
 
 impl Health {
+    /// How many volumes do not exist though they are needed.
+    pub fn missing(&self) -> usize {
+        self.volumes.values().filter(|abnormal| abnormal.is_missing()).count()
+    }
+
     /// The condition of `pool` that concerns all of its volumes, if it has one.
     pub fn failure_of(&self, pool: &PoolName) -> Option<&PoolCondition> {
         self.pools.get(pool)?.values().find(|condition| condition.kind().severity == Severity::Failure)
@@ -94,15 +132,16 @@ impl Conditions {
     /// Records that `volume` was measured, and what that showed.
     pub fn note_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
         match self.0.borrow().volumes.get(volume) {
-            // Its pool decides.
-            Some(Abnormal { measured: None, .. }) => return,
+            // Its pool decides, or whether it exists.
+            Some(abnormal) if !abnormal.is_measured() => return,
             None if !condition.abnormal => return,
             _ => {}
         }
         self.change_volumes(|volumes| {
             if condition.abnormal {
-                let (pool, message) = (pool.clone(), condition.message.clone());
-                volumes.insert(volume.clone(), Abnormal { pool, message, measured: Some(Instant::now()) });
+                let (pool, message) = (Some(pool.clone()), condition.message.clone());
+                let cause = Cause::Measured(Instant::now());
+                volumes.insert(volume.clone(), Abnormal { pool, message, cause });
             } else {
                 volumes.remove(volume);
             }
@@ -113,9 +152,35 @@ impl Conditions {
     pub fn fail_volumes(&self, pool: &PoolName, message: &str, volumes_of_pool: Vec<VolumeId>) {
         self.change_volumes(|volumes| {
             for volume in volumes_of_pool {
-                let failed = Abnormal { pool: pool.clone(), message: message.to_owned(), measured: None };
-                volumes.insert(volume, failed);
+                let (pool, message) = (Some(pool.clone()), message.to_owned());
+                volumes.insert(volume, Abnormal { pool, message, cause: Cause::Pool });
             }
+        });
+    }
+
+    /// Records that these volumes, and no others, are needed but do not exist.
+    pub fn note_missing(&self, missing: &BTreeSet<VolumeId>) {
+        METRICS.missing_volumes.with([]).set(missing.len() as f64);
+        self.change_volumes(|volumes| {
+            volumes.retain(|volume, abnormal| !abnormal.is_missing() || missing.contains(volume));
+            for volume in missing {
+                let abnormal = Abnormal { pool: None, message: MISSING.to_owned(), cause: Cause::Missing };
+                volumes.insert(volume.clone(), abnormal);
+            }
+        });
+    }
+
+    /// Records that nobody needs these volumes, and no others.
+    pub fn note_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
+        METRICS.orphaned_volumes.with([]).set(orphans.len() as f64);
+        self.0.send_if_modified(|health| {
+            let appeared = orphans.iter().filter(|(volume, _)| !health.orphans.contains_key(*volume));
+            for (volume, Orphan { pool, bytes }) in appeared {
+                warn!(%volume, %pool, bytes, "no PersistentVolume names the volume");
+            }
+            let is_news = !health.orphans.keys().eq(orphans.keys());
+            health.orphans = orphans;
+            is_news
         });
     }
 
@@ -124,16 +189,17 @@ impl Conditions {
     pub fn forget_recovered(&self) {
         let health = self.0.borrow().clone();
         self.change_volumes(|volumes| {
-            volumes.retain(|_, abnormal| match abnormal.measured {
-                None => health.failure_of(&abnormal.pool).is_some(),
-                Some(at) => at.elapsed() < REMEMBERED,
+            volumes.retain(|_, abnormal| match abnormal.cause {
+                Cause::Missing => true,
+                Cause::Pool => abnormal.pool.as_ref().is_some_and(|pool| health.failure_of(pool).is_some()),
+                Cause::Measured(at) => at.elapsed() < REMEMBERED,
             });
         });
     }
 
     /// Forgets `volume`, which is no longer in use.
     pub fn forget_volume(&self, volume: &VolumeId) {
-        if self.0.borrow().volumes.get(volume).is_some_and(|abnormal| abnormal.measured.is_some()) {
+        if self.0.borrow().volumes.get(volume).is_some_and(Abnormal::is_measured) {
             self.change_volumes(|volumes| drop(volumes.remove(volume)));
         }
     }
@@ -143,7 +209,7 @@ impl Conditions {
             let before = health.volumes.clone();
             change(&mut health.volumes);
             // What concerns a whole pool is already in the log, and the pool may have thousands of volumes.
-            let own = |(_, abnormal): &(&VolumeId, &Abnormal)| abnormal.measured.is_some();
+            let own = |(_, abnormal): &(&VolumeId, &Abnormal)| abnormal.cause != Cause::Pool;
             let appeared = health.volumes.iter().filter(own).filter(|(volume, _)| !before.contains_key(*volume));
             for (volume, Abnormal { message, .. }) in appeared {
                 warn!(%volume, "the volume is abnormal: {message}");

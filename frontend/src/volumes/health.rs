@@ -3,7 +3,7 @@
 //! The helper's audit log has a line for each request, so volumes are not looked at one by one: a kubelet measures
 //! those in use every minute, and the answers are remembered here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
-use super::conditions::Health;
+use super::conditions::{Health, Orphan};
 use super::pool_condition::PoolCondition;
 use super::{Fault, Parameters, Room, Volumes};
 use crate::metrics::METRICS;
@@ -70,6 +70,16 @@ impl Volumes {
     /// What is wrong now, and every change to it.
     pub fn health(&self) -> watch::Receiver<Health> {
         self.conditions.subscribe()
+    }
+
+    /// Records that these volumes, and no others, are needed but do not exist.
+    pub fn note_missing(&self, missing: &BTreeSet<VolumeId>) {
+        self.conditions.note_missing(missing);
+    }
+
+    /// Records that nobody needs these volumes, and no others.
+    pub fn note_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
+        self.conditions.note_orphans(orphans);
     }
 
     /// Looks at all pools for as long as it is polled.
@@ -135,7 +145,7 @@ impl Volumes {
         let (health, used) = (self.health().borrow().clone(), self.measurements.used());
         for (pool, status) in pools {
             let name = [pool.as_str()];
-            let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool == *pool).count();
+            let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
             if let Some(status) = status {

@@ -33,7 +33,7 @@ use health::Measurements;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use capacity::{Capacity, Room};
-pub use conditions::{Abnormal, Health};
+pub use conditions::{Abnormal, Health, Orphan};
 pub use fault::{Fault, FaultKind};
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};

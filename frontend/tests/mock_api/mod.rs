@@ -193,7 +193,11 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::GET if path.contains("/validatingadmissionpolicies/") => {
             let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
             let conditions = json!([{ "name": "agent", "expression": agent }]);
-            answer(200, &json!({ "metadata": { "name": name }, "spec": { "matchConditions": conditions } }))
+            let everything =
+                json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
+            let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },
+                               "validations": [{ "expression": "variables.own" }] });
+            answer(200, &json!({ "metadata": { "name": name }, "spec": spec }))
         }
         Method::GET if path.contains("/validatingadmissionpolicybindings/") => {
             let spec = json!({ "policyName": name, "validationActions": ["Deny"] });

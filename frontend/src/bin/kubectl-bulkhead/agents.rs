@@ -1,8 +1,9 @@
-//! What agents know beyond the objects in the API server: their metrics and their probe, read through the API server's
+//! What agents know beyond the objects in the API server: their metrics, their findings and their probe, read through the API server's
 //! proxy to their pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use bulkhead_frontend::findings::Findings;
 use bulkhead_frontend::metrics::scrape::{Sample, samples};
 use bulkhead_frontend::volumes::ConditionKind;
 use futures::{StreamExt, stream};
@@ -84,6 +85,24 @@ pub async fn read_all<'n>(
     stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
 }
 
+/// What the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the right to
+/// list the agents' pods nothing is known of any.
+pub async fn findings(cluster: &Cluster, nodes: BTreeSet<String>) -> BTreeMap<String, Result<Findings, String>> {
+    let pods = match pods(cluster).await {
+        Ok(pods) => pods.into_iter().collect::<BTreeMap<_, _>>(),
+        Err(failure) => return nodes.into_iter().map(|node| (node, Err(failure.to_string()))).collect(),
+    };
+    let pods = &pods;
+    let ask = |node: String| async move {
+        let found = match pods.get(&node) {
+            Some(pod) => pod.findings(&cluster.client).await.map_err(|failure| failure.to_string()),
+            None => Err("no agent's pod is there: see `bulkheadctl doctor` on the node".to_owned()),
+        };
+        (node, found)
+    };
+    stream::iter(nodes).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
 impl AgentPod {
     /// The parts that are not ready, each with its reason.
     pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
@@ -96,6 +115,14 @@ impl AgentPod {
     async fn metrics(&self, client: &Client) -> Result<Agent, Unread> {
         let (status, text) = self.get(client, "metrics").await?;
         if status == StatusCode::OK { Ok(Agent::of(&text)) } else { Err(Unread::Status(status)) }
+    }
+
+    async fn findings(&self, client: &Client) -> Result<Findings, Unread> {
+        let (status, text) = self.get(client, "volumes").await?;
+        if status != StatusCode::OK {
+            return Err(Unread::Status(status));
+        }
+        serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))
     }
 
     async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {

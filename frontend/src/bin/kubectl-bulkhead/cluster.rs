@@ -1,6 +1,6 @@
 //! The cluster, as far as it concerns the driver.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use bulkhead_frontend::kubernetes::{error_text, names};
@@ -75,6 +75,8 @@ pub struct Cluster {
 pub struct Volume {
     pub name: String,
     pub uid: String,
+    /// The volume's id on its node.
+    pub handle: String,
     /// Empty if the object names none.
     pub node: String,
     /// Namespace, name and uid.
@@ -136,9 +138,15 @@ impl Cluster {
 
     /// The names of all nodes.
     pub async fn nodes(&self) -> Result<BTreeSet<String>, Failure> {
+        Ok(self.labelled_nodes().await?.into_keys().collect())
+    }
+
+    /// The same, each with whether it has the label that volumes and their pods are placed by.
+    pub async fn labelled_nodes(&self) -> Result<BTreeMap<String, bool>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let list = nodes.list_metadata(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
-        Ok(list.items.iter().map(ResourceExt::name_any).collect())
+        let key = self.node_key();
+        Ok(list.items.iter().map(|node| (node.name_any(), node.labels().contains_key(&key))).collect())
     }
 
     /// The driver's volumes, by node and name.
@@ -153,7 +161,7 @@ impl Cluster {
     /// The volume of a PersistentVolume, if it is the driver's.
     pub fn volume(&self, object: &PersistentVolume) -> Option<Volume> {
         let spec = object.spec.as_ref()?;
-        spec.csi.as_ref().filter(|csi| csi.driver == self.driver)?;
+        let csi = spec.csi.as_ref().filter(|csi| csi.driver == self.driver)?;
         let key = self.node_key();
         let terms = spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
         let mut expressions = terms
@@ -171,6 +179,7 @@ impl Cluster {
         Some(Volume {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
+            handle: csi.volume_handle.clone(),
             node,
             claim,
             class: spec.storage_class_name.clone().unwrap_or_default(),
@@ -184,6 +193,14 @@ impl Cluster {
 
     /// The capacity that the driver's agents publish, with the node of each object.
     pub async fn capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
+        let mut own = self.all_capacities().await?;
+        own.retain(|(_, capacity)| capacity.namespace().as_deref() == Some(&self.namespace));
+        Ok(own)
+    }
+
+    /// The same with what nobody maintains: agents write in their own namespace, so objects in any other are from a former
+    /// installation, and the scheduler believes them nevertheless.
+    pub async fn all_capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
         let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
         let list = capacities.list(&parameters).await.map_err(self.failed("listing CSIStorageCapacity objects"))?;
@@ -198,22 +215,19 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The driver's claims that wait for a node that is not among `nodes`, each with that node.
-    pub async fn stranded_claims(
-        &self,
-        nodes: &BTreeSet<String>,
-    ) -> Result<Vec<(String, PersistentVolumeClaim)>, Failure> {
+    /// The driver's claims that wait for a volume, each with the node that was selected for it.
+    pub async fn waiting_claims(&self) -> Result<Vec<(String, PersistentVolumeClaim)>, Failure> {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
         let list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?;
         let annotation = |claim: &PersistentVolumeClaim, name: &str| claim.annotations().get(name).cloned();
-        let stranded = list.items.into_iter().filter_map(|claim| {
+        let waiting = list.items.into_iter().filter_map(|claim| {
             let provisioner =
                 annotation(&claim, names::PROVISIONER).or_else(|| annotation(&claim, names::PROVISIONER_BETA))?;
             let node = annotation(&claim, names::SELECTED_NODE)?;
             let waits = claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_deref().unwrap_or("").is_empty());
-            (provisioner == self.driver && waits && !nodes.contains(&node)).then_some((node, claim))
+            (provisioner == self.driver && waits).then_some((node, claim))
         });
-        Ok(stranded.collect())
+        Ok(waiting.collect())
     }
 }
 

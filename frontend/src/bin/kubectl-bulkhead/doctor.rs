@@ -1,6 +1,9 @@
 //! `doctor`: checks what the cluster's volumes depend on.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bulkhead_frontend::checks::{self, Check};
+use bulkhead_frontend::findings::Findings;
 use bulkhead_frontend::kubernetes::{names, policies_in_force};
 use bulkhead_frontend::quantity::{Quantity, count};
 use bulkhead_frontend::report::Report;
@@ -8,20 +11,22 @@ use bulkhead_frontend::volumes::Severity;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::agents::{self, AgentPod, Pool};
+use crate::classes;
 use crate::cluster::{ACCOUNT, Cluster, Failure};
-use crate::lost::Lost;
+use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
 
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let mut checks = vec![driver(cluster).await?];
-    let set = daemon_set(cluster).await?;
+    let sets = daemon_sets(cluster).await?;
     checks.push(policies(cluster).await);
-    checks.push(set.as_ref().map_or_else(without_daemon_set, rollout));
+    checks.push(if sets.is_empty() { without_daemon_set() } else { rollout(&cluster.namespace, &sets) });
     let members = nodes::members(cluster).await?;
     if members.is_empty() {
         let message = "none has the driver: is an agent running on a node with a pool?";
@@ -30,12 +35,31 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member));
     checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
+    // An agent that runs as a service of the host has no pod to ask.
+    let mut pools = members.values().all(|member| member.pod.is_some()).then(BTreeSet::new);
     for (node, read) in agents::read_all(cluster, pods).await {
         match read {
-            Ok(agent) => checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found))),
-            Err(why) => checks.push(Check::note(format!("pools on {node}"), format!("unknown: {why}"))),
+            Ok(agent) => {
+                checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found)));
+                pools = pools.map(|known| known.into_iter().chain(agent.pools.into_keys()).collect());
+            }
+            Err(why) => {
+                checks.push(Check::note(format!("pools on {node}"), format!("unknown: {why}")));
+                pools = None;
+            }
         }
     }
+    let classes = classes::flaws(cluster, pools.as_ref()).await?;
+    checks.extend(classes.into_iter().map(|(class, flaw)| match flaw {
+        None => Check::ok(format!("class {class}"), "volumes of it can be made"),
+        Some(flaw) => Check::failed(format!("class {class}"), format!("no volume of it can be made: {flaw}")),
+    }));
+    let exist = members.iter().filter(|(_, member)| member.pod.is_some()).map(|(node, _)| node.clone()).collect();
+    for (node, findings) in agents::findings(cluster, exist).await {
+        checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
+    }
+    checks.extend(stale_capacities(cluster).await?);
+    checks.extend(waiting(cluster, &members).await?);
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -72,10 +96,11 @@ async fn policies(cluster: &Cluster) -> Check {
     }
 }
 
-async fn daemon_set(cluster: &Cluster) -> Result<Option<DaemonSet>, Failure> {
+/// The agents' DaemonSets, one for each group of nodes.
+async fn daemon_sets(cluster: &Cluster) -> Result<Vec<DaemonSet>, Failure> {
     let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
-    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items.into_iter().next())
+    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items)
 }
 
 fn without_daemon_set() -> Check {
@@ -83,14 +108,17 @@ fn without_daemon_set() -> Check {
     Check::note("agents", message)
 }
 
-fn rollout(set: &DaemonSet) -> Check {
-    let status = set.status.clone().unwrap_or_default();
-    let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
+fn rollout(namespace: &str, sets: &[DaemonSet]) -> Check {
+    let statuses = || sets.iter().filter_map(|set| set.status.as_ref());
+    let ready: i32 = statuses().map(|status| status.number_ready).sum();
+    let wanted: i32 = statuses().map(|status| status.desired_number_scheduled).sum();
     let message = format!("{ready} of {wanted} are ready");
-    if ready == wanted {
+    if wanted == 0 {
+        let message = "the DaemonSet matches no node: compare its node selector and tolerations with the nodes' labels and taints";
+        Check::failed("agents", message)
+    } else if ready == wanted {
         Check::ok("agents", message)
     } else {
-        let namespace = set.namespace().unwrap_or_default();
         let look = format!("{message}; look at `kubectl --namespace {namespace} describe pods`");
         Check::failed("agents", look)
     }
@@ -110,6 +138,13 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
         "not-registered" => {
             Check::failed(name, "the kubelet has not registered the driver: is the agent running, and ready?")
         }
+        "not-labelled" => {
+            let key = cluster.node_key();
+            let message = format!(
+                "lacks the label {key}, so no pod with a volume is scheduled there: restart its kubelet, or `kubectl label node {node} {key}={node}`"
+            );
+            Check::failed(name, message)
+        }
         "not-ready" => Check::failed(name, not_ready(cluster, member.pod.as_ref()).await),
         _ => Check::failed(name, "publishes no capacity, so no pod is scheduled there: see the agent's log"),
     }
@@ -123,6 +158,72 @@ async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
         Ok(parts) => format!("the agent is not ready: {}", parts.join("; ")),
         Err(why) => format!("the agent's pod {} is not ready: look at its log; {why}", pod.name),
     }
+}
+
+/// How long a claim may wait for the agent of its node. The agent takes milliseconds.
+const WAITING: SignedDuration = SignedDuration::from_secs(60);
+
+/// The claims that wait too long for a node that exists.
+async fn waiting(cluster: &Cluster, members: &BTreeMap<String, Member>) -> Result<Vec<Check>, Failure> {
+    let now = Timestamp::now();
+    let mut waiting = BTreeMap::<String, Vec<String>>::new();
+    for (node, claim) in cluster.waiting_claims().await? {
+        let made = claim.metadata.creation_timestamp.as_ref();
+        let is_late = made.is_some_and(|made| now.duration_since(made.0) > WAITING);
+        if is_late && members.get(&node).is_none_or(|member| member.exists) {
+            waiting.entry(node).or_default().push(full_name(&claim));
+        }
+    }
+    let check = |(node, claims): (String, Vec<String>)| {
+        let some = claims.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if claims.len() > 3 { ", …" } else { "" };
+        let message = format!(
+            "older than a minute, and without a volume on node {node}: {} ({some}{more}): their events say why, or no agent runs there",
+            count(claims.len() as u64, "claim")
+        );
+        Check::failed("claims", message)
+    };
+    Ok(waiting.into_iter().map(check).collect())
+}
+
+/// Capacity objects in other namespaces than the agents'.
+async fn stale_capacities(cluster: &Cluster) -> Result<Vec<Check>, Failure> {
+    let mut stale = BTreeMap::<String, u64>::new();
+    for (_, capacity) in cluster.all_capacities().await? {
+        let namespace = capacity.namespace().unwrap_or_default();
+        if namespace != cluster.namespace {
+            *stale.entry(namespace).or_default() += 1;
+        }
+    }
+    let check = |(namespace, objects): (String, u64)| {
+        let message = format!(
+            "{} of a former installation in namespace {namespace} mislead the scheduler: `kubectl --namespace {namespace} delete csistoragecapacities --selector {}={}`",
+            count(objects, "object"),
+            names::DRIVER_LABEL,
+            cluster.driver
+        );
+        Check::failed("capacity", message)
+    };
+    Ok(stale.into_iter().map(check).collect())
+}
+
+/// What the agent on a node has found about single volumes. What its pools report is told with them.
+fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
+    let name = format!("volumes on {node}");
+    let missing = findings.abnormal.iter().filter(|found| found.missing).count() as u64;
+    let orphans = findings.orphans.len() as u64;
+    let mut checks = Vec::new();
+    if missing > 0 {
+        let message =
+            format!("{} missing: `kubectl bulkhead volumes` says which, and what to do", count(missing, "volume"));
+        checks.push(Check::failed(name.clone(), message));
+    }
+    if orphans > 0 {
+        let message =
+            format!("{} that no PersistentVolume names: see `kubectl bulkhead orphans`", count(orphans, "volume"));
+        checks.push(Check::note(name, message));
+    }
+    checks
 }
 
 fn pool(node: &str, name: &str, pool: &Pool) -> Check {
@@ -140,5 +241,23 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         Check::note(check, message)
     } else {
         Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::DaemonSetStatus;
+
+    use super::*;
+
+    #[test]
+    fn the_agents_of_every_group_of_nodes_count() {
+        let set = |number_ready, desired_number_scheduled| {
+            let status = DaemonSetStatus { number_ready, desired_number_scheduled, ..DaemonSetStatus::default() };
+            DaemonSet { status: Some(status), ..DaemonSet::default() }
+        };
+        assert_eq!(rollout("storage", &[set(3, 3), set(2, 2)]).message, "5 of 5 are ready");
+        let told = rollout("storage", &[set(3, 3), set(0, 2)]).message;
+        assert_eq!(told, "3 of 5 are ready; look at `kubectl --namespace storage describe pods`");
     }
 }

@@ -1,5 +1,6 @@
-//! What refers to nodes that no longer exist.
+//! What refers to nodes that no longer exist, and what is on nodes though nothing refers to it.
 
+use bulkhead_frontend::findings::OrphanedVolume;
 use bulkhead_frontend::quantity::{Quantity, parse};
 use bulkhead_frontend::report::{Report, Table};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -7,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Volume};
-use crate::volumes;
+use crate::{agents, nodes, volumes};
 
 /// What nodes that no longer exist have left behind.
 pub struct Lost {
@@ -23,7 +24,9 @@ impl Lost {
         let nodes = cluster.nodes().await?;
         let mut volumes = cluster.volumes().await?;
         volumes.retain(|volume| !volume.node.is_empty() && !nodes.contains(&volume.node));
-        Ok(Self { volumes, claims: cluster.stranded_claims(&nodes).await? })
+        let mut claims = cluster.waiting_claims().await?;
+        claims.retain(|(node, _)| !nodes.contains(node));
+        Ok(Self { volumes, claims })
     }
 
     /// Only what belongs to `node`.
@@ -70,7 +73,27 @@ fn requested(claim: &PersistentVolumeClaim) -> u64 {
     requests.and_then(|requests| parse(&requests.get("storage")?.0)).unwrap_or_default()
 }
 
+/// `orphans`: what nodes that are gone have left behind, and the volumes on other nodes that no PersistentVolume names.
 pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
     let lost = Lost::find(cluster).await?;
-    Ok(Report::new(lost.json(), lost.table()))
+    let (mut rows, mut json, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let nodes = nodes::members(cluster).await?.into_iter().filter(|(_, member)| member.exists).map(|(node, _)| node);
+    for (node, findings) in agents::findings(cluster, nodes.collect()).await {
+        match findings {
+            Ok(findings) => {
+                for OrphanedVolume { volume, pool, bytes } in &findings.orphans {
+                    let size = Quantity::from(*bytes).to_string();
+                    rows.push(["orphan".to_owned(), node.clone(), "-".to_owned(), size, volume.clone()]);
+                    json.push(json!({ "node": node, "pool": pool, "volume": volume, "bytes": bytes }));
+                }
+                if findings.more > 0 {
+                    notes.push(format!("{node} has more than can be listed: see `bulkheadctl volume orphans` there"));
+                }
+            }
+            Err(why) => notes.push(format!("what is on {node} is unknown: {why}")),
+        }
+    }
+    let mut all = lost.json();
+    all["orphanedVolumes"] = json.into();
+    Ok(Report::new(all, lost.table().and(rows).noting(notes)))
 }

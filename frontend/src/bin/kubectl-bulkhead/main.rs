@@ -2,6 +2,7 @@
 #![deny(clippy::print_stderr, clippy::print_stdout, reason = "what is printed passes through `report`")]
 
 mod agents;
+mod classes;
 mod cluster;
 mod completion;
 mod doctor;
@@ -12,6 +13,7 @@ mod pods;
 mod pools;
 mod proxy;
 mod release;
+mod state;
 mod usage;
 mod volumes;
 mod watch;

@@ -1,6 +1,6 @@
 //! `nodes`: what each node holds, and how much room is left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
@@ -18,6 +18,8 @@ use crate::pools::bytes;
 pub struct Member {
     /// Whether its Node object exists.
     pub exists: bool,
+    /// Whether it has the label that volumes and their pods are placed by.
+    pub labelled: bool,
     /// Whether the kubelet has registered the driver.
     pub registered: bool,
     /// The agent's pod. An agent that runs as a service of the host has none.
@@ -53,9 +55,10 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
         member.volumes += 1;
         member.promised += volume.bytes;
     }
-    let nodes: BTreeSet<String> = cluster.nodes().await?;
+    let nodes = cluster.labelled_nodes().await?;
     for (name, member) in &mut members {
-        member.exists = nodes.contains(name);
+        let found = nodes.get(name);
+        (member.exists, member.labelled) = (found.is_some(), found.is_some_and(|labelled| *labelled));
     }
     Ok(members)
 }
@@ -87,6 +90,7 @@ pub fn state(member: &Member) -> &'static str {
     match member {
         Member { exists: false, .. } => "lost",
         Member { registered: false, .. } => "not-registered",
+        Member { labelled: false, .. } => "not-labelled",
         Member { pod: Some(AgentPod { is_ready: false, .. }), .. } => "not-ready",
         Member { available: None, .. } => "no-capacity",
         _ => "ready",

@@ -25,7 +25,7 @@ pub const SECTIONS: &[Section] = &[
             ("kubectl bulkhead volumes --node worker-1 -o yaml", "Shows the volumes of one node."),
             ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
             ("kubectl bulkhead nodes --as alice", "Shows what alice may see."),
-            ("kubectl bulkhead orphans", "Shows what waits for nodes that are gone."),
+            ("kubectl bulkhead orphans", "Shows what refers to nodes that are gone, and volumes that nobody needs."),
             ("kubectl bulkhead release-node worker-1", "Gives up what was on a node that is gone for good."),
             (
                 "kubectl bulkhead completion > /usr/local/bin/kubectl_complete-bulkhead",
@@ -118,7 +118,10 @@ pub enum Command {
     Pools,
     /// List the room that each node publishes for each storage class, by which the scheduler chooses.
     Capacity,
-    /// List the volumes: node, claim, size, phase.
+    /// List the volumes: node, claim, size, phase, condition.
+    ///
+    /// The condition is what the agents have found: a volume that needs attention is abnormal, and one that does not exist
+    /// is missing. Reading it takes the right to get pods/proxy.
     ///
     /// With -o wide, json or yaml also what is used of each, as its kubelet measures it (which takes the right to get
     /// nodes/proxy, or nodes/stats), and the pods that have it.
@@ -129,7 +132,8 @@ pub enum Command {
         #[arg(long, short)]
         watch: bool,
     },
-    /// List what refers to nodes that no longer exist: volumes, and claims that wait for such a node.
+    /// List what nobody needs any more, or nobody can have: what refers to nodes that no longer exist (volumes, and claims
+    /// that wait for such a node), and volumes on nodes that no PersistentVolume names.
     Orphans,
     /// Check what volumes depend on: driver object, policies, agents, registration, capacity, lost nodes.
     ///

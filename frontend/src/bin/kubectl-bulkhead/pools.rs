@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use serde_json::{Value, json};
 
 use crate::agents::{self, Pool};
+use crate::classes;
 use crate::cluster::{Cluster, Failure};
 use crate::nodes;
 
@@ -87,20 +88,26 @@ fn described(node: &str, name: &str, pool: &Pool) -> Value {
 
 pub async fn capacity(cluster: &Cluster) -> Result<Report, Failure> {
     let capacities = cluster.capacities().await?;
+    let flaws = classes::flaws(cluster, None).await?;
+    let reason = |capacity: &CSIStorageCapacity| flaws.get(&capacity.storage_class_name).cloned().flatten();
     let json = capacities.iter().map(|(node, capacity)| {
         json!({
             "node": node, "storageClass": capacity.storage_class_name,
             "availableBytes": bytes(capacity.capacity.as_ref()),
             "largestVolumeBytes": bytes(capacity.maximum_volume_size.as_ref()),
+            "reason": reason(capacity),
         })
     });
     let row = |(node, capacity): &(String, CSIStorageCapacity)| {
         let size = |stored: Option<&Stored>| size(Some(bytes(stored)));
         let largest = size(capacity.maximum_volume_size.as_ref());
-        [node.clone(), capacity.storage_class_name.clone(), size(capacity.capacity.as_ref()), largest]
+        let why = reason(capacity).map_or_else(|| "-".to_owned(), |_| "class-invalid".to_owned());
+        [node.clone(), capacity.storage_class_name.clone(), size(capacity.capacity.as_ref()), largest, why]
     };
-    let headings = ["node", "class", "available", "largest-volume"];
-    Ok(Report::new(json.collect(), Table::headed(headings, capacities.iter().map(row))))
+    let headings = ["node", "class", "available", "largest-volume", "reason"];
+    let invalid = flaws.iter().filter_map(|(class, flaw)| Some(format!("{class}: {}", flaw.as_ref()?)));
+    let table = Table::headed(headings, capacities.iter().map(row)).noting(invalid);
+    Ok(Report::new(json.collect(), table))
 }
 
 /// The number of bytes in a quantity; zero if there is none.

@@ -1,4 +1,4 @@
-//! `volumes`: the volumes, what is used of them, and by which pods.
+//! `volumes`: the volumes, their state, what is used of them, and by which pods.
 
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
@@ -7,13 +7,21 @@ use serde_json::{Value, json};
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::options::Filter;
 use crate::pods::{self, Pods};
+use crate::state::States;
 use crate::usage::{self, Usage};
 
-/// The columns that every volume has.
+/// The columns that come from a volume's object.
 pub const HEADINGS: [&str; 8] = ["volume", "node", "claim", "size", "phase", "class", "mode", "policy"];
 
 /// How many of them are shown unless more are requested.
 pub const NARROW: usize = 5;
+
+/// The same with the volume's state, which comes from the agent on its node.
+const WITH_STATE: [&str; 6] = ["volume", "node", "claim", "size", "phase", "condition"];
+
+/// All that is to be known of a volume.
+const WIDE: [&str; 11] =
+    ["volume", "node", "claim", "size", "phase", "condition", "class", "mode", "policy", "used", "pods"];
 
 impl Filter {
     /// Whether `volume` is to be listed.
@@ -31,8 +39,13 @@ impl Filter {
 pub async fn list(cluster: &Cluster, filter: &Filter, wide: bool) -> Result<Report, Failure> {
     let mut volumes = cluster.volumes().await?;
     volumes.retain(|volume| filter.admits(volume));
+    let states = States::read(cluster, &volumes).await;
     if !wide {
-        let table = Table::headed(HEADINGS, volumes.iter().map(row)).narrowed(NARROW);
+        let narrow = |volume: &Volume| {
+            let [a, b, c, d, e, ..] = row(volume);
+            [a, b, c, d, e, states.word(volume).to_owned()]
+        };
+        let table = Table::headed(WITH_STATE, volumes.iter().map(narrow)).noting(states.notes(&volumes));
         return Ok(Report::new(json(&volumes), table));
     }
     let pods = pods::by_claim(cluster, filter.namespace.as_deref()).await?;
@@ -42,12 +55,12 @@ pub async fn list(cluster: &Cluster, filter: &Filter, wide: bool) -> Result<Repo
     };
     let nodes = volumes.iter().filter(is_used).map(|volume| volume.node.clone()).collect();
     let usage = usage::read(cluster, nodes).await;
-    let [a, b, c, d, e, f, g, h] = HEADINGS;
-    let rows = volumes.iter().map(|volume| wide_row(volume, &usage, pods.as_ref()));
+    let rows = volumes.iter().map(|volume| wide_row(volume, &states, &usage, pods.as_ref()));
     let unknown = usage.unknown.iter().map(|(node, why)| format!("what is used on node {node} is unknown: {why}"));
     let forbidden = pods.is_none().then(|| "showing the pods requires the right to list them".to_owned());
-    let table = Table::headed([a, b, c, d, e, f, g, h, "used", "pods"], rows).noting(unknown.chain(forbidden));
-    let json = volumes.iter().map(|volume| described(volume, &usage, pods.as_ref())).collect();
+    let table = Table::headed(WIDE, rows);
+    let table = table.noting(states.notes(&volumes)).noting(unknown.chain(forbidden));
+    let json = volumes.iter().map(|volume| described(volume, &states, &usage, pods.as_ref())).collect();
     Ok(Report::new(json, table))
 }
 
@@ -65,18 +78,19 @@ pub fn row(volume: &Volume) -> [String; 8] {
     ]
 }
 
-fn wide_row(volume: &Volume, usage: &Usage, pods: Option<&Pods>) -> [String; 10] {
+fn wide_row(volume: &Volume, states: &States, usage: &Usage, pods: Option<&Pods>) -> [String; 11] {
     let [a, b, c, d, e, f, g, h] = row(volume);
     let used = used(volume, usage).map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string());
     let pods = match pods.map(|pods| having(volume, pods)) {
         None | Some([]) => "-".to_owned(),
         Some(names) => names.join(","),
     };
-    [a, b, c, d, e, f, g, h, used, pods]
+    [a, b, c, d, e, states.word(volume).to_owned(), f, g, h, used, pods]
 }
 
-fn described(volume: &Volume, usage: &Usage, pods: Option<&Pods>) -> Value {
+fn described(volume: &Volume, states: &States, usage: &Usage, pods: Option<&Pods>) -> Value {
     let mut json = volume.json();
+    json["condition"] = states.json(volume);
     json["usedBytes"] = json!(used(volume, usage));
     json["pods"] = json!(pods.map(|pods| having(volume, pods)));
     json
@@ -113,6 +127,7 @@ mod tests {
         Volume {
             name: text("pvc-1"),
             uid: text("u"),
+            handle: text("pvc-1"),
             node: text("a"),
             claim: Some((text("shop"), text("data"), text("c"))),
             class: text("fast"),
@@ -139,13 +154,14 @@ mod tests {
     fn what_nobody_measures_is_not_zero() {
         let claim = ("shop".to_owned(), "data".to_owned());
         let pods = Pods::from([(claim.clone(), vec!["shop-0".to_owned(), "shop-1".to_owned()])]);
+        let states = States::default();
         let mut usage = Usage { of_claims: BTreeMap::new(), unknown: BTreeMap::new() };
-        let json = described(&volume(), &usage, Some(&pods));
+        let json = described(&volume(), &states, &usage, Some(&pods));
         assert_eq!((&json["usedBytes"], &json["pods"]), (&Value::Null, &json!(["shop-0", "shop-1"])));
-        assert_eq!(wide_row(&volume(), &usage, Some(&Pods::new()))[8..], ["-", "-"]);
-        assert_eq!(described(&volume(), &usage, None)["pods"], Value::Null, "they may not be listed");
+        assert_eq!(wide_row(&volume(), &states, &usage, Some(&Pods::new()))[9..], ["-", "-"]);
+        assert_eq!(described(&volume(), &states, &usage, None)["pods"], Value::Null, "they may not be listed");
         usage.of_claims.insert(claim, 4096);
-        assert_eq!(wide_row(&volume(), &usage, Some(&pods))[8..], ["4 KiB", "shop-0,shop-1"]);
+        assert_eq!(wide_row(&volume(), &states, &usage, Some(&pods))[9..], ["4 KiB", "shop-0,shop-1"]);
         let unclaimed = Volume { claim: None, ..volume() };
         assert_eq!((used(&unclaimed, &usage), having(&unclaimed, &pods)), (None, &[][..]));
     }

@@ -13,6 +13,7 @@ use tower::util::{MapFutureLayer, MapResponseLayer};
 
 use super::observed::ObserveLayer;
 use super::projection::ProjectionLayer;
+use super::rewound::RewoundLayer;
 use super::transport::transport;
 use super::{limits, retry_after};
 use crate::readiness::Readiness;
@@ -79,6 +80,7 @@ impl Access {
         let namespace = config.default_namespace.clone();
         let builder = ClientBuilder::new(transport(&config)?, namespace.clone())
             .with_layer(&ProjectionLayer)
+            .with_layer(&RewoundLayer::default())
             .with_layer(&MapFutureLayer::new(limits::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
             .with_layer(&ObserveLayer::new(readiness.clone()));

@@ -55,6 +55,10 @@ pub enum Reason {
     VolumeConditionAbnormal,
     /// A volume is healthy again.
     VolumeConditionNormal,
+    /// Volumes of a node belong to no PersistentVolume.
+    VolumesOrphaned,
+    /// No volume of a storage class can be made.
+    StorageClassInvalid,
     /// The token for the API server expires soon.
     TokenExpiring,
 }
@@ -67,6 +71,8 @@ impl Reason {
             | Self::VolumeFailedDelete
             | Self::PoolConditionAbnormal
             | Self::VolumeConditionAbnormal
+            | Self::VolumesOrphaned
+            | Self::StorageClassInvalid
             | Self::TokenExpiring => EventType::Warning,
             Self::ProvisioningSucceeded
             | Self::Provisioning
@@ -80,14 +86,17 @@ impl Reason {
 
     fn action(self) -> &'static str {
         match self {
-            Self::ProvisioningSucceeded | Self::ProvisioningFailed | Self::Provisioning => "Provision",
+            Self::ProvisioningSucceeded | Self::ProvisioningFailed | Self::Provisioning | Self::StorageClassInvalid => {
+                "Provision"
+            }
             Self::Resizing | Self::VolumeResizeSuccessful | Self::VolumeResizeFailed => "Resize",
             Self::VolumeFailedDelete => "Delete",
             Self::PoolConditionAbnormal
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal
             | Self::VolumeConditionAbnormal
-            | Self::VolumeConditionNormal => "Inspect",
+            | Self::VolumeConditionNormal
+            | Self::VolumesOrphaned => "Inspect",
             Self::TokenExpiring => "Authenticate",
         }
     }

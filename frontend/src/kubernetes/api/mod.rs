@@ -1,7 +1,7 @@
 //! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
 //! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
-//! [`projection`], [`retry_after`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
+//! [`projection`], [`retry_after`], [`rewound`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
 //! [`backoff`], [`request`], [`failure`].
 
 pub mod access;
@@ -17,6 +17,7 @@ mod reach;
 pub mod registered;
 pub mod request;
 mod retry_after;
+mod rewound;
 pub mod token;
 mod transport;
 pub mod watch;

@@ -41,7 +41,7 @@ impl NodeIdentity {
     /// Asks the API server which node the token is bound to; it must be the one called `node`.
     ///
     /// # Errors
-    /// `Refused` when it is another one.
+    /// `Refused` when it is another one, or none.
     pub async fn review(client: &Client, node: &str) -> Result<Self, Failure> {
         let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
         let (parameters, review) = (PostParams::default(), SelfSubjectReview::default());
@@ -56,7 +56,10 @@ impl NodeIdentity {
             Some(other) => Err(Failure::Refused(format!(
                 "the token is bound to node {other:?}, but --node-id is {node:?}: give this node's agent a token of its own"
             ))),
-            None => Ok(Self { name: node.to_owned(), account, uid: None }),
+            None => Err(Failure::Refused(
+                "the token is bound to no node, so the cluster's policies refuse all that it writes: give the agent one that is bound to its pod or to its Node"
+                    .to_owned(),
+            )),
         }
     }
 }

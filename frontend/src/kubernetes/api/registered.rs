@@ -2,6 +2,7 @@
 //! notifies only a frontend whose registration socket is new to it, and the helper keeps that socket while frontends
 //! come and go.
 
+use std::future::pending;
 use std::time::Duration;
 
 use bulkhead_protocol::DriverName;
@@ -14,19 +15,30 @@ use super::failure::Failure;
 use super::request::request;
 use crate::readiness::{Part, Readiness};
 
-/// How often to look.
-const PERIOD: Duration = Duration::from_secs(5);
+/// How often to look while the driver is not registered.
+const SOON: Duration = Duration::from_secs(5);
 
-/// Looks until `driver` is registered on `node`, whether the API server or the kubelet says so first.
-pub async fn look(client: Client, driver: DriverName, node: String, readiness: Readiness) {
-    while readiness.is_waiting(Part::Registration) {
-        match is_registered(&client, &driver, &node).await {
-            Ok(true) => readiness.ready(Part::Registration),
-            Ok(false) => {}
-            Err(failure) => readiness.not_ready(Part::Registration, failure),
+/// How often to look once it is.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Looks whether `driver` is registered on `node` for as long as it is polled, and tells `readiness`, unless that is not
+/// needed. The kubelet may say so first; what it forgets it does not mention.
+pub async fn look(client: &Client, driver: &DriverName, node: &str, readiness: &Readiness) {
+    while let Some(state) = readiness.state(Part::Registration) {
+        match (is_registered(client, driver, node).await, &state) {
+            (Ok(true), _) => readiness.ready(Part::Registration),
+            (Ok(false), Ok(())) => readiness.not_ready(
+                Part::Registration,
+                "the kubelet's record of drivers (CSINode) does not list this one any more: does the kubelet run, and does it see the registration socket? Restart it, or this program",
+            ),
+            (Err(failure), Err(_)) => readiness.not_ready(Part::Registration, failure),
+            // It was not registered before, and it is unknown or the same now.
+            _ => {}
         }
-        sleep(PERIOD + jitter(PERIOD / 2)).await;
+        let period = if readiness.is_waiting(Part::Registration) { SOON } else { PERIOD };
+        sleep(period + jitter(period / 2)).await;
     }
+    pending::<()>().await;
 }
 
 async fn is_registered(client: &Client, driver: &DriverName, node: &str) -> Result<bool, Failure> {

@@ -9,11 +9,11 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ConfigExt, DynBody};
-use tower::util::BoxService;
+use tower::util::BoxCloneService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 /// What carries requests to the API server.
-pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
+pub type Transport = BoxCloneService<Request<Body>, Response<Box<DynBody>>, BoxError>;
 
 /// The transport to the server of `config`, with its credentials.
 ///
@@ -34,7 +34,7 @@ pub fn transport(config: &Config) -> Result<Transport, kube::Error> {
         .map_err(BoxError::from)
         .service(Client::builder(TokioExecutor::new()).build(connector));
     let boxed = |body| -> Box<DynBody> { Box::new(BodyExt::map_err(body, BoxError::from)) };
-    Ok(service.map_response(move |response: Response<_>| response.map(boxed)).boxed())
+    Ok(service.map_response(move |response: Response<_>| response.map(boxed)).boxed_clone())
 }
 
 fn connector() -> HttpConnector {

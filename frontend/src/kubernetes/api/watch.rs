@@ -13,6 +13,7 @@ use tracing::warn;
 
 use super::failure::error_text;
 use super::observed;
+use super::rewound::is_rewound;
 use crate::readiness::Readiness;
 
 /// How long the API server keeps a watch open, in seconds. It may stay silent all that time, so a dead connection is
@@ -25,7 +26,8 @@ pub fn config() -> Config {
 }
 
 /// Applies `events` to `writer`'s store, and returns the objects that have changed or are gone. Failures are logged;
-/// the watcher itself retries.
+/// the watcher itself retries. When the API server has gone back in time, `rewound` is called before everything is
+/// listed anew.
 ///
 /// Every watch starts with a list, and may have to start again with another one. A list replaces the store once it is
 /// complete, so what it adds and what it lacks is reported only then: before that, a reader would find the old store.
@@ -33,6 +35,7 @@ pub fn follow<K>(
     readiness: Readiness,
     mut writer: Writer<K>,
     events: impl Stream<Item = Result<Event<K>, watcher::Error>> + Send + 'static,
+    rewound: impl Fn() + Send + 'static,
 ) -> impl Stream<Item = ObjectRef<K>> + Send
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -61,6 +64,9 @@ where
                 let reason = interruption(&error);
                 warn!("watching {resource} is interrupted: {reason}");
                 observed::interrupted(&readiness, &resource, &reason);
+                if matches!(&error, watcher::Error::WatchError(status) if is_rewound(status)) {
+                    rewound();
+                }
             }
         }
         stream::iter(changed)
@@ -91,7 +97,7 @@ mod tests {
 
     async fn reported_after(events: Vec<Event<ConfigMap>>) -> Vec<(String, bool)> {
         let (known, writer) = store();
-        let changed = follow(Readiness::default(), writer, stream::iter(events.into_iter().map(Ok)));
+        let changed = follow(Readiness::default(), writer, stream::iter(events.into_iter().map(Ok)), || {});
         // Each object is looked up in the store as soon as it is reported.
         let mut reported: Vec<_> =
             changed.map(|object| (object.name.clone(), known.get(&object).is_some())).collect().await;

@@ -13,6 +13,9 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::storage_class;
 use crate::volumes::{Capacity, Fault, FaultKind, Mode, Parameters, Room};
 
+/// How long the helper may be away, as it is while it is upgraded, before nothing is offered.
+const AWAY: Duration = Duration::from_secs(60);
+
 /// How long a size that proved impossible is not offered again.
 const RULED_OUT: Duration = Duration::from_secs(60);
 
@@ -24,13 +27,16 @@ pub type Measured = HashMap<PoolName, Room>;
 pub struct Estimates {
     /// Sizes for which no volume could be made although space was free: the filesystem may lack inodes or project ids.
     impossible: Mutex<HashMap<String, (u64, Instant)>>,
+    /// Since when the helper is away.
+    away: Mutex<Option<Instant>>,
 }
 
 impl Estimates {
-    /// The capacity for volumes of `class` and this mode, if it is known. A pool that fails has none.
+    /// The capacity for volumes of `class` and this mode, if it is known. A pool that fails has none, and a node whose
+    /// helper has been away for a while has none either.
     ///
     /// # Errors
-    /// When the class cannot be served at all, or the helper is unavailable, so that the capacity is unknown.
+    /// When the class cannot be served at all, or the helper is briefly unavailable, so that the capacity is unknown.
     pub async fn of(
         &self,
         context: &Context,
@@ -39,7 +45,10 @@ impl Estimates {
         measured: &mut Measured,
     ) -> Result<Capacity, Failure> {
         let parameters = storage_class::parameters(class)?;
-        let measured = match measure(context, &parameters, measured).await {
+        let measured = measure(context, &parameters, measured).await;
+        let is_away = measured.as_ref().is_err_and(|fault| fault.kind == FaultKind::Away);
+        let measured = match measured {
+            _ if self.is_gone(is_away, Instant::now()) => return Ok(Capacity::default()),
             Ok(room) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
             Err(fault) if matches!(fault.kind, FaultKind::Typed(kind) if kind != ErrorKind::Busy) => {
@@ -67,6 +76,13 @@ impl Estimates {
             .or_insert((size, Instant::now()));
     }
 
+    /// Whether the helper, which is away now or not, has been away for so long that it is not expected back soon.
+    fn is_gone(&self, is_away: bool, now: Instant) -> bool {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        *away = if is_away { Some(away.unwrap_or(now)) } else { None };
+        away.is_some_and(|since| now.duration_since(since) >= AWAY)
+    }
+
     fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
         self.impossible.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -80,4 +96,18 @@ async fn measure(context: &Context, parameters: &Parameters, measured: &mut Meas
     let room = context.volumes.room(&pool).await?;
     measured.insert(pool, room);
     Ok(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_is_gone_once_it_has_been_away_for_a_minute() {
+        let (estimates, now) = (Estimates::default(), Instant::now());
+        let after = |seconds| now + Duration::from_secs(seconds);
+        assert!(!estimates.is_gone(true, now) && !estimates.is_gone(true, after(59)));
+        assert!(estimates.is_gone(true, after(60)) && estimates.is_gone(true, after(90)));
+        assert!(!estimates.is_gone(false, after(91)) && !estimates.is_gone(true, after(92)), "it was back");
+    }
 }

@@ -47,6 +47,8 @@ pub struct Published {
     /// Whether an earlier agent's objects, for classes that are gone, have been deleted.
     stale_deleted: bool,
     written: Option<Instant>,
+    /// Why volumes of some classes can be made nowhere.
+    flaws: BTreeMap<String, String>,
 }
 
 impl Published {
@@ -117,6 +119,17 @@ impl Published {
     /// Records that the object for a class is gone.
     pub fn note_deleted(&mut self, class: &str) {
         self.capacities.remove(class);
+        self.flaws.remove(class);
+    }
+
+    /// Records why volumes of a class can be made nowhere, if that is so. Returns that if it is news.
+    pub fn note_flaw(&mut self, class: &str, flaw: Option<String>) -> Option<String> {
+        let Some(flaw) = flaw else {
+            self.flaws.remove(class);
+            return None;
+        };
+        let before = self.flaws.insert(class.to_owned(), flaw.clone());
+        (before.as_ref() != Some(&flaw)).then_some(flaw)
     }
 }
 
@@ -167,6 +180,18 @@ mod tests {
         let larger_volumes = Capacity { largest_volume: 45 << 30, ..capacity(40 << 30) };
         published.capacities.insert("a".to_owned(), capacity(40 << 30));
         assert_eq!(published.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
+    }
+
+    #[test]
+    fn a_flaw_is_news_once() {
+        let mut published = Published::new(None);
+        let mut note = |flaw: Option<&str>| published.note_flaw("a", flaw.map(str::to_owned));
+        assert_eq!(note(None), None);
+        assert_eq!(note(Some("colour")), Some("colour".to_owned()));
+        assert_eq!(note(Some("colour")), None);
+        assert_eq!(note(Some("size")), Some("size".to_owned()));
+        assert_eq!(note(None), None);
+        assert!(note(Some("size")).is_some());
     }
 
     #[test]

@@ -5,15 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::estimate::{Estimates, Measured};
 use super::object;
 use super::published::{Published, Urgency, Verdict};
 use super::turns::Turns;
+use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::storage_class;
 use crate::volumes::{Capacity, Mode};
 
 /// Publishes this node's capacity.
@@ -44,6 +46,11 @@ impl CapacityPublisher {
     /// Waits until the capacity may have changed.
     pub async fn change(&self) {
         self.context.capacity_changed.notified().await;
+    }
+
+    /// Waits until what is published may be lost.
+    pub async fn loss(&self) {
+        self.context.rewound.notified().await;
     }
 
     /// The capacity for volumes of `class` and this mode.
@@ -117,6 +124,7 @@ impl CapacityPublisher {
     ) -> Result<Verdict, Failure> {
         let name = class.name_any();
         let _turn = self.turns.of(&name).await;
+        self.report_flaw(class);
         // A class serves both directories and devices.
         let capacity = match self.estimates.of(&self.context, class, None, measured).await {
             Ok(capacity) => capacity,
@@ -133,6 +141,16 @@ impl CapacityPublisher {
             debug!(class = %name, available, largest, "capacity published");
         }
         Ok(verdict)
+    }
+
+    /// Says once that no node can make volumes of a class. Its claims wait for a first pod, and that for capacity, so that
+    /// nobody else would say it.
+    fn report_flaw(&self, class: &StorageClass) {
+        let flaw = storage_class::flaw(class).map(|fault| fault.to_string());
+        let Some(flaw) = self.published().note_flaw(&class.name_any(), flaw) else { return };
+        warn!(class = %class.name_any(), "no volume of this class can be made: {flaw}");
+        let note = format!("no volume can be made: {flaw}");
+        self.context.events.publish_about(self.context.node.reference(), Reason::StorageClassInvalid, note);
     }
 
     /// Deletes the objects of classes other than `classes`.

@@ -63,6 +63,10 @@ pub async fn run(publisher: &CapacityPublisher) {
                 after_change = AFTER_CHANGE.iter();
                 urgency = Urgency::Changed;
             }
+            () = publisher.loss() => {
+                publisher.invalidate();
+                urgency = Urgency::Changed;
+            }
             () = sleep_until(next) => {
                 if !outcome.is_postponed && after_change.next().is_some() {
                     urgency = Urgency::Changed;

@@ -30,6 +30,12 @@ pub fn is_elsewhere(object: &PersistentVolume, place: &Place) -> bool {
     !terms.is_empty() && terms.iter().all(|term| allowed_values(term, place).any(|values| !is_here(values)))
 }
 
+/// The nodes on which `object` can be used, as values of the place's key.
+pub fn nodes<'a>(object: &'a PersistentVolume, place: &'a Place) -> impl Iterator<Item = &'a str> {
+    let values = required_terms(object).iter().flat_map(|term| allowed_values(term, place));
+    values.flatten().map(String::as_str)
+}
+
 fn required_terms(object: &PersistentVolume) -> &[NodeSelectorTerm] {
     let required = object.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
     required.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default()

@@ -81,6 +81,11 @@ pub fn named_volume<'a>(object: &'a PersistentVolume, driver: &DriverName, place
     volume_handle(object).filter(|_| is_ours)
 }
 
+/// The nodes on which it can be used, as values of the key of `place`.
+pub fn nodes<'a>(object: &'a PersistentVolume, place: &'a Place) -> impl Iterator<Item = &'a str> {
+    node_affinity::nodes(object, place)
+}
+
 /// Whether its volume is one of `driver`.
 pub fn is_of_driver(object: &PersistentVolume, driver: &DriverName) -> bool {
     let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref());

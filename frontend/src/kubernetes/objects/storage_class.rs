@@ -22,6 +22,11 @@ pub fn check_mount_options(class: &StorageClass) -> Result<(), Fault> {
     mount_flags(options).map(drop).map_err(|fault| named(class, &fault))
 }
 
+/// Why no node can make volumes of `class`, if that is so.
+pub fn flaw(class: &StorageClass) -> Option<Fault> {
+    parameters(class).err().or_else(|| check_mount_options(class).err())
+}
+
 /// Whether claims of `class` get their volumes before their pods have a node.
 pub fn binds_immediately(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer")
@@ -61,6 +66,10 @@ mod tests {
         let options = check_mount_options(&class(json!({ "mountOptions": ["noatime", "discard"] })));
         assert!(options.unwrap_err().to_string().contains("storage class local"));
         check_mount_options(&class(json!({ "mountOptions": ["noatime"] }))).unwrap();
+        assert!(flaw(&class(json!({ "parameters": { "pool": "fast" } }))).is_none());
+        for flawed in [json!({ "parameters": { "colour": "red" } }), json!({ "mountOptions": ["discard"] })] {
+            assert!(flaw(&class(flawed.clone())).is_some(), "{flawed}");
+        }
     }
 
     #[test]

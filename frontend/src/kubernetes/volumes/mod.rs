@@ -1,5 +1,7 @@
-//! The end of volumes: deletes those that were released, and those that no object refers to any more.
+//! The end of volumes: deletes those that were released, and those that no object refers to any more; and the census,
+//! which finds those that are missing.
 
+pub mod census;
 pub mod names;
 pub mod orphans;
 pub mod reclaimer;

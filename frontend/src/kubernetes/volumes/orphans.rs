@@ -2,8 +2,8 @@
 //! time.
 //!
 //! A volume is deleted only when it is certain that nobody wants it: the claim that it was made for is gone, no
-//! PersistentVolume names it, and it has never been published, so that nothing was ever written to it. The privileged
-//! helper judges the last of these.
+//! PersistentVolume names it (not even one for a node that is gone: it may have been renamed), and it has never been
+//! published, so that nothing was ever written to it. The privileged helper judges the last of these.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -12,6 +12,7 @@ use std::time::Duration;
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use tokio::time::sleep;
@@ -129,7 +130,25 @@ async fn is_wanted_now(
     }
     let objects = context.persistent_volumes();
     let now = request("reading a PersistentVolume", objects.get_opt(volume.as_str())).await?;
-    Ok(now.is_some_and(|now| names(context, &now, volume)))
+    let Some(object) = now else { return Ok(false) };
+    Ok(names(context, &object, volume) || is_left_behind(context, &object, volume).await?)
+}
+
+/// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or its
+/// disk has moved here. On a node that exists it is another volume, made after the claim was given to that node.
+async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
+    if !persistent_volume::is_of_driver(object, &context.driver) || persistent_volume::phase(object) != "Bound" {
+        return Ok(false);
+    }
+    let nodes: Api<CSINode> = Api::all(context.client.clone());
+    for node in persistent_volume::nodes(object, &context.place) {
+        // It exists exactly as long as the Node object does.
+        if request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
+            return Ok(false);
+        }
+    }
+    info!(%volume, "volume kept: its PersistentVolume says that it is on a node that is gone");
+    Ok(true)
 }
 
 /// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.

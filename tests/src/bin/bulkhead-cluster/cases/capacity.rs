@@ -21,6 +21,7 @@ cases! {
     objects_come_and_go_with_classes,
     a_class_that_cannot_be_served_has_no_room,
     a_class_that_does_not_say_which_pool_has_no_room,
+    a_node_whose_helper_is_gone_offers_nothing,
     capacity_falls_and_rises_with_volumes,
     many_volumes_are_published_together: Alone("counts writes within a time"),
     objects_stay_when_the_agent_restarts,
@@ -90,6 +91,23 @@ fn a_class_that_does_not_say_which_pool_has_no_room(cluster: &mut Cluster) -> Re
     let named = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
     ensure!(cluster.room(&named, &node)? > 0, "a pool that is named has no room");
     Ok(())
+}
+
+fn a_node_whose_helper_is_gone_offers_nothing(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    ensure!(cluster.room(&cluster.class, &node)? > 0);
+    cluster.agent().stand.kill_helper()?;
+    // It is expected back for a minute.
+    let soon = Duration::from_secs(110);
+    cluster.access.wait(soon, "the capacity to be withdrawn", || {
+        ensure!(cluster.room(&cluster.class, &node)? == 0, "it is still offered");
+        Ok(())
+    })?;
+    cluster.agent().stand.start_helper()?;
+    cluster.access.wait(soon, "the capacity to be offered again", || {
+        ensure!(cluster.room(&cluster.class, &node)? > 0, "nothing is");
+        Ok(())
+    })
 }
 
 fn capacity_falls_and_rises_with_volumes(cluster: &mut Cluster) -> Result<()> {

@@ -1,6 +1,8 @@
-//! Without the policy that labels claims, everything still works; agents only have more to watch.
+//! Without the policy that labels claims, everything still works; agents only have more to watch. Without one that
+//! confines them, nothing does.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -8,12 +10,14 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
+use bulkhead_tests::monitoring;
 use serde_json::json;
 
 cases! {
     on Cluster;
     claims_are_found_without_the_policy: Bare + Recent + Alone("removes the policies"),
     claims_from_before_the_policy_are_found: Bare + Recent + Alone("removes the policies"),
+    an_agent_works_only_while_it_is_confined: Alone("removes a policy"),
 }
 
 /// Runs `test` while the policies that set labels are removed, and then applies them again.
@@ -107,4 +111,46 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
         ensure!(labels.get(TOPOLOGY_KEY) == Some(&node), "{name} has the labels {labels:?}");
     }
     cluster.agents[0].has_logged("watching claims by label")
+}
+
+/// An agent looks at the policies once a minute.
+const NOTICED: Duration = Duration::from_secs(90);
+
+fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()> {
+    let kubeconfig = cluster.access.kubeconfig();
+    let name = "bulkhead-agent-volumes";
+    let kubectl = |words: &[&str]| manifests::kubectl(&kubeconfig, words).map(drop);
+    let whole = r#"{"spec":{"matchConstraints":{"objectSelector":null}}}"#;
+    // What was patched is not what was applied, so that applying it again does not undo it.
+    let restore = || {
+        manifests::apply_cluster_wide(&kubeconfig)?;
+        kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", whole])
+    };
+    let hollow = r#"{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"no":"object"}}}}}"#;
+    let ways: [(&str, &dyn Fn() -> Result<()>); 2] = [
+        ("Binding bulkhead-agent-volumes is missing", &|| {
+            kubectl(&["delete", "validatingadmissionpolicybinding", name])
+        }),
+        ("does not match all that an agent can write", &|| {
+            kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", hollow])
+        }),
+    ];
+    for (number, (why, weaken)) in ways.into_iter().enumerate() {
+        let data = format!("data-{number}");
+        let noticed = weaken().and_then(|()| {
+            cluster
+                .access
+                .wait(NOTICED, "the agent to stop", || monitoring::check_ready(&cluster.agents[0].stand, 503, why))?;
+            cluster.create_claim(&on(claim(&data, &cluster.class, "8Mi"), &cluster.node()))?;
+            cluster.stays_pending(&data, Duration::from_secs(3))
+        });
+        // Later tests need the policies even if this one has failed.
+        restore()?;
+        noticed?;
+        cluster.bound(&data)?;
+        cluster.access.wait(cluster.patience(), "the agent to be ready again", || {
+            monitoring::check_ready(&cluster.agents[0].stand, 200, "[+]agent ok")
+        })?;
+    }
+    Ok(())
 }

@@ -9,8 +9,10 @@ use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, on};
 use bulkhead_tests::cluster::{Cluster, PATIENCE, START};
 use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::Api;
-use serde_json::json;
+use kube::api::Patch;
+use serde_json::{Value, json};
 
 cases! {
     on Cluster;
@@ -25,6 +27,7 @@ cases! {
     the_api_server_is_away_for_a_while: Alone("stops the API server"),
     etcd_restarts: Alone("stops etcd"),
     the_helper_dies,
+    the_kubelet_forgets_the_driver,
     the_namespace_goes,
 }
 
@@ -54,9 +57,20 @@ fn create_stuck_claim(cluster: &mut Cluster) -> Result<()> {
 
 fn the_api_server_refuses_the_object_for_a_while(cluster: &mut Cluster) -> Result<()> {
     create_stuck_claim(cluster)?;
+    shows(cluster, "bulkhead_failing_objects 1.0")?;
     cluster.unfence_volumes()?;
     cluster.bound("data")?;
+    shows(cluster, "bulkhead_failing_objects 0.0")?;
     holds(cluster, 1)
+}
+
+/// Waits until the first agent's metrics have this line.
+fn shows(cluster: &Cluster, line: &str) -> Result<()> {
+    cluster.access.wait(PATIENCE, line, || {
+        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        ensure!(metrics.lines().any(|found| found == line), "the metrics do not say so");
+        Ok(())
+    })
 }
 
 fn the_agent_dies_before_the_object_is_there(cluster: &mut Cluster) -> Result<()> {
@@ -204,6 +218,20 @@ fn the_helper_dies(cluster: &mut Cluster) -> Result<()> {
     cluster.stays_pending("data", Duration::from_secs(1))?;
     cluster.agent().stand.start_helper()?;
     cluster.bound("data").map(drop)
+}
+
+fn the_kubelet_forgets_the_driver(cluster: &mut Cluster) -> Result<()> {
+    let (node, nodes) = (cluster.node(), Api::<CSINode>::all(cluster.access.client()));
+    wait_for_ready(cluster, 200, "[+]kubelet-registration ok")?;
+    let drivers = cluster.access.run(nodes.get(&node))?.spec.drivers;
+    let list = |drivers: Value| {
+        let patch = Patch::Merge(json!({ "spec": { "drivers": drivers } }));
+        cluster.access.run(nodes.patch(&node, &Default::default(), &patch)).map(drop)
+    };
+    list(json!([]))?;
+    wait_for_ready(cluster, 503, "[-]kubelet-registration not ready: the kubelet's record of drivers")?;
+    list(serde_json::to_value(drivers)?)?;
+    wait_for_ready(cluster, 200, "[+]kubelet-registration ok")
 }
 
 fn the_namespace_goes(cluster: &mut Cluster) -> Result<()> {

@@ -4,6 +4,7 @@ use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 
 mod capacity;
+mod census;
 mod chart;
 mod fallback;
 mod immediate;
@@ -19,6 +20,7 @@ mod reclaim;
 mod refuse;
 mod requests;
 mod resize;
+mod restored;
 mod rights;
 mod storm;
 mod token;
@@ -32,6 +34,8 @@ pub fn all() -> Vec<Case<Cluster>> {
         storm::cases(),
         rights::cases(),
         interrupted::cases(),
+        restored::cases(),
+        census::cases(),
         nodes::cases(),
         operator::cases(),
         plugin::cases(),

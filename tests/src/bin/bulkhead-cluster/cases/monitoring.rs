@@ -22,7 +22,7 @@ cases! {
 }
 
 /// The number of deployed alerts.
-const ALERTS: usize = 16;
+const ALERTS: usize = 20;
 
 /// Metrics left by the provisioning of a volume.
 const LEFT: [&str; 5] = [

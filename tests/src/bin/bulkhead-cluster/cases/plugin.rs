@@ -13,8 +13,10 @@ use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{claim, on, pod};
 use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
+use bulkhead_tests::kubelet::DRIVER;
 use bulkhead_tests::monitoring;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
@@ -30,15 +32,19 @@ cases! {
     a_user_without_rights_is_told_in_the_servers_words,
     pools_and_parts_are_read_from_the_agents: Bare,
     the_doctor_knows_the_policies_and_each_node,
+    capacity_of_a_former_installation_is_named,
+    a_class_that_no_node_can_serve_is_named,
+    a_node_without_its_label_is_named,
+    a_claim_that_no_agent_serves_is_named,
     a_node_that_exists_is_not_released,
     a_lost_node_is_released,
 }
 
-fn plugin(cluster: &Cluster, arguments: &[&str]) -> Result<Printed> {
+pub fn plugin(cluster: &Cluster, arguments: &[&str]) -> Result<Printed> {
     Printed::by(kubectl_bulkhead(&cluster.access.kubeconfig())?.args(arguments))
 }
 
-fn as_json(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
+pub fn as_json(cluster: &Cluster, arguments: &[&str]) -> Result<Value> {
     let printed = plugin(cluster, &[arguments, &["-o", "json"]].concat())?.succeeded()?;
     serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}"))
 }
@@ -53,7 +59,7 @@ fn nodes_pools_and_volumes_are_listed(cluster: &mut Cluster) -> Result<()> {
     Printed::row(&volumes, &["VOLUME", "NODE", "CLAIM", "SIZE", "PHASE"])?;
     Printed::row(&volumes, &[&volume, &node, &claim, "8 MiB", "Bound"])?;
     let wide = plugin(cluster, &["volumes", "-o", "wide"])?.succeeded()?;
-    Printed::row(&wide, &[&volume, &node, &claim, "8 MiB", "Bound", &cluster.class, "Filesystem", "Delete"])?;
+    Printed::row(&wide, &[&volume, &node, &claim, "8 MiB", "Bound", "-", &cluster.class, "Filesystem", "Delete"])?;
     let listed = as_json(cluster, &["volumes"])?;
     let listed = listed.as_array().and_then(|all| all.iter().find(|one| one["name"] == volume)).context("missing")?;
     ensure!(listed["bytes"] == 8 << 20 && listed["claim"] == claim && listed["node"] == node, "{listed}");
@@ -158,8 +164,8 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Creates a pod labelled as an agent's, as the node's kubelet would report it.
-fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
+/// Creates a pod labelled as an agent's, as the first node's kubelet would report it.
+pub fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
     let name = cluster.node();
     let mut agent = pod(&name, &cluster.namespace, &[]);
     agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
@@ -230,6 +236,76 @@ fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<
         Printed::row(&printed.text, &["note", "agents", "there is no DaemonSet"])?;
         Printed::row(&printed.text, &["ok", &node]).map(drop)
     })
+}
+
+fn capacity_of_a_former_installation_is_named(cluster: &mut Cluster) -> Result<()> {
+    let former: Api<CSIStorageCapacity> = Api::namespaced(cluster.access.client(), &cluster.namespace);
+    let node = cluster.node();
+    let object = json!({
+        "metadata": { "name": "former", "labels": { "csi.storage.k8s.io/drivername": DRIVER } },
+        "storageClassName": cluster.class, "capacity": "1Ti", "maximumVolumeSize": "1Ti",
+        "nodeTopology": { "matchLabels": { TOPOLOGY_KEY: node } },
+    });
+    cluster.access.run(former.create(&PostParams::default(), &from_value(object)?))?;
+    let told = plugin(cluster, &["doctor"])?.failed()?;
+    let remedy = format!("kubectl --namespace {0} delete csistoragecapacities", cluster.namespace);
+    ensure!(Printed::row(&told, &["FAILED", "capacity", "1 object"])?.contains(&remedy), "{told}");
+    let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
+    ensure!(!Printed::row(&nodes, &[&node])?.contains("1 TiB"), "nobody has that much: {nodes}");
+    cluster.access.run(former.delete("former", &Default::default()))?;
+    let told = plugin(cluster, &["doctor"])?.text;
+    ensure!(!told.contains(&remedy), "{told}");
+    Ok(())
+}
+
+/// Its claims wait for a first pod, and the pod waits for capacity: nobody else would say why.
+fn a_class_that_no_node_can_serve_is_named(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| class["parameters"] = json!({ "poool": "default" }))?;
+    let node = cluster.node();
+    cluster.event(&node, "StorageClassInvalid", &class)?;
+    let capacity = cluster.access.wait(cluster.patience(), "the class to have no capacity", || {
+        let capacity = plugin(cluster, &["capacity"])?.succeeded()?;
+        Printed::row(&capacity, &[&node, &class, "0 B", "0 B", "class-invalid"])?;
+        Ok(capacity)
+    })?;
+    ensure!(capacity.contains(&format!("{class}: storage class {class}")) && capacity.contains("poool"), "{capacity}");
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    ensure!(Printed::row(&doctor, &["FAILED", "class", &class])?.contains("poool"), "{doctor}");
+    Printed::row(&doctor, &["ok", "class", &cluster.class])?;
+    Ok(())
+}
+
+fn a_node_without_its_label_is_named(cluster: &mut Cluster) -> Result<()> {
+    let (node, nodes) = (cluster.node(), Api::<Node>::all(cluster.access.client()));
+    cluster.capacity(&cluster.class, &node)?;
+    let label = |value: Value| {
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { TOPOLOGY_KEY: value } } }));
+        cluster.access.run(nodes.patch(&node, &PatchParams::default(), &patch)).map(drop)
+    };
+    label(Value::Null)?;
+    Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "not-labelled"])?;
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&doctor, &["FAILED", "node", &node])?;
+    ensure!(told.contains(&format!("kubectl label node {node} {TOPOLOGY_KEY}={node}")), "{told}");
+    label(json!(node))?;
+    Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
+}
+
+fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
+    let (node, claim_name) = (cluster.node(), format!("{}/data", cluster.namespace));
+    cluster.agent().stand.kill_frontend()?;
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &node))?;
+    cluster.access.wait(2 * cluster.patience(), "the doctor to name the claim", || {
+        let doctor = plugin(cluster, &["doctor"])?.text;
+        let told = format!("without a volume on node {node}: 1 claim ({claim_name})");
+        ensure!(doctor.contains(&told), "{doctor}");
+        Ok(())
+    })?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.bound("data")?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    ensure!(!doctor.contains(&claim_name), "{doctor}");
+    Ok(())
 }
 
 fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::{Cluster, audit, node};
+use bulkhead_tests::monitoring;
 
 cases! {
     on Cluster;
@@ -65,11 +66,13 @@ fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<
     node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
     cluster.agent().stand.start_frontend()?;
     cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.access.wait(cluster.patience(), "the agent to say so", || {
+        let why = "[-]agent not ready: the token is bound to no node";
+        monitoring::check_ready(&cluster.agents[0].stand, 503, why)
+    })?;
     // With its own token the agent would bind the claim within a second.
     cluster.stays_pending("data", Duration::from_secs(2))?;
-    // The claim is bound once the agent has its own token back.
-    cluster.agent().stand.kill_frontend()?;
+    // The claim is bound once the agent has its own token back, without a restart.
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
-    cluster.agent().stand.start_frontend()?;
     cluster.bound("data").context("with its own token").map(drop)
 }

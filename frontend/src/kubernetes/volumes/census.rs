@@ -1,0 +1,164 @@
+//! The census: the volumes that PersistentVolumes name, and those that the pools contain, compared both ways. A volume
+//! that is needed and does not exist is missing; one that exists and is not needed is an orphan. It changes neither.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Duration;
+
+use bulkhead_protocol::{ErrorKind, Listed, VolumeId};
+use tokio::time::{Instant, sleep};
+use tracing::debug;
+
+use super::{names, orphans};
+use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::context::Context;
+use crate::kubernetes::objects::{claim, persistent_volume};
+use crate::volumes::Orphan;
+
+/// How often it is taken.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// How soon it is taken again after a failure.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
+/// How long what is known of orphans counts while the watched objects say nothing else. An object without labels, which
+/// somebody made by hand, is found only by listing all of the cluster's.
+const GOOD_FOR: Duration = Duration::from_secs(600);
+
+/// Takes the census for as long as it is polled.
+pub async fn run(context: &Context) {
+    let mut search = Search::default();
+    loop {
+        let pause = match take(context, &mut search).await {
+            Ok(()) => PERIOD,
+            Err(failure) => {
+                // What was known stays as it was.
+                debug!("comparing volumes with PersistentVolumes failed: {failure}");
+                failure.retry_after().unwrap_or(AFTER_FAILURE)
+            }
+        };
+        sleep(pause + jitter(pause / 4)).await;
+    }
+}
+
+async fn take(context: &Context, search: &mut Search) -> Result<(), Failure> {
+    // In this order: a volume is made before its object, and deleted before it.
+    let needed = needed(context);
+    let listed = context.volumes.list_all().await?;
+    context.volumes.note_missing(&missing(context, needed, &listed).await?);
+    let known = known(context);
+    let unnamed = listed.into_iter().filter(|listed| !known.contains(listed.volume.as_str()));
+    let unnamed: BTreeMap<_, _> = unnamed.map(|listed| (listed.volume.clone(), listed)).collect();
+    if search.is_due(&unnamed, Instant::now()) {
+        search.found(orphans::unnamed(context).await?, Instant::now());
+    }
+    context.volumes.note_orphans(search.orphans(unnamed));
+    Ok(())
+}
+
+/// The volumes that watched objects name and need.
+fn needed(context: &Context) -> BTreeSet<VolumeId> {
+    let objects = context.stores.persistent_volumes.state();
+    let objects = objects.iter().filter(|object| names::needs_its_volume(object));
+    objects.filter_map(|object| persistent_volume::own_volume(object, &context.driver, &context.place)).collect()
+}
+
+/// Those of the volumes in `needed` that certainly do not exist. One that is not listed may still be in a pool that is
+/// not served, and one that is deleted may not have been needed any more.
+async fn missing(
+    context: &Context,
+    needed: BTreeSet<VolumeId>,
+    listed: &[Listed],
+) -> Result<BTreeSet<VolumeId>, Failure> {
+    let listed: HashSet<&VolumeId> = listed.iter().map(|listed| &listed.volume).collect();
+    let mut missing = BTreeSet::new();
+    for volume in needed.into_iter().filter(|volume| !listed.contains(volume)) {
+        match context.volumes.measure(&volume, None).await {
+            Err(fault) if fault.is(ErrorKind::NotFound) => drop(missing.insert(volume)),
+            Err(fault) if fault.is(ErrorKind::PoolBroken) || fault.is(ErrorKind::Busy) => {}
+            Err(fault) => return Err(fault.into()),
+            Ok(_) => {}
+        }
+    }
+    if !missing.is_empty() {
+        let still_needed = self::needed(context);
+        missing.retain(|volume| still_needed.contains(volume));
+    }
+    Ok(missing)
+}
+
+/// The ids that watched objects name, for whatever purpose.
+fn known(context: &Context) -> HashSet<String> {
+    let objects = context.stores.persistent_volumes.state();
+    let mut known: HashSet<_> =
+        objects.iter().filter_map(|object| persistent_volume::volume_handle(object).map(str::to_owned)).collect();
+    known.extend(context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)));
+    known
+}
+
+/// The search for orphans. What the agent watches only raises a suspicion; all objects of the cluster settle it.
+#[derive(Default)]
+struct Search {
+    /// The volumes that were suspects last time. One that is not suspected twice in a row was being made or deleted.
+    suspects: BTreeSet<VolumeId>,
+    /// What all objects of the cluster have shown, and when.
+    found: Option<(Instant, BTreeSet<VolumeId>)>,
+}
+
+impl Search {
+    /// Whether all objects are to be listed, now that the watched ones do not name the volumes in `unnamed`.
+    fn is_due(&mut self, unnamed: &BTreeMap<VolumeId, Listed>, now: Instant) -> bool {
+        let found = self
+            .found
+            .as_ref()
+            .filter(|(at, _)| now.saturating_duration_since(*at) < GOOD_FOR)
+            .map(|(_, orphans)| orphans);
+        let is_open = |volume: &VolumeId| self.suspects.contains(volume) && found.is_none_or(|it| !it.contains(volume));
+        let is_due = unnamed.keys().any(is_open);
+        self.suspects = unnamed.keys().cloned().collect();
+        is_due
+    }
+
+    fn found(&mut self, orphans: Vec<VolumeId>, now: Instant) {
+        self.found = Some((now, orphans.into_iter().collect()));
+    }
+
+    /// The orphans among the volumes in `unnamed`.
+    fn orphans(&self, mut unnamed: BTreeMap<VolumeId, Listed>) -> BTreeMap<VolumeId, Orphan> {
+        unnamed.retain(|volume, _| self.found.as_ref().is_some_and(|(_, orphans)| orphans.contains(volume)));
+        let orphan = |(volume, listed): (_, Listed)| (volume, Orphan { pool: listed.pool, bytes: listed.size.get() });
+        unnamed.into_iter().map(orphan).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(ids: &[&str]) -> BTreeMap<VolumeId, Listed> {
+        let volume = |id: &&str| {
+            let volume: VolumeId = id.parse().unwrap();
+            let pool = "default".parse().unwrap();
+            (volume.clone(), Listed { volume, pool, block: false, size: 4096.try_into().unwrap(), targets: 0 })
+        };
+        ids.iter().map(volume).collect()
+    }
+
+    #[test]
+    fn all_objects_are_listed_only_for_a_new_suspect_and_from_time_to_time() {
+        let (mut search, now) = (Search::default(), Instant::now());
+        let ids = |ids: &[&str]| ids.iter().map(|id| id.parse().unwrap()).collect::<Vec<VolumeId>>();
+        assert!(!search.is_due(&listed(&["vol-a"]), now), "it may be being made");
+        assert!(search.is_due(&listed(&["vol-a"]), now));
+        search.found(ids(&["vol-a"]), now);
+        assert!(!search.is_due(&listed(&["vol-a"]), now));
+        assert!(!search.is_due(&listed(&["vol-a", "vol-b"]), now));
+        assert_eq!(search.orphans(listed(&["vol-a", "vol-b"])).len(), 1);
+        assert!(search.is_due(&listed(&["vol-a", "vol-b"]), now), "one more is suspected twice");
+        search.found(ids(&["vol-a", "vol-b"]), now);
+        assert!(search.is_due(&listed(&["vol-b"]), now + GOOD_FOR), "somebody may have made an object for it");
+        search.found(Vec::new(), now + GOOD_FOR);
+        assert!(search.orphans(listed(&["vol-b"])).is_empty());
+        assert!(!search.is_due(&listed(&[]), now + GOOD_FOR));
+    }
+}
