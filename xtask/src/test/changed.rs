@@ -26,8 +26,9 @@ const fn rule(prefix: &'static str, units: &'static [&'static str], steps: &'sta
 }
 
 const ALL: &[&str] = &[];
-const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol"];
-const FRONTEND: &[&str] = &["bulkhead-frontend"];
+// xtask's tests look in the sources for what the documentation quotes.
+const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol", "xtask"];
+const FRONTEND: &[&str] = &["bulkhead-frontend", "xtask"];
 const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
 /// The rule with the longest matching prefix applies to a file. A file that no other rule names affects everything.
@@ -166,7 +167,7 @@ mod tests {
     fn the_longest_prefix_counts() {
         let touched = Touched::by(["privhelper/src/ops/publish.rs", "LICENSE"].into_iter());
         assert_eq!(touched.steps, BTreeSet::from([Policy, Unit, Host]));
-        assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol"])));
+        assert_eq!(touched.units, Some(BTreeSet::from(["bulkhead-privhelper", "bulkhead-protocol", "xtask"])));
         let touched = Touched::by(["privhelper/src/ops/publish.rs", "Cargo.lock"].into_iter());
         assert_eq!(touched.steps.len(), 12);
         assert_eq!(touched.units, None);
