@@ -125,7 +125,8 @@ fn a_volume_that_nobody_needs_is_shown_until_somebody_does(cluster: &mut Cluster
     }
     let objects = cluster.volumes();
     cluster.access.run(objects.delete(&format!("{node}-by-hand"), &Default::default()))?;
-    csi.delete_volume(requests::delete("by-hand"))?;
+    // The frontend has closed the first connection, on which nothing was said for so long.
+    cluster.agent().stand.csi()?.delete_volume(requests::delete("by-hand"))?;
     Ok(())
 }
 
