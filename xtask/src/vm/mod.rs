@@ -76,7 +76,7 @@ impl Options {
         Options {
             architecture: Architecture::host(),
             userland: Userland::Small,
-            memory: 1024,
+            memory: 1536,
             disk: 2048,
             kernel: None,
             programs,
