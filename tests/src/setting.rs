@@ -194,9 +194,18 @@ impl Setting {
 /// # Errors
 /// When it does not exist.
 pub fn program(name: &str) -> Result<PathBuf> {
-    let directory = match std::env::var_os("BULKHEAD_BIN_DIR") {
-        Some(directory) => PathBuf::from(directory),
-        None => {
+    program_in(None, name)
+}
+
+/// The same in another directory, if one is given.
+///
+/// # Errors
+/// When it does not exist.
+pub fn program_in(directory: Option<&Path>, name: &str) -> Result<PathBuf> {
+    let directory = match (directory, std::env::var_os("BULKHEAD_BIN_DIR")) {
+        (Some(directory), _) => directory.to_owned(),
+        (None, Some(directory)) => PathBuf::from(directory),
+        (None, None) => {
             let own = std::env::current_exe().context("find the running program")?;
             own.parent().context("the running program has no directory")?.to_owned()
         }

@@ -19,7 +19,7 @@ use crate::helper::HelperClient;
 use crate::kubelet::Kubelet;
 use crate::leaks;
 use crate::pool::Pool;
-use crate::setting::{Setting, program};
+use crate::setting::{Setting, program_in};
 use crate::wait;
 
 /// The stand of one test.
@@ -33,6 +33,10 @@ pub struct Stand {
     pub node: String,
     /// A program with its flags that runs the helper, whose command line follows.
     pub helper_wrapper: Vec<String>,
+    /// Where the helper's program is, if it is not the one under test.
+    pub helper_from: Option<PathBuf>,
+    /// Where the frontend's program is, if it is not the one under test.
+    pub frontend_from: Option<PathBuf>,
     /// Additional flags for the helper.
     pub helper_flags: Vec<String>,
     /// Additional flags for the frontend.
@@ -62,6 +66,8 @@ impl Stand {
             kubelet: Kubelet::make(&work.join("kubelet"))?,
             node: "node".to_owned(),
             helper_wrapper: Vec::new(),
+            helper_from: None,
+            frontend_from: None,
             helper_flags: Vec::new(),
             frontend_flags: Vec::new(),
             stderr: None,
@@ -157,7 +163,7 @@ impl Stand {
     /// # Errors
     /// When the program is missing.
     pub fn helper_command(&self) -> Result<Command> {
-        let helper = program("bulkhead-privhelper")?;
+        let helper = program_in(self.helper_from.as_deref(), "bulkhead-privhelper")?;
         let mut command = match self.helper_wrapper.split_first() {
             Some((wrapper, flags)) => {
                 let mut command = Command::new(wrapper);
@@ -189,6 +195,14 @@ impl Stand {
     /// When it does not become ready.
     pub fn start_frontend(&mut self) -> Result<()> {
         self.launch_frontend()?;
+        self.await_frontend()
+    }
+
+    /// Waits until the frontend is ready, as it is again some time after the helper was.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn await_frontend(&mut self) -> Result<()> {
         let end = Instant::now() + self.patience(Duration::from_secs(20));
         loop {
             // There is nothing to wait for once either of them has ended.
@@ -227,7 +241,7 @@ impl Stand {
     /// # Errors
     /// When it cannot be started.
     pub fn launch_frontend(&mut self) -> Result<()> {
-        let mut command = Command::new(program("bulkhead-frontend")?);
+        let mut command = Command::new(program_in(self.frontend_from.as_deref(), "bulkhead-frontend")?);
         command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", &self.node]);
         command.args(&self.frontend_flags);
         command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");

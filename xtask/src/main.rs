@@ -7,6 +7,7 @@ mod cargo_tool;
 mod checksum;
 mod commands;
 mod directory;
+mod former;
 mod go;
 mod go_tool;
 mod image;

@@ -37,6 +37,11 @@ impl Programs {
         Ok(Programs { directory })
     }
 
+    /// The directory that they are in.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// The path of a program.
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)

@@ -10,6 +10,7 @@ use super::count::Count;
 use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
+use crate::former;
 use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
@@ -47,8 +48,14 @@ impl Suites<'_> {
     pub fn run(&self, step: Step, machine: &mut Option<Machine>, transcript: &mut Transcript<'_>) -> Result<Count> {
         match step {
             Step::Host => {
-                let line = self.line(&self.programs.path(SUITE), "host", "xfs", self.long);
-                self.on_host(&line, &mut command("sh"), transcript)
+                let mut shell = command("sh");
+                // They are removed after the run.
+                let former = self.long.then(|| Programs::copy(self.workspace, &former::provide(self.workspace)?));
+                let former = former.transpose()?;
+                if let Some(former) = &former {
+                    shell.env(former::VARIABLE, former.directory());
+                }
+                self.on_host(&self.line(&self.programs.path(SUITE), "host", "xfs", self.long), &mut shell, transcript)
             }
             Step::Kubernetes => {
                 let mut suite = on_control_plane(&kubernetes::control_plane(self.workspace)?);

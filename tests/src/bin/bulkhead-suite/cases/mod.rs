@@ -31,6 +31,7 @@ mod stats;
 mod storm;
 mod unpublish;
 mod unused;
+mod upgrades;
 mod versions;
 
 /// All of them.
@@ -55,6 +56,7 @@ pub fn all() -> Vec<Case> {
         kubelet_record::cases(),
         startup::cases(),
         versions::cases(),
+        upgrades::cases(),
         protocol::cases(),
         recovery::cases(),
         faults::cases(),
