@@ -3,11 +3,12 @@
 //! A descriptor of the table goes on listing the namespace in which it was opened, wherever its process is: this is how
 //! the host can be asked from inside the jail. Nothing but text can be had from it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use bulkhead_protocol::MountFlags;
@@ -21,7 +22,7 @@ use super::{Errno, Result, file};
 pub struct MountTable(OwnedFd);
 
 /// One mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
     /// Its id, as from statx(2). It may be that of another mount once this one is gone.
     pub id: u64,
@@ -53,7 +54,7 @@ pub struct Mount {
 pub type MountIdentity = (u64, PathBuf, [String; 2]);
 
 /// How much is read at a time. The kernel writes the lines as they are read, so who stops early has waited for little.
-const PART: usize = 1024;
+const PART: usize = 4096;
 /// How much of a line is kept while it is read: four times as much as the longest path that can be opened, and more.
 const LONGEST: usize = 64 << 10;
 
@@ -79,14 +80,14 @@ impl MountTable {
     /// # Errors
     /// `BADMSG` when a line is not understood: it might be the one that matters.
     pub fn each(&mut self, mut visit: impl FnMut(&Mount) -> ControlFlow<()>) -> Result<()> {
-        let (mut unread, mut part, mut offset) = (Vec::new(), [0; PART], 0);
+        let (mut unread, mut part, mut offset, mut mount) = (Vec::new(), [0; PART], 0, Mount::default());
         loop {
             let length = rustix::io::pread(&self.0, &mut part, offset)?;
             offset = offset.saturating_add(length as u64);
             // Only what is new can end a line: a path that somebody has made very long takes many reads.
             let end = part.iter().take(length).rposition(|byte| *byte == b'\n');
             let before = unread.len();
-            unread.extend(part.iter().take(length));
+            unread.extend_from_slice(part.get(..length).unwrap_or_default());
             let Some(end) = end else {
                 if length == 0 {
                     return if unread.is_empty() { Ok(()) } else { Err(Errno::BADMSG) };
@@ -96,7 +97,8 @@ impl MountTable {
             };
             let rest = unread.split_off(before.saturating_add(end).saturating_add(1));
             for line in unread.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                if visit(&Mount::read(line).ok_or(Errno::BADMSG)?).is_break() {
+                mount.read(line).ok_or(Errno::BADMSG)?;
+                if visit(&mount).is_break() {
                     return Ok(());
                 }
             }
@@ -116,42 +118,31 @@ impl MountTable {
 }
 
 impl Mount {
-    /// Reads `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`.
-    fn read(line: &[u8]) -> Option<Self> {
-        // Each byte is read as one character: paths need not be UTF-8.
-        let line: String = line.iter().copied().map(char::from).collect();
-        let (own, of_filesystem) = line.split_once(" - ")?;
-        let mut fields = own.split(' ');
-        let (id, parent) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-        let (major, minor) = fields.next()?.split_once(':')?;
-        let device = (major.parse().ok()?, minor.parse().ok()?);
-        let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
-        let options = fields.next()?.to_owned();
-        let (mut peers, mut slave, mut unbindable) = (None, false, false);
+    /// Becomes the mount of `ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAG ...] - TYPE SOURCE OPTIONS`. Tables are long,
+    /// so what the last line took is used again.
+    fn read(&mut self, line: &[u8]) -> Option<()> {
+        let separator = line.windows(3).position(|three| three == b" - ")?;
+        let (own, of_filesystem) = line.split_at_checked(separator)?;
+        let mut fields = own.split(|byte| *byte == b' ');
+        (self.id, self.parent) = (number(fields.next()?)?, number(fields.next()?)?);
+        let mut device = fields.next()?.split(|byte| *byte == b':');
+        self.device = (number(device.next()?)?, number(device.next()?)?);
+        fill_path(&mut self.root, fields.next()?);
+        fill_path(&mut self.point, fields.next()?);
+        fill(&mut self.options, fields.next()?);
+        (self.peers, self.slave, self.unbindable) = (None, false, false);
         for tag in fields {
-            match tag.split_once(':') {
-                Some(("shared", group)) => peers = Some(group.parse().ok()?),
-                Some(("master", _)) => slave = true,
-                _ => unbindable |= tag == "unbindable",
+            match tag.strip_prefix(b"shared:") {
+                Some(group) => self.peers = Some(number(group)?),
+                None => self.slave |= tag.starts_with(b"master:"),
             }
+            self.unbindable |= tag == b"unbindable";
         }
-        let mut fields = of_filesystem.split(' ');
-        let (filesystem, source) = (fields.next()?.to_owned(), unescaped(fields.next()?));
-        let super_options = fields.next().unwrap_or_default().to_owned();
-        Some(Self {
-            id,
-            parent,
-            device,
-            root,
-            point,
-            options,
-            peers,
-            slave,
-            unbindable,
-            filesystem,
-            source,
-            super_options,
-        })
+        let mut fields = of_filesystem.split(|byte| *byte == b' ').skip(2);
+        fill(&mut self.filesystem, fields.next()?);
+        fill_path(&mut self.source, fields.next()?);
+        fill(&mut self.super_options, fields.next().unwrap_or_default());
+        Some(())
     }
 
     /// What tells it from another mount at the same place, except for one just like it.
@@ -190,17 +181,28 @@ fn shorten(line: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// A path whose white space and backslashes are written as a backslash and three octal digits.
-fn unescaped(field: &str) -> PathBuf {
-    let mut parts = field.split('\\');
-    let mut text = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
-            Some((Ok(byte), rest)) => text.extend([char::from(byte)].into_iter().chain(rest.chars())),
-            _ => text.extend(['\\'].into_iter().chain(part.chars())),
+fn number<T: FromStr>(field: &[u8]) -> Option<T> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+/// What is not UTF-8 in options and types is none of ours.
+fn fill(text: &mut String, field: &[u8]) {
+    text.clear();
+    text.push_str(&String::from_utf8_lossy(field));
+}
+
+/// Undoes the kernel's escapes: white space and backslashes in a path are a backslash and three octal digits.
+fn fill_path(path: &mut PathBuf, field: &[u8]) {
+    let path = path.as_mut_os_string();
+    path.clear();
+    for (number, part) in field.split(|byte| *byte == b'\\').enumerate() {
+        let escape = part.split_at_checked(3).filter(|_| number > 0);
+        let octal = |digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
+        match escape.and_then(|(digits, rest)| Some((octal(digits)?, rest))) {
+            Some((byte, rest)) => path.extend([&[byte], rest].map(OsStr::from_bytes)),
+            None => path.extend([if number > 0 { b"\\".as_slice() } else { b"" }, part].map(OsStr::from_bytes)),
         }
     }
-    OsString::from_vec(text.chars().filter_map(|character| u8::try_from(character).ok()).collect()).into()
 }
 
 #[cfg(test)]
@@ -208,7 +210,22 @@ mod tests {
     use super::*;
 
     fn mount(line: &str) -> Option<Mount> {
-        Mount::read(line.as_bytes())
+        let mut mount = Mount::default();
+        mount.read(line.as_bytes()).map(|()| mount)
+    }
+
+    fn unescaped(field: &[u8]) -> PathBuf {
+        let mut path = PathBuf::from("/from/the/line/before");
+        fill_path(&mut path, field);
+        path
+    }
+
+    #[test]
+    fn a_line_has_nothing_of_the_one_before() {
+        let mut mount = mount(LINE).expect("a mount");
+        let shorter = "1 2 3:4 / / rw unbindable - tmpfs a";
+        mount.read(shorter.as_bytes()).expect("a mount");
+        assert_eq!(Some(mount), self::mount(shorter));
     }
 
     const LINE: &str = "36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
@@ -265,16 +282,17 @@ mod tests {
             ("/a\\089", "/a\\089"),
             ("/a\\777", "/a\\777"),
         ] {
-            assert_eq!(unescaped(field), PathBuf::from(path), "{field}");
+            assert_eq!(unescaped(field.as_bytes()), PathBuf::from(path), "{field}");
         }
-        assert_eq!(unescaped("/\\377").as_os_str().as_encoded_bytes(), b"/\xff");
+        assert_eq!(unescaped(b"/\\377").as_os_str().as_encoded_bytes(), b"/\xff");
     }
 
     #[test]
     fn paths_keep_their_bytes_whatever_they_are() {
         for path in ["/ä".as_bytes(), b"/\xff\xfe", b"/a\\\xe4\xe4"] {
             let line = [b"36 35 98:0 / ", path, b" rw - ext3 a rw"].concat();
-            let mount = Mount::read(&line).expect("a mount");
+            let mut mount = Mount::default();
+            mount.read(&line).expect("a mount");
             assert_eq!(mount.point.as_os_str().as_encoded_bytes(), path);
         }
     }
