@@ -122,12 +122,18 @@ pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
         devices.contains(&device.backing_device) || Path::new(&device.backing_file).starts_with(work)
     };
     // The pool's own device is released together with its mount.
-    let looped: Vec<loops::Loop> =
-        loops::all()?.into_iter().filter(|device| is_ours(device) && !device.autoclear).collect();
+    let (looped, others): (Vec<_>, Vec<_>) =
+        loops::all()?.into_iter().partition(|device| is_ours(device) && !device.autoclear);
+    // A helper that was killed leaves a second device on top of each, which keeps it attached.
+    let is_hold = |device: &loops::Loop| {
+        let below = Path::new(&device.backing_file).file_name();
+        below.is_some() && looped.iter().any(|device| device.path.file_name() == below)
+    };
+    let holds: Vec<loops::Loop> = others.into_iter().filter(is_hold).collect();
     for mount in left.iter().filter(|mount| !mount.point.starts_with(work.join("pools"))).rev() {
         rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH)?;
     }
-    for device in &looped {
+    for device in holds.iter().chain(&looped) {
         loops::detach(device)?;
     }
     mounts::unmount_all(work)?;
