@@ -125,7 +125,7 @@ impl Mount {
         let (own, of_filesystem) = line.split_at_checked(separator)?;
         let mut fields = own.split(|byte| *byte == b' ');
         (self.id, self.parent) = (number(fields.next()?)?, number(fields.next()?)?);
-        let mut device = fields.next()?.split(|byte| *byte == b':');
+        let mut device = fields.next()?.splitn(2, |byte| *byte == b':');
         self.device = (number(device.next()?)?, number(device.next()?)?);
         fill_path(&mut self.root, fields.next()?);
         fill_path(&mut self.point, fields.next()?);
@@ -226,6 +226,7 @@ mod tests {
         let shorter = "1 2 3:4 / / rw unbindable - tmpfs a";
         mount.read(shorter.as_bytes()).expect("a mount");
         assert_eq!(Some(mount), self::mount(shorter));
+        assert_eq!(self::mount("1 2 3:4:5 / / rw - tmpfs a"), None, "no device has three numbers");
     }
 
     const LINE: &str = "36 35 98:0 /mnt1 /mnt/a\\040b rw,noatime shared:1 master:2 - ext3 /dev/root rw,errors=continue";
