@@ -48,11 +48,9 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
             "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
         // mkfs.ext4 puts that there.
-        Err(Errno::NOENT) if !is_empty(directory, c"lost+found").map_err(|errno| fail("look for", errno))? => {
-            Err(format!(
-                "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
-            ))
-        }
+        Err(Errno::NOENT) if !is_empty(directory, c"lost+found").map_err(|errno| fail("find", errno))? => Err(format!(
+            "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
+        )),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(fail("open", errno)),
     }
@@ -101,7 +99,9 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> 
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
-        Err(Errno::AGAIN) => Err(format!("{path} is served by another helper; stop it first")),
+        Err(Errno::AGAIN) => {
+            Err(format!("{path} is served by another helper; stop it first, and its socket before it"))
+        }
         marker => marker.map_err(|errno| format!("cannot lock {path}/{MARKER}: {errno}")),
     }
 }
