@@ -79,7 +79,11 @@ fn main() -> ExitCode {
     if !options.probe {
         confined.report();
     }
+    let probes = options.probe;
     let exit = live(options, monitoring);
+    if !probes {
+        info!("the frontend has ended");
+    }
     log.flush();
     exit
 }
@@ -145,7 +149,8 @@ async fn serve(
     for part in access.iter().flat_map(|_| Part::OF_AGENT) {
         readiness.not_ready(part, "it waits for the privileged helper");
     }
-    info!(socket = %options.helper_socket.display(), "connecting to the privileged helper");
+    let (release, socket) = (env!("CARGO_PKG_VERSION"), options.helper_socket.display());
+    info!(release, node = options.node_id, %socket, "the frontend starts: connecting to the privileged helper");
     let welcome = tokio::select! {
         welcome = helper.wait() => welcome,
         () = shutdown.begun() => return Ok(()),
@@ -177,7 +182,8 @@ async fn serve(
         tokio::spawn(agent.run(shutdown.clone()))
     });
     let plugin = Plugin::new(welcome.driver.clone(), options.node_id, volumes);
-    info!(driver = %welcome.driver, "serving CSI");
+    let pools: Vec<_> = welcome.pools.as_slice().iter().map(|pool| pool.name.as_str()).collect();
+    info!(driver = %welcome.driver, ?pools, helper = welcome.release.as_str(), "serving CSI");
     // From here on the CSI socket is served, so the kubelet may learn of it.
     readiness.ready(Part::Csi);
     if registers {

@@ -69,6 +69,8 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
     let writer = queue.clone();
     let log = fmt().with_env_filter(filter).with_writer(move || writer.clone());
     match format {
+        // The journal has a time for each line.
+        LogFormat::Text if is_journal() => log.with_ansi(false).without_time().try_init(),
         LogFormat::Text => log.with_ansi(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(false).try_init(),
     }
@@ -80,6 +82,12 @@ pub fn begin(format: LogFormat, level: &str) -> Result<Queue, TelemetryError> {
         last.flush();
     }));
     Ok(queue)
+}
+
+/// Whether standard error is the journal (systemd.exec(5)).
+fn is_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Every request writes one log line that begins with `audit`: what, with which fields, for whom, how it ended and how
-//! long it took. What is short and plain comes first; an error message and a target, which may be long and hold anything,
+//! Every request that may change something, or fails, writes one log line that begins with `audit`: what, with which
+//! fields, for whom, how it ended and how long it took. A frontend reads all the time, which would hide what it does. What is short and plain comes first; an error message and a target, which may be long and hold anything,
 //! come last, so that the log can cut them.
 
 use std::fmt::Write as _;
@@ -31,13 +31,14 @@ pub fn reserve(request: &Request) -> Result<Option<Slot>, Error> {
     Ok(Some(slot))
 }
 
-/// Writes the line for a request.
+/// Writes the line for a request, unless it has only read something.
 pub fn record(slot: Option<Slot>, request: &Request, client: Client, error: Option<&Error>, microseconds: u128) {
     let level = if error.is_none() { Level::Info } else { Level::Warning };
     let line = line(request, client, error, microseconds);
-    match slot {
-        Some(slot) => slot.write(level, format_args!("{line}")),
-        None => log::write(level, format_args!("{line}")),
+    match (slot, error) {
+        (Some(slot), _) => slot.write(level, format_args!("{line}")),
+        (None, Some(_)) => log::write(level, format_args!("{line}")),
+        (None, None) => {}
     }
 }
 

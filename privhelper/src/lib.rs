@@ -22,4 +22,6 @@ mod state;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use bookkeeping::{log, watch};
+pub use bookkeeping::{limits, log, watch};
+pub use state::layout;
+pub use sys::{file, quota};

@@ -11,6 +11,9 @@ use crate::node::Kubectl;
 /// docs/kubernetes.md.
 pub const KUBERNETES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kubernetes.md"));
 
+/// docs/operate.md.
+pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operate.md"));
+
 /// Where the pages' paths start.
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

@@ -50,6 +50,9 @@ const SHELL: Image = Image {
     ..Image::of_program("bulkhead-shell")
 };
 
+/// The same under the name that the first claim on docs/kubernetes.md uses.
+const BUSYBOX: Image = Image { name: "busybox", tag: "1", ..SHELL };
+
 /// Writes an archive for each image into the directory, and returns their paths. `built` maps a program's name to its
 /// path.
 pub fn write(built: impl Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
@@ -88,9 +91,10 @@ pub fn write_released(
     IMAGES.iter().map(|image| image.write_released(&built, architectures, released, directory)).collect()
 }
 
-/// Writes the archive of a shell with busybox's tools into the directory, and returns its path.
-pub fn write_shell(architecture: Architecture, directory: &Path) -> Result<PathBuf> {
-    SHELL.write(&|_| PathBuf::from("/bin/busybox"), architecture, directory)
+/// Writes the archives of the images that pods on a node without a registry use, and returns their paths.
+pub fn write_shells(architecture: Architecture, directory: &Path) -> Result<Vec<PathBuf>> {
+    let busybox = |_: &str| PathBuf::from("/bin/busybox");
+    [SHELL, BUSYBOX].iter().map(|image| image.write(&busybox, architecture, directory)).collect()
 }
 
 impl Image {

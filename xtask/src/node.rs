@@ -51,7 +51,7 @@ pub fn run(
     let Equipment { assets, images: more_images, memory, disk } = equipment;
     let archives = RunDirectory::new(&workspace.runs())?;
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
-    images.push(image::write_shell(Architecture::host(), archives.path())?);
+    images.extend(image::write_shells(Architecture::host(), archives.path())?);
     images.extend(more_images);
     let node = Node { kubelet: assets.join("kubelet"), images, port: free_port()? };
     let options = Options { userland: Userland::Node(node), memory, disk, ..Options::new(programs.all()?) };

@@ -3,8 +3,14 @@
 use std::env;
 use std::io::{self, Read};
 use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::progress::say;
+
+/// How often somebody who waits for a build hears how far it is.
+const NEWS: Duration = Duration::from_secs(20);
 
 /// A command that is also looked up outside an ordinary user's PATH: mkfs and depmod are elsewhere.
 pub fn command(program: &str) -> Command {
@@ -20,6 +26,31 @@ pub fn run(command: &mut Command) -> Result<()> {
     if !status.success() {
         bail!("{}: {status}", describe(command));
     }
+    Ok(())
+}
+
+/// Runs cargo with its output on standard error, except for the line that it has for each crate: a first build has
+/// hundreds, and whoever waits is told how many there were so far.
+pub fn run_cargo(command: &mut Command) -> Result<()> {
+    let (mut crates, mut told, mut output) = (0, Instant::now(), Vec::new());
+    let status = run_with(command, |part| {
+        output.extend_from_slice(part);
+        while let Some(end) = output.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = output.drain(..=end).collect();
+            let line = String::from_utf8_lossy(&line);
+            match line.split_whitespace().next() {
+                Some("Compiling") => crates += 1,
+                Some("Downloaded" | "Finished") => {}
+                _ => eprint!("{line}"),
+            }
+        }
+        if told.elapsed() >= NEWS {
+            told = Instant::now();
+            say(format_args!("{crates} crates have been begun"));
+        }
+    })?;
+    eprint!("{}", String::from_utf8_lossy(&output));
+    ensure!(status.success(), "{}: {status}", describe(command));
     Ok(())
 }
 
@@ -68,4 +99,16 @@ pub fn run_with(command: &mut Command, mut sink: impl FnMut(&[u8])) -> Result<Ex
 fn describe(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_build_that_fails_is_an_error_with_the_command() {
+        run_cargo(command("sh").args(["-c", "echo '   Compiling a v1'; echo 'warning: b' >&2"])).expect("a success");
+        let failed = run_cargo(command("sh").args(["-c", "printf 'error: without an end of line'; exit 3"]));
+        assert!(failed.expect_err("a failure").to_string().contains("exit status: 3"));
+    }
 }

@@ -3,6 +3,7 @@
 mod chart;
 mod check;
 mod files;
+mod krew;
 mod origin;
 mod programs;
 mod sbom;
@@ -66,6 +67,7 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     let released = Released { registry: *registry, revision: &origin.revision, created: &origin.date };
     let program = |name: &str, architecture| workspace.program(name, architecture, Profile::Release);
     let images = image::write_released(program, architectures, &released, directory)?;
+    krew::write(source, architectures, directory)?;
     chart::write(source, &images, origin, &helm, directory)?;
     sbom::write(source, architectures, origin, directory)?;
     write_checksums(directory)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::cache;
 use crate::packages;
-use crate::process::{capture, capture_with_errors_shown, run};
+use crate::process::{capture, capture_with_errors_shown, run_cargo};
 
 /// A processor that the project is built for. Only static musl binaries are shipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -174,7 +174,7 @@ impl Workspace {
             for name in names.iter().filter(|name| self.programs.get(**name).is_some_and(|of| packages.contains(of))) {
                 build.args(["--bin", name]);
             }
-            run(&mut build)?;
+            run_cargo(&mut build)?;
         }
         Ok(names.iter().map(|name| self.program(name, architecture, profile)).collect())
     }

@@ -28,7 +28,7 @@ pub(super) fn condition(condition: &Condition) -> String {
             "the pool's filesystem has no inode left for a new volume; delete volumes, or files that are in none".into()
         }
         Condition::NoExec => {
-            "the pool is mounted noexec, so no program can be run from its volumes; if that is not intended, mount it without noexec and restart the helper".into()
+            format!("the pool is mounted noexec, so no program can be run from its volumes; if that is not intended, mount it without noexec and {RESTART}")
         }
         Condition::NotEnforced => "sizes are not enforced in this pool: it is configured with quota=none".into(),
         Condition::Other => {
@@ -48,6 +48,9 @@ pub(super) fn condition(condition: &Condition) -> String {
         Condition::OtherLimits { bytes, inodes, soft } => other_limits(*bytes, *inodes, *soft),
     }
 }
+
+/// The remedy that depends on the deployment.
+const RESTART: &str = "restart the helper (systemctl restart bulkhead-privhelper, or crictl stop its container)";
 
 /// Why a pool does not promise what was requested. How much is missing is said as well: rounded, the two figures may be
 /// the same.
@@ -71,9 +74,7 @@ fn apart(directory: &PublishName, cause: Separation) -> String {
         Separation::Unmounted => ("the mount that it was on is gone", "mount it again, shared"),
         Separation::NotShared => ("its mount is not shared any more", "run mount --make-shared on its mount"),
         Separation::Covered => ("another mount hides it", "unmount that one, or make it shared"),
-        Separation::Moved => {
-            ("it was renamed or replaced by another directory", "put it back, or restart bulkhead-privhelper")
-        }
+        Separation::Moved => ("it was renamed or replaced by another directory", "put it back, or restart the helper"),
     };
     format!(
         "what is mounted below publish directory {directory} no longer reaches the host, because {why}; publishing there is refused: {remedy}; the helper starts anew by itself as soon as the directory is shared again"
@@ -136,7 +137,7 @@ fn image_size(found: u64, recorded: u64) -> String {
     let (difference, recorded_size) = (Quantity::from(found.abs_diff(recorded)), Quantity::from(recorded));
     if found > recorded {
         format!(
-            "the volume's image is {difference} longer than its record says ({recorded_size}); restart bulkhead-privhelper, which corrects the record"
+            "the volume's image is {difference} longer than its record says ({recorded_size}); {RESTART}, which corrects the record"
         )
     } else {
         format!(
@@ -157,7 +158,7 @@ fn other_limits(bytes: u64, inodes: u64, soft: bool) -> String {
     let inodes = if inodes == 0 { "any number of inodes".to_owned() } else { format!("{inodes} inodes") };
     let soft = if soft { ", and has soft limits besides" } else { "" };
     format!(
-        "somebody has changed the volume's quota: the filesystem allows it {bytes} and {inodes}{soft}; restart the helper, which sets its limits again"
+        "somebody has changed the volume's quota: the filesystem allows it {bytes} and {inodes}{soft}; {RESTART}, which sets its limits again"
     )
 }
 
@@ -180,7 +181,10 @@ mod tests {
         says(&Condition::QuotaFiles { bytes: 3 << 29 }, &["grown to 1.5 GiB,"]);
         says(&Condition::Oversized { used: 3 << 30 }, &["3 GiB of the volume are used"]);
         let limits = |bytes, soft| Condition::OtherLimits { bytes, inodes: 0, soft };
-        says(&limits(3 << 30, false), &["allows it 3 GiB and any number of inodes; restart the helper"]);
+        says(
+            &limits(3 << 30, false),
+            &["allows it 3 GiB and any number of inodes; restart the helper (systemctl restart bulkhead-privhelper,"],
+        );
         says(&limits(0, true), &["any number of bytes and", "soft limits besides"]);
         says(&Condition::ImageSize { found: (1 << 30) + 4096, recorded: 1 << 30 }, &["4 KiB longer", "(1 GiB)"]);
         says(&Condition::ImageSize { found: 0, recorded: 1 << 30 }, &["1 GiB shorter", "(1 GiB)", "backup"]);

@@ -69,9 +69,7 @@ pub fn conditions(state: &State, pool: &Pool, served: &Served, finding: &Finding
             }
         });
     }
-    if served.inherited.no_exec {
-        found.push(Condition::NoExec);
-    }
+    found.extend(served.inherited.no_exec.then_some(Condition::NoExec));
     UpTo::try_from(found).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Log lines on standard error, with the priority prefix that journald reads (sd-daemon(3)).
+//! Log lines on standard error, with the priority prefix that journald reads (sd-daemon(3)) if that is what it is.
 //!
 //! Whether standard error is read is up to others, and no operation may wait for them. Once a thread runs [`write_out`],
 //! lines wait in a queue of limited length. What changes something has its place in the queue before it is done; other
@@ -55,6 +55,11 @@ pub(crate) use {error, info, warning};
 
 /// Where lines wait. At start and in the emptier there is no thread that writes them, and each is written immediately.
 static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
+/// Whether standard error is the journal (systemd.exec(5)).
+static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    rustix::fs::fstat(std::io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
+});
 /// Notified when a line waits.
 static WAITING: Condvar = Condvar::new();
 
@@ -197,11 +202,8 @@ impl Queue {
         }
         *reported = Some(now);
         let (dropped, lost) = (std::mem::take(&mut self.dropped), std::mem::take(&mut self.lost));
-        let what = "log lines are missing: those of reads and connections came too fast, or nobody read the log";
-        Some(line(
-            Level::Error,
-            format_args!("bulkhead_privhelper: {what} reads_and_connections={dropped} others={lost}"),
-        ))
+        let what = "bulkhead_privhelper: log lines are missing: those of reads and connections came too fast, or nobody read the log";
+        Some(line(Level::Error, format_args!("{what} reads_and_connections={dropped} others={lost}")))
     }
 }
 
@@ -211,7 +213,7 @@ pub fn shown(path: &Path) -> impl Display {
 }
 
 fn line(level: Level, text: Arguments<'_>) -> String {
-    let mut line = format!("<{}>{text}\n", level as u8);
+    let mut line = if *IS_JOURNAL { format!("<{}>{text}\n", level as u8) } else { format!("{text}\n") };
     if line.len() > MAX_LINE {
         line.truncate(line.floor_char_boundary(MAX_LINE.saturating_sub(CUT.len())));
         line.push_str(CUT);
@@ -231,9 +233,11 @@ mod tests {
 
     #[test]
     fn a_line_is_cut_at_its_limit_and_says_so() {
-        assert_eq!(line(Level::Info, format_args!("serving")), "<6>serving\n");
-        let longest = "x".repeat(MAX_LINE - 4);
-        assert_eq!(line(Level::Info, format_args!("{longest}")), format!("<6>{longest}\n"));
+        // The test's own standard error may be the journal.
+        let begin = if *IS_JOURNAL { "<6>" } else { "" };
+        assert_eq!(line(Level::Info, format_args!("serving")), format!("{begin}serving\n"));
+        let longest = "x".repeat(MAX_LINE - 1 - begin.len());
+        assert_eq!(line(Level::Info, format_args!("{longest}")), format!("{begin}{longest}\n"));
         for character in ["x", "ü", "𝄞"] {
             let cut = line(Level::Error, format_args!("{}", character.repeat(MAX_LINE)));
             assert!(cut.len() <= MAX_LINE && cut.len() > MAX_LINE - 4 && cut.ends_with("… (cut)\n"), "{cut}");

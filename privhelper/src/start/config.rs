@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use bulkhead_protocol::{DriverName, PublishName};
 use rustix::fs::OFlags;
 
-pub use self::values::{absolute, name};
-use self::values::{number, pool, project_ids, publish, uid, violation};
+pub use self::values::{absolute, name, project_ids};
+use self::values::{number, pool, publish, uid, violation};
 use super::filter::OnViolation;
 use crate::bookkeeping::Limits;
 use crate::state::{PoolConfig, Shape};

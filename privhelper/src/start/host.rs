@@ -160,7 +160,10 @@ fn mark_and_claim(
 }
 
 /// Claims a filesystem by a name that only one process of the host's network namespace can have.
-fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
+///
+/// # Errors
+/// `ADDRINUSE` if one has it.
+pub fn claim((major, minor): (u32, u32)) -> SysResult<OwnedFd> {
     socket::take_name(&format!("bulkhead-filesystem-{major}:{minor}"))
 }
 

@@ -1,6 +1,7 @@
 //! The marker file of a pool: a directory without one is not a pool, so a disk that failed to mount never leads to a
 //! pool on `/`.
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 use bulkhead_protocol::PoolName;
@@ -16,7 +17,7 @@ use crate::sys::{Errno, Result as SysResult, file};
 /// No marker is longer than this.
 const MAX_LENGTH: usize = 4096;
 /// The first line of a marker; the number is the layout of what is in the pool.
-const HEADER: &str = "bulkhead-pool 1";
+pub const HEADER: &str = "bulkhead-pool 1";
 
 /// What the marker of a pool says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +47,8 @@ pub fn find(directory: &OwnedFd, is_mount_root: bool, pool: &PoolConfig) -> Resu
         Err(Errno::NOENT) if !is_mount_root => Err(format!(
             "{path} has no marker and is not the root of a mount: is its disk mounted? If it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
-        Err(Errno::NOENT) if !is_empty(directory).map_err(|errno| fail("look for", errno))? => Err(format!(
+        // mkfs.ext4 puts that there.
+        Err(Errno::NOENT) if !is_empty(directory, c"lost+found").map_err(|errno| fail("find", errno))? => Err(format!(
             "{path} has no marker and is not empty; if it is to be a pool, run bulkhead-setup init-pool {path}"
         )),
         Err(Errno::NOENT) => Ok(None),
@@ -97,7 +99,9 @@ pub fn claim(directory: &OwnedFd, pool: &PoolConfig) -> Result<OwnedFd, String> 
     let path = shown(&pool.directory);
     let marker = file::open(directory, MARKER, OFlags::RDONLY);
     match marker.and_then(|marker| file::lock(&marker).map(|()| marker)) {
-        Err(Errno::AGAIN) => Err(format!("{path} is served by another helper; stop it first")),
+        Err(Errno::AGAIN) => {
+            Err(format!("{path} is served by another helper; stop it first, and its socket before it"))
+        }
         marker => marker.map_err(|errno| format!("cannot lock {path}/{MARKER}: {errno}")),
     }
 }
@@ -156,11 +160,14 @@ fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
     }
 }
 
-/// Whether a directory contains nothing but what mkfs.ext4 puts there.
-fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
+/// Whether a directory contains nothing, or only an entry of that name.
+///
+/// # Errors
+/// The kernel's error.
+pub fn is_empty(directory: &OwnedFd, but: &CStr) -> SysResult<bool> {
     let mut empty = true;
     file::each_entry(directory, |name| {
-        empty &= name == c"lost+found";
+        empty &= name == but;
         Ok(())
     })?;
     Ok(empty)

@@ -29,6 +29,8 @@ pub struct ServiceManager(Option<OwnedFd>);
 /// # Errors
 /// A sentence on what is wrong with the socket.
 pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
+    let pools: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+    log::info!("the helper starts release={} pools={pools:?}", env!("CARGO_PKG_VERSION"));
     // Everything that is created gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;

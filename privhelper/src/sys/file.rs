@@ -132,8 +132,7 @@ pub fn status(file: impl AsFd) -> Result<Status> {
 /// The status of the entry `name` of `parent`, without opening it; an empty name means `parent` itself.
 pub fn status_at(parent: impl AsFd, name: impl rustix::path::Arg) -> Result<Status> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-    let found = rustix::fs::statx(parent, name, flags, wanted)?;
+    let found = rustix::fs::statx(parent, name, flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID)?;
     Ok(Status {
         id: FileId { device: (found.stx_dev_major, found.stx_dev_minor), inode: found.stx_ino },
         file_type: FileType::from_raw_mode(found.stx_mode.into()),
@@ -212,20 +211,18 @@ pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
     Ok(raw)
 }
 
-/// Puts an open directory in a project, which new entries inherit.
-pub fn set_project(directory: impl AsFd, project: u32) -> Result<()> {
-    let found = attributes(&directory)?;
+/// Puts an open file or directory in a project, which new entries of a directory inherit.
+pub fn set_project(file: impl AsFd, project: u32) -> Result<()> {
+    let found = attributes(&file)?;
     let fsx_xflags = found.fsx_xflags | PROJECT_INHERIT;
-    set_attributes(directory, fsxattr { fsx_xflags, fsx_projid: project, ..found })
+    set_attributes(file, fsxattr { fsx_xflags, fsx_projid: project, ..found })
 }
 
 /// Clears flags of an open file, if any of them are set.
 pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
     let found = attributes(&file)?;
-    match found.fsx_xflags & !flags {
-        left if left == found.fsx_xflags => Ok(()),
-        left => set_attributes(file, fsxattr { fsx_xflags: left, ..found }),
-    }
+    let left = found.fsx_xflags & !flags;
+    if left == found.fsx_xflags { Ok(()) } else { set_attributes(file, fsxattr { fsx_xflags: left, ..found }) }
 }
 
 fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
@@ -234,16 +231,21 @@ fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
         .map(drop)
 }
 
-/// Clears flags of the entry `name` of `parent`, whatever its type, without opening it (file_setattr(2), Linux 6.17).
+/// Clears flags of the entry `name` of `parent`, whatever its type, without opening it.
 pub fn clear_flags_at(parent: impl AsFd, name: &CStr, flags: u32) -> Result<()> {
     let mut raw = file_attr { fa_xflags: 0, fa_extsize: 0, fa_nextents: 0, fa_projid: 0, fa_cowextsize: 0 };
-    let size = size_of::<file_attr>();
-    let at = libc::AT_SYMLINK_NOFOLLOW;
-    // SAFETY: the kernel reads the NUL-terminated name and writes at most `size` bytes to `raw`; both outlive the call.
-    checked(unsafe { libc::syscall(FILE_GETATTR, raw_fd(&parent), name.as_ptr(), &raw mut raw, size, at) })?;
+    attributes_at(&parent, name, FILE_GETATTR, &mut raw)?;
     raw.fa_xflags &= !u64::from(flags);
-    // SAFETY: the kernel reads the NUL-terminated name and `size` bytes of `raw`; both outlive the call.
-    checked(unsafe { libc::syscall(FILE_SETATTR, raw_fd(&parent), name.as_ptr(), &raw const raw, size, at) }).map(drop)
+    attributes_at(parent, name, FILE_SETATTR, &mut raw)
+}
+
+/// Gets or sets the attributes of the entry `name` of `parent` without opening it (file_getattr(2) or file_setattr(2),
+/// Linux 6.17, as `call` says).
+pub fn attributes_at(parent: impl AsFd, name: &CStr, call: libc::c_long, raw: &mut file_attr) -> Result<()> {
+    let (size, at) = (size_of::<file_attr>(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: the kernel reads the NUL-terminated name, and reads or writes at most `size` bytes of `raw`; both outlive
+    // the call.
+    checked(unsafe { libc::syscall(call, raw_fd(&parent), name.as_ptr(), &raw mut *raw, size, at) }).map(drop)
 }
 
 /// The system call numbers of file_getattr(2) and file_setattr(2), the same on every architecture.

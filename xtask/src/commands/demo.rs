@@ -42,6 +42,8 @@ pub fn demo(workspace: &Workspace, arguments: &DemoArguments) -> Result<ExitCode
         machine.reboot()?;
         phase(&mut machine, "after-reboot")?;
     }
+    println!("next: `cargo xtask node` brings up a Kubernetes node with Bulkhead, and a shell with kubectl to try it");
+    println!("next: docs/kubernetes.md for your own cluster, docs/install.md for a node without Kubernetes");
     println!("demo: ok");
     Ok(ExitCode::SUCCESS)
 }

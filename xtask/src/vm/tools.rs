@@ -12,8 +12,9 @@ use crate::progress::timed;
 use crate::workspace::Architecture;
 
 /// Packages, each with the programs taken from it.
-const TOOLS: [(&str, &str); 9] = [
+const TOOLS: [(&str, &str); 10] = [
     ("busybox-static", "busybox"),
+    ("coreutils", "cp"),
     ("dash", "dash"),
     ("dmsetup", "dmsetup"),
     ("e2fsprogs", "chattr debugfs e2fsck lsattr mkfs.ext4 resize2fs tune2fs"),

@@ -36,6 +36,10 @@ pub fn uid(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| format!("expected a numeric user id, not {text:?}"))
 }
 
+/// The first and the last project id for volumes.
+///
+/// # Errors
+/// A sentence that says what is expected.
 pub fn project_ids(text: &str) -> Result<(u32, u32), String> {
     let range = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse::<u32>().ok()?)));
     range.filter(|(first, last)| *first >= 1 && first <= last && last.saturating_add(1) < KUBELET_PROJECTS).ok_or_else(|| {

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use super::Recovery;
 use crate::bookkeeping::{Progress, Share, limits};
 use crate::log;
+use crate::start::marker::is_empty;
 use crate::state::layout::{self, Entry};
 use crate::state::{Deleted, Kind, Pool, Record, Served, Volume};
 use crate::sys::file::{self, FileId};
@@ -123,7 +124,7 @@ impl Recovery {
             VolumeKind::Directory { inodes, .. } => {
                 let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
                     // A deletion of an unused volume was interrupted.
-                    Err(Errno::NOENT) if record.unused && is_empty(&directory).map_err(say)? => {
+                    Err(Errno::NOENT) if record.unused && is_empty(&directory, c"").map_err(say)? => {
                         return Ok(Found::Deleted);
                     }
                     data => data.map_err(say)?,
@@ -157,7 +158,7 @@ impl Recovery {
         directory: &OwnedFd,
     ) -> Result<Option<ProjectId>, String> {
         let project = layout::project_of(directory).map_err(|errno| errno.to_string())?;
-        let remedy = "it was restored from a copy, or made while the pool had quota=none; see docs/operate.md";
+        let remedy = "it was copied, or made with quota=none; stop the helper, then run bulkhead-setup requota";
         match project {
             None if pool.has_quotas() => Err(format!("it has no project id, so nothing would limit it: {remedy}")),
             Some(own) if pool.has_quotas() => {
@@ -174,15 +175,6 @@ impl Recovery {
 
 fn project_of(pool: &Pool, directory: &OwnedFd) -> SysResult<Option<ProjectId>> {
     if pool.has_quotas() { layout::project_of(directory) } else { Ok(None) }
-}
-
-fn is_empty(directory: &OwnedFd) -> SysResult<bool> {
-    let mut empty = true;
-    file::each_entry(directory, |_| {
-        empty = false;
-        Ok(())
-    })?;
-    Ok(empty)
 }
 
 /// Sets a quota that did not reach the disk before a power cut back to what the record says. In a pool that is configured

@@ -10,9 +10,6 @@ use crate::deployment::Deployment;
 use crate::pods::{self, Mode};
 use crate::story::Story;
 
-/// The image on the page, and the one to use instead: the machine cannot reach a registry.
-const IMAGES: (&str, &str) = ("image: busybox", "image: bulkhead-shell:test");
-
 /// The directory of the page's pool, and the one to use here, where the former is already in use.
 const POOLS: (&str, &str) = ("/srv/bulkhead/default", "/srv/bulkhead/first");
 
@@ -25,7 +22,7 @@ pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
         run_all(&story.node.kubectl, &agents)?;
     }
     let manifest = blocks(section, "yaml").pop().context("no manifest")?;
-    story.node.kubectl.apply(&manifest.replace(IMAGES.0, IMAGES.1))?;
+    story.node.kubectl.apply(&manifest)?;
     run_all(&story.node.kubectl, &look)
 }
 

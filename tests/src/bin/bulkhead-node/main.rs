@@ -150,7 +150,11 @@ fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
 
 fn shell(node: &Node, command: &str) -> Result<ExitCode> {
     let programs = node.kubectl.program.parent().context("kubectl has no directory")?;
-    let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
+    // kubectl-bulkhead is beside this program.
+    let own = env::current_exe().context("find this program")?;
+    let own = own.parent().context("this program is in no directory")?;
+    let path = env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{}:{path}", programs.display(), own.display());
     let mut shell = Command::new("sh");
     shell.args(["-c", command]).env("PATH", path).env("KUBECONFIG", &node.kubectl.kubeconfig);
     let status = shell.status().context("start a shell")?;

@@ -25,6 +25,7 @@ mod reboot;
 mod recovery;
 mod registration;
 mod requests;
+mod requota;
 mod siege;
 mod startup;
 mod stats;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case> {
         frontend::cases(),
         registration::cases(),
         requests::cases(),
+        requota::cases(),
         bad_input::cases(),
         bulkheadctl::cases(),
         kubelet_record::cases(),

@@ -11,6 +11,7 @@ use bulkhead_protocol::{HIGHEST_VERSION, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::csi::v1::ProbeRequest;
 use bulkhead_tests::daemon::FRONTEND_UID;
+use bulkhead_tests::documented;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::wait;
@@ -30,6 +31,7 @@ cases! {
     a_program_that_is_killed_is_started_again,
     a_helper_that_cannot_serve_is_tried_until_it_can,
     a_stop_ends_every_process,
+    the_documented_commands_stop_the_helper_for_good_and_start_it,
     an_agent_whose_cluster_is_away_serves_the_kubelet,
     exposure_is_as_low_as_the_work_allows,
 }
@@ -198,6 +200,37 @@ fn a_stop_ends_every_process(node: &mut Node) -> Result<()> {
     ensure!(node.csi().is_err() || node.csi()?.probe(ProbeRequest {}).is_err());
     ensure!(node.helper().is_err());
     HELPER.check("inactive")
+}
+
+/// The commands of the page on operations for the helper on the host. The frontend goes on connecting all the while.
+fn the_documented_commands_stop_the_helper_for_good_and_start_it(node: &mut Node) -> Result<()> {
+    let section = documented::section(documented::OPERATE, "Stop and start the helper")?;
+    let row = section.lines().find(|line| line.starts_with("| host service")).context("no row for the host service")?;
+    let commands: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+    let [stop, start, restart] = commands[..] else { anyhow::bail!("not three commands: {row}") };
+    let run = |command: &str| output(Command::new("sh").args(["-c", command])).with_context(|| command.to_owned());
+    run(stop)?;
+    let frontend = FRONTEND.pid()?;
+    // The frontend tries again within two seconds.
+    for _ in 0..10 {
+        for unit in [HELPER, SOCKET] {
+            unit.check("inactive").with_context(|| format!("after {stop}"))?;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let running = Command::new("pgrep").args(["-a", "bulkhead-privh"]).output()?;
+    ensure!(running.stdout.is_empty(), "{}", String::from_utf8_lossy(&running.stdout));
+    run(start)?;
+    node.wait()?;
+    let pid = HELPER.pid()?;
+    run(restart)?;
+    node.wait()?;
+    ensure!(HELPER.pid()? != pid, "it was not restarted");
+    ensure!(FRONTEND.pid()? == frontend, "the frontend did not wait");
+    // Without the socket among them, the helper comes back by itself: this is why the page has it first.
+    HELPER.stop()?;
+    wait::until(node.patience(Duration::from_secs(10)), || HELPER.check("active"))?;
+    node.wait()
 }
 
 fn an_agent_whose_cluster_is_away_serves_the_kubelet(node: &mut Node) -> Result<()> {

@@ -7,6 +7,9 @@
     )
 )]
 
+mod requota;
+mod tree;
+
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,11 +27,16 @@ Prepare a node for bulkhead-privhelper.
 
 usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup check FLAGS ...
+       bulkhead-setup requota --pool DIR [--project-ids FIRST-LAST] [--dry-run]
 
   init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
              change nothing; one line for each test: ok, FAILED with the reason, or skipped because of an earlier failure;
              exit status 0 if the helper can serve, 1 if not. `bulkhead-privhelper --help` explains the FLAGS
+  requota    put each volume of the pool DIR, and everything in it, into a project of its own and set its limits, after the
+             pool was copied (cp -a, rsync) or had quota=none; with --dry-run, only say what is to be done. The helper must
+             be stopped; what is right already is left alone, and a run that was interrupted is finished by the next.
+             --project-ids is that of the helper (default 100000-999999). Exit status 0 if every volume is limited
   --help, --version
 ";
 
@@ -56,10 +64,11 @@ fn run(arguments: impl Iterator<Item = String>) -> Result<bool, String> {
             Command::Serve(config) => Ok(check(&config)),
             Command::Print(text) => print(&text),
         },
+        Some("requota") => requota::requota(arguments),
         Some("--help" | "-h") => print(HELP),
         Some("--version") => print(&format!("bulkhead-setup {}\n", env!("CARGO_PKG_VERSION"))),
         Some(other) => Err(format!("unknown command {other:?}; see --help")),
-        None => Err("a command is missing: init-pool or check; see --help".to_owned()),
+        None => Err("a command is missing: init-pool, check or requota; see --help".to_owned()),
     }
 }
 
@@ -220,7 +229,7 @@ mod tests {
     #[test]
     fn each_command_has_help() {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
-        for command in ["check", "init-pool", "--help"] {
+        for command in ["check", "init-pool", "requota", "--help"] {
             assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
         }
     }

@@ -1,0 +1,277 @@
+//! `bulkhead-setup requota`: the volumes of a pool that was copied, or had no quotas, are limited again, whatever is in
+//! them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Condition, ErrorKind};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::quotas;
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::setting::program;
+use bulkhead_tests::stand::Stand;
+use rustix::fs::{FallocateFlags, fallocate};
+
+cases! {
+    a_copied_pool_is_limited_again: Bare + Quota,
+    volumes_made_without_quotas_are_limited: Bare + Quota,
+    a_hostile_tree_is_walked_and_left: Bare + Quota,
+    a_run_that_was_killed_is_finished_by_the_next: Bare + Quota,
+}
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 8 * MIB;
+
+/// Runs `requota` for the pool called default; returns whether every volume is limited, and what it says.
+fn requota(stand: &Stand, more: &[&str]) -> Result<(bool, String)> {
+    let mut command = Command::new(program("bulkhead-setup")?);
+    let output = command.args(["requota", "--pool"]).arg(&stand.pool().directory).args(more).output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    Ok((output.status.success(), said))
+}
+
+fn requota_ok(stand: &Stand, parts: &[&str]) -> Result<String> {
+    let (good, said) = requota(stand, &[])?;
+    ensure!(good, "{said}");
+    for part in parts {
+        ensure!(said.contains(part), "{part:?} is not in: {said}");
+    }
+    Ok(said)
+}
+
+/// Runs it once more: nothing is left to do.
+fn is_idle(stand: &Stand) -> Result<()> {
+    let said = requota_ok(stand, &[])?;
+    ensure!(!said.contains("change"), "the next run is not idle: {said}");
+    ensure!(requota(stand, &["--dry-run"])?.0, "there is something to do: {said}");
+    Ok(())
+}
+
+fn allocate(path: &Path, bytes: u64) -> Result<(), rustix::io::Errno> {
+    let file =
+        File::create(path).map_err(|error| rustix::io::Errno::from_io_error(&error).expect("an error number"))?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes)
+}
+
+/// Starts the helper, and checks that volumes of the pool are not served, and that the condition says so.
+fn check_not_served(stand: &mut Stand, volumes: u32) -> Result<()> {
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let found = helper.pool_status("default")?.conditions;
+    ensure!(found.as_slice().contains(&Condition::NotServed { volumes }), "{found:?}");
+    denied(helper.request(&bind("vol-a", "a"))?, ErrorKind::PoolBroken, "requota")?;
+    // Nothing limits it.
+    let beyond = stand.pool().volume("vol-a").join("data/beyond");
+    allocate(&beyond, 2 * SIZE).context("something limits it")?;
+    fs::remove_file(beyond)?;
+    let (good, said) = requota(stand, &[])?;
+    ensure!(
+        !good && said.contains("is in use") && said.contains("systemctl stop bulkhead-privhelper.socket"),
+        "{said}"
+    );
+    stand.stop_helper()
+}
+
+/// Starts the helper, and checks that vol-a is limited, and that nothing is wrong with the pool.
+fn check_limited(stand: &mut Stand) -> Result<()> {
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let found = helper.pool_status("default")?.conditions;
+    ensure!(found.as_slice().is_empty(), "{found:?}");
+    helper.ask(&bind("vol-a", "a"))?;
+    let target = stand.target("a");
+    let beyond = allocate(&target.join("beyond"), 2 * SIZE);
+    let refused = [rustix::io::Errno::DQUOT, rustix::io::Errno::NOSPC];
+    ensure!(beyond.is_err_and(|errno| refused.contains(&errno)), "{beyond:?}");
+    fs::remove_file(target.join("beyond"))?;
+    allocate(&target.join("within"), SIZE / 2).context("within its size")?;
+    fs::remove_file(target.join("within"))?;
+    helper.ask(&unbind("vol-a", "a")).map(drop)
+}
+
+/// How many entries there are in a volume, its own directory included.
+fn entries(directory: &Path) -> Result<u64> {
+    let mut number = 1;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        number += if entry.file_type()?.is_dir() { entries(&entry.path())? } else { 1 };
+    }
+    Ok(number)
+}
+
+/// The project ids of files, as lsattr(1) reports them.
+fn project_of(path: &Path) -> Result<u32> {
+    let output = Command::new("lsattr").arg("-pd").arg(path).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.split_whitespace().next().and_then(|first| first.parse().ok()).with_context(|| format!("{path:?}: {text:?}"))
+}
+
+fn a_copied_pool_is_limited_again(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    for (id, spec) in [("vol-a", directory_spec(SIZE)), ("vol-b", image_spec(MIB)), ("vol-c", directory_spec(SIZE))] {
+        stand.helper()?.ask(&create(id, spec))?;
+    }
+    let data = stand.pool().volume("vol-a").join("data");
+    fs::create_dir_all(data.join("some/where"))?;
+    allocate(&data.join("some/where/file"), 3 * MIB)?;
+    stand.stop_helper()?;
+    // As docs/operate.md copies a pool.
+    let original = stand.pools.remove(0);
+    let copy = original.directory.with_file_name("copy");
+    stand.pools.push(Pool::make_unmarked(&stand.setting, stand.templates(), &copy, "default")?);
+    run(Command::new("cp").arg("-a").arg(original.directory.join(".")).arg(&copy))?;
+    check_not_served(stand, 3)?;
+    let (good, said) = requota(stand, &["--dry-run"])?;
+    ensure!(!good && said.contains("not in a project of its own") && said.contains("3 of them not limited"), "{said}");
+    ensure!(project_of(&copy.join("vol-a"))? == 0 && project_of(&copy.join("vol-a/data"))? == 0, "it has changed");
+    requota_ok(
+        stand,
+        &["vol-a: put into project 100000", "vol-b: put into", "3 volumes in ", "0 of them not limited"],
+    )?;
+    is_idle(stand)?;
+    ensure!(project_of(&copy.join("vol-a/data/some/where/file"))? == 100_000);
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b", "vol-c"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn volumes_made_without_quotas_are_limited(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.pools[0].options = ",quota=none".to_owned();
+    stand.start_helper()?;
+    stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
+    let data = stand.pool().volume("vol-a").join("data");
+    allocate(&data.join("file"), 2 * SIZE)?;
+    stand.stop_helper()?;
+    stand.pools[0].options = String::new();
+    check_not_served(stand, 1)?;
+    requota_ok(stand, &["vol-a: put into project 100000", "expand it, or delete files"])?;
+    is_idle(stand)?;
+    fs::remove_file(data.join("file"))?;
+    check_limited(stand)?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+/// Makes vol-a and vol-b without quotas, and stops the helper. Returns the data of the two.
+fn unlimited(stand: &mut Stand) -> Result<[PathBuf; 2]> {
+    stand.add_pool("default")?;
+    stand.pools[0].options = ",quota=none".to_owned();
+    stand.start_helper()?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&create(id, directory_spec(SIZE)))?;
+    }
+    stand.stop_helper()?;
+    stand.pools[0].options = String::new();
+    Ok(["vol-a", "vol-b"].map(|id| stand.pool().volume(id).join("data")))
+}
+
+fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
+    let [a, b] = unlimited(stand)?;
+    let outside = stand.pool().directory.join("Outside");
+    fs::create_dir(&outside)?;
+    for file in ["file", "linked"] {
+        fs::write(outside.join(file), "outside")?;
+    }
+    symlink(&outside, a.join("link"))?;
+    symlink("/dev/zero", a.join("to a device"))?;
+    run(Command::new("mkfifo").arg(a.join("pipe")))?;
+    run(Command::new("mknod").arg(a.join("node")).args(["c", "1", "5"]))?;
+    fs::hard_link(outside.join("linked"), a.join("linked"))?;
+    fs::write(a.join("both"), "in two volumes")?;
+    fs::hard_link(a.join("both"), b.join("both"))?;
+    fs::write(a.join("fixed"), "immutable")?;
+    run(Command::new("chattr").arg("+i").arg(a.join("fixed")))?;
+    fs::create_dir_all(a.join("covered/below"))?;
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs"]).arg(a.join("covered/below")))?;
+    fs::write(a.join("covered/below/file"), "of another filesystem")?;
+    // Deeper than a path may be long, and more than there are descriptors.
+    let deep = "d".repeat(200);
+    let mut directory = File::open(&a)?;
+    for _ in 0..1500 {
+        rustix::fs::mkdirat(&directory, &deep, rustix::fs::Mode::RWXU)?;
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        directory = rustix::fs::openat(&directory, &deep, flags, rustix::fs::Mode::empty())?.into();
+    }
+    drop(directory);
+    // A whole run must come to an end in spite of the pipe.
+    let (good, said) = requota(stand, &[])?;
+    ensure!(said.contains("directories that something is mounted on") && !good, "{said}");
+    run(Command::new("umount").arg(a.join("covered/below")))?;
+    let immutable = requota(stand, &[])?;
+    run(Command::new("chattr").arg("-i").arg(a.join("fixed")))?;
+    let said = requota_ok(stand, &[])?;
+    ensure!(immutable.0 || immutable.1.contains("\"fixed\": "), "{}", immutable.1);
+    ensure!(
+        said.contains("vol-b: is in project") && said.contains("1 files that are charged to another volume"),
+        "{said}"
+    );
+    is_idle(stand)?;
+    ensure!(project_of(&outside.join("file"))? == 0, "a link was followed");
+    for path in [a.join("fixed"), a.join("covered/below"), a.join("both"), outside.join("linked")] {
+        ensure!(project_of(&path)? == 100_000, "{path:?}");
+    }
+    // What the kernel counts is what there is, but for what the line names.
+    let uncharged =
+        said.lines().find_map(|line| line.split("vol-a: ").nth(1)?.split("; ").nth(1)?.split_once(" links"));
+    let uncharged: u64 = uncharged.map_or(Ok(0), |(number, _)| number.parse())?;
+    ensure!([0, 4].contains(&uncharged), "{said}");
+    let charged = quotas::inodes(&stand.pool().directory)?;
+    let charged = charged.iter().find(|quota| quota.project == 100_000).context("nothing is charged")?.used;
+    let without_depth = 1 + 1 + 4 + 1 + 1 + 1 + 2;
+    ensure!(charged == without_depth + 1500 - uncharged, "{charged} inodes are charged, {uncharged} are not: {said}");
+    fs::remove_dir_all(&outside)?;
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_run_that_was_killed_is_finished_by_the_next(stand: &mut Stand) -> Result<()> {
+    let [a, _] = unlimited(stand)?;
+    for directory in 0..20 {
+        let directory = a.join(format!("{directory}"));
+        fs::create_dir(&directory)?;
+        for file in 0..40 {
+            File::create(directory.join(format!("{file}")))?;
+        }
+    }
+    let mut was_killed = false;
+    for round in 0..40 {
+        let mut command = Command::new(program("bulkhead-setup")?);
+        command.args(["requota", "--pool"]).arg(&stand.pool().directory).stdout(Stdio::null());
+        let mut child = command.spawn()?;
+        std::thread::sleep(Duration::from_micros(300 * round));
+        child.kill()?;
+        let killed = !child.wait()?.success();
+        let is_half = project_of(&a)? != 0 && project_of(&stand.pool().volume("vol-a"))? == 0;
+        was_killed |= killed && is_half;
+        if is_half {
+            check_not_served(stand, 2)?;
+            break;
+        }
+    }
+    if !was_killed {
+        bail!("no run was killed half-way");
+    }
+    requota_ok(stand, &["vol-a: put into project"])?;
+    is_idle(stand)?;
+    let project = project_of(&a)?;
+    let charged = quotas::inodes(&stand.pool().directory)?;
+    let own = charged.iter().find(|quota| quota.project == project).context("nothing is charged")?;
+    ensure!(own.used == entries(&stand.pool().volume("vol-a"))?, "{charged:?}");
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
