@@ -7,6 +7,7 @@
     )
 )]
 
+mod below;
 mod requota;
 mod tree;
 
@@ -14,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use bulkhead_privhelper::file;
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::start::config::{self, Command, Config, absolute, name};
 use bulkhead_privhelper::start::{directory, host, jail, marker, privileges, proof};
@@ -146,6 +148,11 @@ fn check(config: &Config) -> bool {
                 say(&title, pool.state.as_ref().map(|_| ()).map_err(Clone::clone));
                 if pool.state.as_ref().is_ok_and(|found| found.inherited.no_exec) {
                     println!("note    pool {}: it is mounted noexec: no program can be run from it", pool.config.name);
+                }
+                let device = pool.state.as_ref().ok().and_then(|found| file::status(&found.directory.descriptor).ok());
+                let layers = device.map(|found| below::layers(Path::new("/sys"), found.id.device)).unwrap_or_default();
+                if !layers.is_empty() {
+                    println!("note    pool {}: below it: {}", pool.config.name, layers.join(", on "));
                 }
             }
             let proved = jail::enter(config, &host).and_then(|jail| proof::prove(&host, &jail));

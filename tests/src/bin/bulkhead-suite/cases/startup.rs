@@ -326,6 +326,9 @@ fn check_says_ok_and_changes_nothing(stand: &mut Stand) -> Result<()> {
         ensure!(text.contains(part), "says nothing of {part}: {text}");
     }
     ensure!(text.lines().all(|line| line.starts_with("ok") || line.starts_with("note")), "{text}");
+    // The disk of the stand's pool is an image.
+    let disk = stand.pool().directory.with_extension("disk");
+    ensure!(text.contains(&format!("note    pool default: below it: the file {disk:?}\n")), "{text}");
     ensure!(traces(stand)? == before, "something has changed");
     Ok(())
 }
