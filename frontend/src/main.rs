@@ -113,7 +113,8 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
         helper.welcome().await?;
         return Ok(());
     }
-    let (readiness, volumes) = (Readiness::default(), Volumes::new(helper.clone()));
+    let readiness = Readiness::default();
+    let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned());
     if let Some(monitoring) = monitoring {
         tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health()));
     }
