@@ -14,7 +14,7 @@ use bulkhead_frontend::monitoring::Monitoring;
 use bulkhead_frontend::readiness::{Part, Readiness};
 use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::sandbox;
-use bulkhead_frontend::server::{self, Shutdown};
+use bulkhead_frontend::server::{self, ServeError, Shutdown};
 use bulkhead_frontend::telemetry;
 use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{Socket, Welcome};
@@ -22,7 +22,7 @@ use clap::Parser;
 use std::os::unix::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{error, info, warn};
 
 use options::Options;
@@ -32,6 +32,10 @@ const GRACE: Duration = Duration::from_secs(4);
 
 /// How long to wait before requesting a socket again.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// How long a new CSI socket must have served before it may be replaced as well. Two frontends on a node take each
+/// other's: that has to end, and somebody has to be told.
+const CONTESTED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, thiserror::Error)]
 enum StartError {
@@ -46,7 +50,7 @@ enum StartError {
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error("cannot serve CSI: {0}")]
-    Serve(#[from] server::ServeError),
+    Serve(#[from] ServeError),
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
 }
@@ -113,7 +117,8 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
         helper.welcome().await?;
         return Ok(());
     }
-    let (readiness, volumes) = (Readiness::default(), Volumes::new(helper.clone()));
+    let readiness = Readiness::default();
+    let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned());
     if let Some(monitoring) = monitoring {
         tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health()));
     }
@@ -189,9 +194,23 @@ async fn serve(
     if registers {
         let registrar = Registrar::new(welcome.driver.clone(), welcome.csi_socket.clone(), readiness.clone());
         let readiness = readiness.clone();
-        tokio::spawn(register(helper, registrar, readiness, is_registered_by_serving, shutdown.clone()));
+        tokio::spawn(register(helper.clone(), registrar, readiness, is_registered_by_serving, shutdown.clone()));
     }
-    let served = server::serve(listener, plugin.routes().add_service(inspector.service()), &shutdown).await;
+    let routes = || plugin.routes().add_service(inspector.clone().service());
+    let (mut listener, mut since) = (listener, Instant::now());
+    let served = loop {
+        match server::serve(listener, routes(), &shutdown).await {
+            // The helper shuts it down when its name is removed, too.
+            Err(error @ ServeError::Dead(_)) if options.csi_endpoint.is_none() && since.elapsed() > CONTESTED => {
+                warn!("{error}; requesting another");
+                readiness.not_ready(Part::Csi, &error);
+                listener = csi_socket(&helper, &welcome).await?;
+                since = Instant::now();
+                readiness.ready(Part::Csi);
+            }
+            served => break served,
+        }
+    };
     if let Err(error) = served {
         // Whoever serves the node's volumes now, this process does not.
         readiness.not_ready(Part::Csi, &error);

@@ -29,7 +29,8 @@ use crate::findings::Findings;
 use crate::helper::Helper;
 use crate::metrics::process::Process;
 use crate::metrics::{METRICS, TEXT};
-use crate::readiness::{Part, Readiness};
+use crate::printable::printable;
+use crate::readiness::{LONGEST_REASON, Part, Readiness};
 use crate::volumes::Health;
 
 /// How long a client may take, from its connection to the end of the answer.
@@ -201,10 +202,22 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
         "/readyz" => {
             look_at_helper(shared).await;
             let (is_ready, report) = shared.readiness.report();
+            let report = unserved_pools(&shared.health.borrow()) + &report;
             text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report)
         }
         _ => text(StatusCode::NOT_FOUND, "/metrics, /volumes, /healthz and /readyz are served here\n"),
     }
+}
+
+/// A line about each pool that has failed or is absent. The others are served all the same, so this node is ready, and an
+/// update does not stop here.
+fn unserved_pools(health: &Health) -> String {
+    let lines = health.pools.iter().flat_map(|(pool, conditions)| {
+        let unserved = conditions.values().filter(|condition| condition.is_unserved());
+        unserved
+            .map(move |condition| format!("[!]pool {pool}: {}\n", printable(&condition.to_string(), LONGEST_REASON)))
+    });
+    lines.collect()
 }
 
 async fn written(shared: &Shared) -> Bytes {

@@ -8,6 +8,7 @@ use bulkhead_frontend::kubernetes::Access;
 use bulkhead_frontend::monitoring::MetricsAddress;
 use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
+use bulkhead_protocol::PoolName;
 use clap::Parser;
 
 /// Serve the Container Storage Interface for local volumes, without any privilege.
@@ -40,6 +41,11 @@ pub struct Options {
     /// Namespace for the agent's own objects. Defaults to that of the service account or of the kubeconfig's context.
     #[arg(long, value_name = "NAME", env = "BULKHEAD_NAMESPACE")]
     pub namespace: Option<String>,
+
+    /// Pools that this node may lack, separated by commas: one that is not there is reported as absent, and is no failure
+    /// while nobody needs a volume in it.
+    #[arg(long, value_name = "NAMES", env = "BULKHEAD_OPTIONAL_POOLS", value_delimiter = ',')]
+    pub optional_pools: Vec<PoolName>,
 
     /// Serve metrics and probes by HTTP at this address, without authentication: /metrics, /healthz and /readyz. An IP
     /// address and a port, or :PORT for all addresses.

@@ -10,7 +10,7 @@ use crate::metrics::METRICS;
 use crate::printable::printable;
 
 /// The longest reason that is given, in bytes. It may be in another server's words.
-const LONGEST_REASON: usize = 1024;
+pub const LONGEST_REASON: usize = 1024;
 
 /// A part that has to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -40,7 +40,7 @@ pub enum ServeError {
     Listener(#[from] io::Error),
     /// Nobody can connect to the socket any more.
     #[error(
-        "the listening socket is of no use any more: {0}; the privileged helper shuts it down when another frontend asks for it: run one frontend on a node"
+        "the listening socket is of no use any more: {0}; the privileged helper shuts it down when its name has been removed, and when another frontend asks for it: run one frontend on a node"
     )]
     Dead(io::Error),
     /// The server failed.

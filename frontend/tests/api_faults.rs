@@ -199,6 +199,34 @@ async fn a_server_that_never_answers_is_asked_again() {
     until("a second one", || (api.seen(&Method::POST, "/persistentvolumes").len() == 2).then_some(())).await;
 }
 
+/// The requests by which a claim of this class for `node-1` is given back, once `helper` has refused its volume.
+async fn given_back(helper: &FakeHelper, parameters: Value) -> Vec<mock_api::Seen> {
+    let mut class = class("WaitForFirstConsumer");
+    class["parameters"] = parameters;
+    let api = MockApi::start(helper.directory(), vec![class], |_, _| None).await;
+    api.put(&claim(10, Some("node-1")));
+    agent(helper, &api);
+    let is_given_back = |seen: &mock_api::Seen| {
+        seen.body["metadata"]["annotations"].get("volume.kubernetes.io/selected-node") == Some(&Value::Null)
+    };
+    until("the claim to be given back", || {
+        api.seen(&Method::PATCH, "/persistentvolumeclaims/data").pop().filter(is_given_back)
+    })
+    .await;
+    api.seen(&Method::PATCH, "/")
+}
+
+#[tokio::test]
+async fn a_claim_whose_pool_fails_or_is_not_there_is_given_back_without_capacity() {
+    let failing = helper_that_creates(|_| fake::failure(bulkhead_protocol::ErrorKind::Io(5)));
+    for (helper, parameters) in [(failing, json!({})), (helper(), json!({ "pool": "fast" }))] {
+        let patches = given_back(&helper, parameters).await;
+        let last = patches.iter().rev().find(|seen| seen.path.contains("/csistoragecapacities/")).unwrap();
+        let largest = last.body["maximumVolumeSize"].as_str().unwrap();
+        assert!(largest == "0" || largest == "1073741823", "a volume of 1 GiB would be offered: {largest}");
+    }
+}
+
 #[tokio::test]
 async fn another_nodes_claim_costs_nothing() {
     let helper = helper();
@@ -211,7 +239,8 @@ async fn another_nodes_claim_costs_nothing() {
     }
     sleep(Duration::from_secs(1)).await;
     let writes = |method: Method| api.seen(&method, "").into_iter().filter(|seen| !seen.path.contains("review"));
-    let foreign = |seen: &mock_api::Seen| !seen.path.contains("csistoragecapacities");
+    let own = ["csistoragecapacities", "leases"];
+    let foreign = |seen: &mock_api::Seen| !own.iter().any(|own| seen.path.contains(own));
     assert_eq!(writes(Method::POST).chain(writes(Method::PATCH)).filter(foreign).count(), 0);
     assert!(!helper.names().contains(&"Create".to_owned()));
 }

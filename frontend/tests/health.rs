@@ -157,6 +157,50 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
     assert!(METRICS.text().contains(&format!("{condition} 0")));
 }
 
+#[tokio::test]
+async fn what_an_earlier_agent_has_reported_is_over_for_this_one() {
+    let said = Arc::new(Mutex::new(Said { conditions: vec![Condition::QuotasOff], usage: None }));
+    let helper = helper(&said);
+    let reported = json!({ "default": ["read_only", "quotas_off"], "gone": ["not_served"] }).to_string();
+    let annotations = json!({ "bulkhead.csi.local/reported-conditions": reported });
+    let lease = json!({ "metadata": { "name": "node-1", "annotations": annotations } });
+    let is_its_lease = |method: &Method, path: &str| *method == Method::GET && path.ends_with("/leases/node-1");
+    let answers = move |method: &Method, path: &str| {
+        is_its_lease(method, path).then(|| mock_api::Fault::Refuse(200, lease.clone()))
+    };
+    let api = MockApi::start(helper.directory(), Vec::new(), answers).await;
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    let agent = Agent {
+        access: Access::Kubeconfig(api.kubeconfig()),
+        namespace: Some("bulkhead-system".to_owned()),
+        driver: "bulkhead.csi.local".parse().unwrap(),
+        node: "node-1".to_owned(),
+        volumes: volumes.clone(),
+        view: View::of_agent(),
+        readiness: Readiness::default(),
+    };
+    tokio::spawn(agent.run(Shutdown::default()));
+    let written = || {
+        let leases = api.seen(&Method::PATCH, "/leases/node-1");
+        let text = |lease: &mock_api::Seen| lease.body["metadata"]["annotations"].as_object()?.values().next().cloned();
+        leases.iter().filter_map(text).filter_map(|text| Some(text.as_str()?.to_owned())).collect::<Vec<_>>()
+    };
+    until("the Lease", || !written().is_empty()).await;
+    assert!(written()[0].contains("read_only"), "before the pools are known: {:?}", written());
+    assert!(events(&api, "PoolConditionNormal").is_empty());
+    tokio::spawn(async move { volumes.watch_health().await });
+    until("the ends", || events(&api, "PoolConditionNormal").len() == 2).await;
+    let over = |note: &str| ("Node".to_owned(), note.to_owned());
+    assert_eq!(
+        events(&api, "PoolConditionNormal"),
+        [
+            over("pool default: no longer: its filesystem has become read-only"),
+            over("pool gone: no longer: the helper does not serve it")
+        ]
+    );
+    until("the Lease", || written().last().is_some_and(|text| text == r#"{"default":["quotas_off"]}"#)).await;
+}
+
 async fn stats(plugin: &Plugin) -> Result<NodeGetVolumeStatsResponse, Code> {
     let (volume_id, volume_path) = (VOLUME.to_owned(), MOUNT.to_owned());
     let request = NodeGetVolumeStatsRequest { volume_id, volume_path, ..NodeGetVolumeStatsRequest::default() };

@@ -31,6 +31,8 @@ pub fn code(operation: Operation, kind: FaultKind) -> Code {
         FaultKind::Typed(kind) => typed(operation, kind),
         FaultKind::OutOfRange => Code::OutOfRange,
         FaultKind::Elsewhere => Code::ResourceExhausted,
+        // Who calls directly has named the pool.
+        FaultKind::NoPool => Code::InvalidArgument,
         FaultKind::BadToken => Code::Aborted,
         FaultKind::Away => Code::Unavailable,
         FaultKind::Garbled => Code::Internal,

@@ -7,7 +7,7 @@ use crate::checks::Check;
 use crate::kubernetes::Connection;
 use crate::quantity::{Quantity, count};
 use crate::readiness::{Part, Readiness};
-use crate::volumes::{Health, PoolCondition, PoolState, Severity};
+use crate::volumes::{Health, PoolState, Severity};
 
 /// All checks, each after those that it depends on.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {
@@ -53,24 +53,16 @@ fn kubelet(readiness: &Readiness) -> Check {
 
 fn pool(state: &PoolState) -> Check {
     let name = format!("pool {}", state.name);
-    let status = match &state.status {
-        Ok(status) => status,
-        Err(fault) => return Check::failed(&name, fault.to_string()),
-    };
-    let room = format!(
-        "{} of {} available, {}",
-        Quantity::from(status.available),
-        Quantity::from(status.total),
-        count(status.volumes, "volume")
-    );
-    let conditions: Vec<_> = PoolCondition::all_of(status).collect();
-    let is_notice = |condition: &PoolCondition| condition.kind().severity == Severity::Notice;
-    let told = conditions.iter().map(ToString::to_string);
-    let message = std::iter::once(room).chain(told).collect::<Vec<_>>().join("; ");
-    match conditions.iter().all(is_notice) {
-        true if conditions.is_empty() => Check::ok(&name, message),
-        true => Check::note(&name, message),
-        false => Check::failed(&name, message),
+    let room = state.status.as_ref().ok().map(|status| {
+        let (available, total) = (Quantity::from(status.available), Quantity::from(status.total));
+        format!("{available} of {total} available, {}", count(status.volumes, "volume"))
+    });
+    let conditions = &state.conditions;
+    let message = room.into_iter().chain(state.told()).collect::<Vec<_>>().join("; ");
+    match conditions.iter().all(|condition| condition.kind().severity == Severity::Notice) {
+        true if conditions.is_empty() && state.status.is_ok() => Check::ok(&name, message),
+        true if !conditions.is_empty() => Check::note(&name, message),
+        _ => Check::failed(&name, message),
     }
 }
 

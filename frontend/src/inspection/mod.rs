@@ -18,7 +18,7 @@ use crate::proto::inspection::{
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
-use crate::volumes::{Fault, Inspected, PoolCondition, PoolState, Volumes, existing};
+use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
 
 /// The service, with the parts of this process that it reports on.
 #[derive(Clone)]
@@ -147,7 +147,7 @@ fn pool(state: PoolState) -> Pool {
     let pool = Pool {
         name: state.name.to_string(),
         enforced: state.quota == QuotaMode::Enforced,
-        conditions: state.conditions(),
+        conditions: state.told(),
         condition_names: names(&state),
         ..Pool::default()
     };
@@ -167,11 +167,10 @@ fn pool(state: PoolState) -> Pool {
 
 /// The names of a pool's conditions.
 fn names(state: &PoolState) -> Vec<String> {
-    let name = |condition: PoolCondition| condition.kind().name.to_owned();
-    match &state.status {
-        Ok(status) => PoolCondition::all_of(status).map(name).collect(),
-        Err(fault) => vec![PoolCondition::of_fault(fault).map_or_else(|| "unknown".to_owned(), name)],
+    if state.status.is_err() && state.conditions.is_empty() {
+        return vec!["unknown".to_owned()];
     }
+    state.conditions.iter().map(|condition| condition.kind().name.to_owned()).collect()
 }
 
 /// The settings that only volumes of this kind have, named as in a storage class.

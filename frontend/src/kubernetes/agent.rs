@@ -29,6 +29,7 @@ use super::claims::scope::Scope;
 use super::claims::watch::watch;
 use super::context::{Context, Stores};
 use super::health;
+use super::heartbeat::{self, Record};
 use super::memory::Memory;
 use super::objects::claim;
 use super::policies;
@@ -119,13 +120,17 @@ impl Agent {
                     context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
                 });
                 let volumes = future::join(orphans::run(&context), census::run(&context));
-                future::join4(schedule::run(&capacity), volumes, health::report(&context), token).await;
+                let reports = async {
+                    let before = heartbeat::reported_before(&context).await;
+                    future::join(health::report(&context, before), heartbeat::run(&context, &capacity)).await;
+                };
+                future::join4(schedule::run(&capacity), volumes, reports, token).await;
             }
             future::pending::<()>().await;
         };
         let ended = async {
             let why = tokio::select! {
-                why = policies::lost(&context.client, &context.node.account) => Some(why),
+                why = policies::lost(&context.client, &context.node.account, context.driver.as_str()) => Some(why),
                 () = shutdown.begun() => None,
             };
             end.begin();
@@ -186,6 +191,7 @@ impl Agent {
             volumes: self.volumes.clone(),
             making: InFlight::default(),
             stores: Stores { classes, claims, persistent_volumes },
+            record: Record::default(),
             memory,
             capacity_changed: Notify::new(),
             rewound,
@@ -203,7 +209,7 @@ impl Agent {
     async fn introduce(&self) -> Result<(Client, NodeIdentity, String), ConnectError> {
         let (client, namespace) = self.access.client(&self.readiness).await?;
         let node = NodeIdentity::review(&client, &self.node).await?;
-        policies::check(&client, &node.account).await?;
+        policies::check(&client, &node.account, self.driver.as_str()).await?;
         Ok((client, node, self.namespace.clone().unwrap_or(namespace)))
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::api::events::Events;
 use super::api::node_identity::NodeIdentity;
+use super::heartbeat::Record;
 use super::memory::Memory;
 use crate::volumes::{InFlight, Place, Volumes};
 
@@ -36,6 +37,8 @@ pub struct Context {
     pub stores: Stores,
     /// Where events are published.
     pub events: Events,
+    /// What was reported about pools.
+    pub record: Record,
     /// What is remembered about each object.
     pub memory: Arc<Memory>,
     /// Notified when the node's capacity may have changed.

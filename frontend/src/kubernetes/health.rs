@@ -1,5 +1,5 @@
 //! Events about pools and volumes: on the Node, and on the claims of volumes that are abnormal or missing; once when
-//! something appears, and once when it is over.
+//! something appears, and once when it is over. What an earlier agent has reported may be over as well.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,24 @@ use kube::Resource;
 
 use super::api::events::Reason;
 use super::context::Context;
+use super::heartbeat::{self, Reported};
 use super::objects::persistent_volume;
 use crate::quantity::count;
-use crate::volumes::{Health, Severity};
+use crate::volumes::{Health, Identity, Severity};
 
-/// Reports for as long as it is polled.
-pub async fn report(context: &Context) {
+/// Reports for as long as it is polled. An earlier agent has reported what was wrong `before`.
+pub async fn report(context: &Context, mut before: Reported) {
     let mut health = context.volumes.health();
     let mut reported = Health::default();
     loop {
         let now = health.borrow_and_update().clone();
         report_pools(context, &reported, &now);
+        if now.are_pools_known {
+            let words = heartbeat::words(&now);
+            report_ends(context, &before, &words);
+            context.record.set(words.clone());
+            before = words;
+        }
         report_volumes(context, &reported, &now);
         report_orphans(context, &reported, &now);
         reported = now;
@@ -41,11 +48,14 @@ fn report_pools(context: &Context, before: &Health, now: &Health) {
             context.events.publish_about(node.clone(), reason, format!("pool {pool}: {condition}"));
         }
     }
-    for (pool, conditions) in &before.pools {
-        let left = now.pools.get(pool);
-        for identity in conditions.keys().filter(|identity| left.is_none_or(|left| !left.contains_key(identity))) {
-            let note = format!("pool {pool}: no longer: {identity}");
-            context.events.publish_about(node.clone(), Reason::PoolConditionNormal, note);
+}
+
+fn report_ends(context: &Context, before: &Reported, now: &Reported) {
+    for (pool, words) in before {
+        let left = now.get(pool);
+        for word in words.iter().filter(|word| left.is_none_or(|left| !left.contains(*word))) {
+            let note = format!("pool {pool}: no longer: {}", Identity::parse(word));
+            context.events.publish_about(context.node.reference(), Reason::PoolConditionNormal, note);
         }
     }
 }

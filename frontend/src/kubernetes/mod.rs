@@ -10,6 +10,7 @@
 //! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
+//! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
 //! - `reconcile`: the loop that controllers run in
@@ -25,6 +26,7 @@ mod capacity;
 mod claims;
 mod context;
 mod health;
+mod heartbeat;
 mod memory;
 mod objects;
 mod policies;
@@ -35,6 +37,7 @@ mod volumes;
 pub use agent::Agent;
 pub use api::access::{Access, AccessError};
 pub use api::failure::error_text;
+pub use heartbeat::OVERDUE;
 pub use objects::names;
 pub use objects::storage_class::flaw as class_flaw;
 pub use policies::in_force as policies_in_force;

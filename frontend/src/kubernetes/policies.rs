@@ -2,6 +2,7 @@
 //! every node's, so an agent works only while it finds them in force for its own account.
 
 mod reach;
+mod text;
 
 use std::time::Duration;
 
@@ -14,43 +15,47 @@ use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::request::request;
 use super::objects::names::AGENT_POLICIES;
+use crate::printable::printable;
 
 /// How often they are looked at while an agent works.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Checks that all policies are in force for the user called `account`.
+/// How much is shown of an expression, in bytes.
+const LONGEST: usize = 120;
+
+/// Checks that all policies are in force for the user called `account`, an agent of `driver`.
 ///
 /// # Errors
 /// `Refused` when one is not.
-pub async fn check(client: &Client, account: &str) -> Result<(), Failure> {
-    try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, name))).await.map(drop)
+pub async fn check(client: &Client, account: &str, driver: &str) -> Result<(), Failure> {
+    try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, driver, name))).await.map(drop)
 }
 
 /// The same, for a program that an operator runs.
 ///
 /// # Errors
 /// In one sentence, what is wrong and what to do.
-pub async fn in_force(client: &Client, account: &str) -> Result<(), String> {
-    check(client, account).await.map_err(|failure| failure.to_string())
+pub async fn in_force(client: &Client, account: &str, driver: &str) -> Result<(), String> {
+    check(client, account, driver).await.map_err(|failure| failure.to_string())
 }
 
 /// Waits until a policy is found not to be in force any more, and returns why. An API server that does not answer says
 /// nothing about its policies, and takes no writes either.
-pub async fn lost(client: &Client, account: &str) -> Failure {
+pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
     loop {
         sleep(PERIOD - jitter(PERIOD / 4)).await;
-        if let Err(refused @ Failure::Refused(_)) = check(client, account).await {
+        if let Err(refused @ Failure::Refused(_)) = check(client, account, driver).await {
             return refused;
         }
     }
 }
 
-async fn check_one(client: &Client, account: &str, name: &str) -> Result<(), Failure> {
+async fn check_one(client: &Client, account: &str, driver: &str, name: &str) -> Result<(), Failure> {
     let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let policy = request("looking for the agents' admission policies", policies.get_opt(name)).await?;
     let binding = request("looking for the agents' admission policies", bindings.get_opt(name)).await?;
-    match flaw(name, account, policy.as_ref(), binding.as_ref()) {
+    match flaw(name, account, driver, policy.as_ref(), binding.as_ref()) {
         Some(flaw) => Err(Failure::Refused(format!(
             "{flaw}, so that nothing would confine this agent to its own node: apply deploy/kubernetes/base"
         ))),
@@ -62,6 +67,7 @@ async fn check_one(client: &Client, account: &str, name: &str) -> Result<(), Fai
 fn flaw(
     name: &str,
     account: &str,
+    driver: &str,
     policy: Option<&ValidatingAdmissionPolicy>,
     binding: Option<&ValidatingAdmissionPolicyBinding>,
 ) -> Option<String> {
@@ -87,7 +93,10 @@ fn flaw(
             "ValidatingAdmissionPolicy {name}, as it is bound, does not match all that an agent can write"
         ));
     }
-    None
+    text::lacks(name, driver, policy).map(|expression| {
+        let expression = printable(&expression, LONGEST);
+        format!("ValidatingAdmissionPolicy {name} was edited, and lacks an expression of this release ({expression})")
+    })
 }
 
 /// Whether a condition holds for the service account called `account`. Those in deploy/ hold for the agents' service
@@ -109,8 +118,13 @@ mod tests {
     const ANY_NAMESPACE: &str = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
 
     fn policy(expression: &str, on_failure: &str) -> Value {
-        json!({ "spec": { "failurePolicy": on_failure, "matchConstraints": constraints(), "validations": validations(),
+        json!({ "metadata": of_another_release(), "spec": { "failurePolicy": on_failure, "matchConstraints": constraints(), "validations": validations(),
                           "matchConditions": [{ "name": "agent", "expression": expression }] } })
+    }
+
+    /// Its expressions are not compared.
+    fn of_another_release() -> Value {
+        json!({ "labels": { "app.kubernetes.io/version": "0.0.1" } })
     }
 
     fn constraints() -> Value {
@@ -129,7 +143,7 @@ mod tests {
 
     fn found(account: &str, policy: Value, binding: Value) -> Option<String> {
         let (policy, binding) = (serde_json::from_value(policy).unwrap(), serde_json::from_value(binding).unwrap());
-        flaw("bulkhead-agent-volumes", account, Option::as_ref(&policy), Option::as_ref(&binding))
+        flaw("bulkhead-agent-volumes", account, "driver", Option::as_ref(&policy), Option::as_ref(&binding))
     }
 
     #[test]
@@ -137,7 +151,7 @@ mod tests {
         let bound = || binding("bulkhead-agent-volumes", "Deny");
         assert_eq!(found(ACCOUNT, policy(ANY_NAMESPACE, "Fail"), bound()), None);
         assert_eq!(found(ACCOUNT, policy(&format!("request.userInfo.username == '{ACCOUNT}'"), "Fail"), bound()), None);
-        let for_everybody = json!({ "spec": { "matchConstraints": constraints(), "validations": validations() } });
+        let for_everybody = json!({ "metadata": of_another_release(), "spec": { "matchConstraints": constraints(), "validations": validations() } });
         assert_eq!(found(ACCOUNT, for_everybody, bound()), None);
     }
 

@@ -116,7 +116,7 @@ impl View {
             Err(without) => return without,
         };
         let account = context.node.account.clone();
-        match timeout(PATIENCE, policies::check(&context.client, &account)).await {
+        match timeout(PATIENCE, policies::check(&context.client, &account, context.driver.as_str())).await {
             Err(_) => Connection::Unreachable(format!("it did not answer within {} seconds", PATIENCE.as_secs())),
             Ok(Err(Failure::Refused(flaw))) => Connection::Unconfined(flaw),
             Ok(Err(failure)) => Connection::Unreachable(failure.to_string()),

@@ -65,6 +65,8 @@ table! {
         "Time since a claim was first seen to need a volume of this node, until the volume is made, and until the API server has acknowledged its PersistentVolume.";
     provisioning_failures: Counter "bulkhead_provisioning_failures_total" [cause]
         "Attempts to make a volume for a claim that failed.";
+    expansion_failures: Counter "bulkhead_expansion_failures_total" [cause]
+        "Attempts to expand the volume of a claim that failed: infeasible if its owner asks for too much, else failed.";
     reconciliations: Histogram "bulkhead_reconciliation_duration_seconds" [kind]
         "How long it took to look at an object and do what it needs.";
     reconciliations_in_progress: Gauge "bulkhead_reconciliations_in_progress" [kind]

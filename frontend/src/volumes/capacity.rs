@@ -109,7 +109,7 @@ impl Volumes {
         match &answer {
             Ok(status) => self.conditions.note(pool, PoolCondition::all_of(status)),
             Err(fault) => {
-                if let Some(condition) = PoolCondition::of_fault(fault) {
+                if let Some(condition) = self.condition_of(pool, fault) {
                     self.conditions.note(pool, [condition]);
                 }
             }

@@ -23,6 +23,8 @@ const MISSING: &str = "the volume does not exist: no pool of the node contains i
 /// What is wrong at a given moment.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
+    /// Whether all pools have been looked at once: before that, no condition is known to be over.
+    pub are_pools_known: bool,
     /// The conditions of each pool that has any.
     pub pools: BTreeMap<PoolName, BTreeMap<Identity, PoolCondition>>,
     /// The volumes that are abnormal.
@@ -50,6 +52,8 @@ enum Cause {
     Pool,
     /// It is needed, and does not exist.
     Missing,
+    /// It cannot be unpublished.
+    Stuck,
 }
 
 /// A volume that nobody needs.
@@ -129,6 +133,11 @@ impl Conditions {
         });
     }
 
+    /// Records that all pools have been looked at.
+    pub fn note_known(&self) {
+        self.0.send_if_modified(|health| !std::mem::replace(&mut health.are_pools_known, true));
+    }
+
     /// Records that `volume` was measured, and what that showed.
     pub fn note_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
         match self.0.borrow().volumes.get(volume) {
@@ -170,6 +179,19 @@ impl Conditions {
         });
     }
 
+    /// Records that these volumes, and no others, cannot be unpublished: in which pool each is, and why. What is wrong
+    /// with its whole pool counts for more.
+    pub fn note_stuck(&self, stuck: BTreeMap<VolumeId, (Option<PoolName>, String)>) {
+        self.change_volumes(|volumes| {
+            volumes.retain(|volume, abnormal| abnormal.cause != Cause::Stuck || stuck.contains_key(volume));
+            for (volume, (pool, message)) in stuck {
+                if volumes.get(&volume).is_none_or(|known| known.is_measured() || known.cause == Cause::Stuck) {
+                    volumes.insert(volume, Abnormal { pool, message, cause: Cause::Stuck });
+                }
+            }
+        });
+    }
+
     /// Records that nobody needs these volumes, and no others.
     pub fn note_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
         METRICS.orphaned_volumes.with([]).set(orphans.len() as f64);
@@ -190,7 +212,7 @@ impl Conditions {
         let health = self.0.borrow().clone();
         self.change_volumes(|volumes| {
             volumes.retain(|_, abnormal| match abnormal.cause {
-                Cause::Missing => true,
+                Cause::Missing | Cause::Stuck => true,
                 Cause::Pool => abnormal.pool.as_ref().is_some_and(|pool| health.failure_of(pool).is_some()),
                 Cause::Measured(at) => at.elapsed() < REMEMBERED,
             });
@@ -264,6 +286,22 @@ mod tests {
         }
         note(&conditions, &pool, &[]);
         assert_eq!(metric(), 0.0);
+    }
+
+    #[test]
+    fn a_volume_that_is_stuck_is_abnormal_until_it_is_not() {
+        let (conditions, pool) = (Conditions::default(), "default".parse::<PoolName>().unwrap());
+        let [one, other] = ["vol-1", "vol-2"].map(|volume| volume.parse::<VolumeId>().unwrap());
+        let health = conditions.subscribe();
+        conditions.note_missing(&[other.clone()].into());
+        let stuck = |volume: &VolumeId| (volume.clone(), (Some(pool.clone()), "it is held".to_owned()));
+        conditions.note_stuck([stuck(&one), stuck(&other)].into());
+        conditions.note_volume(&one, &pool, &Condition { abnormal: false, message: String::new() });
+        conditions.forget_recovered();
+        assert_eq!(health.borrow().volumes[&one].message, "it is held");
+        assert!(health.borrow().volumes[&other].is_missing(), "that is worse");
+        conditions.note_stuck(BTreeMap::new());
+        assert!(health.borrow().volumes.keys().eq([&other]));
     }
 
     #[test]

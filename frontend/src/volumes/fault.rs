@@ -16,6 +16,8 @@ pub enum FaultKind {
     OutOfRange,
     /// The volume was requested for another node.
     Elsewhere,
+    /// The node has no pool for the volume. Another node may have one.
+    NoPool,
     /// A list was to be continued with an invalid token.
     BadToken,
     /// The helper cannot be reached; this is temporary.
@@ -74,6 +76,11 @@ impl Fault {
             }
             error => error.into(),
         }
+    }
+
+    /// Whether the pool cannot have the volume: it is not there, or fails. Another node's may.
+    pub fn is_of_pool(&self) -> bool {
+        matches!(self.kind, FaultKind::NoPool | FaultKind::Typed(ErrorKind::PoolBroken | ErrorKind::Io(_)))
     }
 
     /// Whether this is the protocol's error of this kind.

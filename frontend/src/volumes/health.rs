@@ -112,12 +112,24 @@ impl Volumes {
             };
             pools.insert(pool.name.clone(), status);
         }
+        self.conditions.note_known();
+        self.note_stuck().await;
         self.conditions.forget_recovered();
         for pool in pools.keys() {
             self.fail_volumes_of(pool).await?;
         }
         self.publish_figures(&pools);
         Ok(())
+    }
+
+    /// The volumes that cannot be unpublished need attention.
+    async fn note_stuck(&self) {
+        let mut stuck = BTreeMap::new();
+        for (volume, message) in self.stuck.overdue(Instant::now()) {
+            let pool = self.helper.usage(&volume, None).await.ok().map(|usage| usage.pool);
+            stuck.insert(volume, (pool, message));
+        }
+        self.conditions.note_stuck(stuck);
     }
 
     /// If `pool` has failed, its volumes have failed as well. No others are made in it in the meantime.

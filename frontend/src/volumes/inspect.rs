@@ -18,6 +18,8 @@ pub struct PoolState {
     pub quota: QuotaMode,
     /// As the helper reports it; a failure if the pool is not served.
     pub status: Result<PoolStatus, Fault>,
+    /// What is wrong with it.
+    pub conditions: Vec<PoolCondition>,
 }
 
 /// The state of a volume.
@@ -31,10 +33,10 @@ pub struct Inspected {
 
 impl PoolState {
     /// What is wrong, for people; empty when nothing is.
-    pub fn conditions(&self) -> Vec<String> {
+    pub fn told(&self) -> Vec<String> {
         match &self.status {
-            Ok(status) => PoolCondition::all_of(status).map(|condition| condition.to_string()).collect(),
-            Err(fault) => vec![fault.to_string()],
+            Err(fault) if self.conditions.is_empty() => vec![fault.to_string()],
+            _ => self.conditions.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -69,7 +71,11 @@ impl Volumes {
         let mut states = Vec::new();
         for pool in welcome.pools.as_slice() {
             let status = self.pool_status(&pool.name).await;
-            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status });
+            let conditions = match &status {
+                Ok(status) => PoolCondition::all_of(status).collect(),
+                Err(fault) => self.condition_of(&pool.name, fault).into_iter().collect(),
+            };
+            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, conditions });
         }
         Ok(states)
     }

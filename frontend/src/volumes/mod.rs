@@ -14,22 +14,26 @@ mod in_flight;
 mod inspect;
 mod list;
 mod name;
+mod optional;
 mod parameters;
 mod pool_condition;
 mod provision;
 mod publish;
 mod reclaim;
 mod size;
+mod stuck;
 mod target;
 mod topology;
 mod usage;
 mod words;
 
-use bulkhead_protocol::{ErrorKind, TargetPath, VolumeId};
+use bulkhead_protocol::{ErrorKind, PoolName, TargetPath, VolumeId};
 
 use crate::helper::Helper;
 use conditions::Conditions;
 use health::Measurements;
+use optional::Optional;
+use stuck::Stuck;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use capacity::{Capacity, Room};
@@ -40,7 +44,7 @@ pub use inspect::{Inspected, PoolState};
 pub use list::Page;
 pub use name::identify;
 pub use parameters::Parameters;
-pub use pool_condition::{ConditionKind, PoolCondition, Severity, Subject};
+pub use pool_condition::{ConditionKind, Identity, PoolCondition, Severity, Subject};
 pub use provision::{NewVolume, Provisioned};
 pub use size::{MINIMUM_BYTES, SizeRange};
 pub use topology::Place;
@@ -53,13 +57,23 @@ pub struct Volumes {
     in_flight: InFlight,
     conditions: Conditions,
     measurements: Measurements,
+    optional: Optional,
+    stuck: Stuck,
 }
 
 impl Volumes {
     /// The volumes managed by `helper`.
     pub fn new(helper: Helper) -> Self {
         let (conditions, measurements) = (Conditions::default(), Measurements::default());
-        Self { helper, in_flight: InFlight::default(), conditions, measurements }
+        let (optional, stuck) = (Optional::default(), Stuck::default());
+        Self { helper, in_flight: InFlight::default(), conditions, measurements, optional, stuck }
+    }
+
+    /// The same on a node that may lack these pools.
+    #[must_use]
+    pub fn with_optional_pools(mut self, pools: impl IntoIterator<Item = PoolName>) -> Self {
+        self.optional = Optional::new(pools);
+        self
     }
 
     /// Waits until no operation on a volume is in progress.

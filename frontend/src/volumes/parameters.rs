@@ -128,13 +128,15 @@ impl Parameters {
         let names = || pools.iter().map(|pool| pool.name.as_str()).collect::<Vec<_>>().join(", ");
         match &self.pool {
             Some(wanted) => pools.iter().find(|pool| pool.name == *wanted).ok_or_else(|| {
-                Fault::invalid(format!("pool {wanted} is not served on this node; use one of {}", names()))
+                let message = format!("pool {wanted} is not served on this node; use one of {}", names());
+                Fault::new(FaultKind::NoPool, message)
             }),
             None => default_pool(pools).ok_or_else(|| {
-                Fault::invalid(format!(
+                let message = format!(
                     "there are several pools and none is called default: set the parameter pool to one of {}",
                     names()
-                ))
+                );
+                Fault::new(FaultKind::NoPool, message)
             }),
         }
     }
@@ -257,7 +259,7 @@ mod tests {
         assert_eq!(parameters.pool(&pools(&["fast"])).unwrap().as_str(), "fast");
         assert_eq!(parameters.pool(&pools(&["fast", "default"])).unwrap().as_str(), "default");
         let open = parameters.pool(&pools(&["fast", "slow"])).unwrap_err();
-        assert!(open.is(ErrorKind::Invalid) && open.to_string().contains("fast, slow"));
+        assert!(open.kind == FaultKind::NoPool && open.to_string().contains("fast, slow"));
         assert!(parameters.pool(&[]).unwrap_err().is(ErrorKind::PoolBroken));
     }
 }

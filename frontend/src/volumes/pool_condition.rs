@@ -46,6 +46,8 @@ pub enum PoolCondition {
     Reported(Condition),
     /// The helper does not serve the pool, in the helper's words.
     NotServed(String),
+    /// The helper does not serve the pool, in the helper's words, and the node may lack it.
+    Absent(String),
     /// The pool answers with errors, the last of them in the helper's words.
     Errors(String),
 }
@@ -93,6 +95,8 @@ kinds! {
         "its filesystem does not answer";
     Self::NotServed(_) => "not_served" Failure Pool
         "the helper does not serve it";
+    Self::Absent(_) => "absent" Notice Pool
+        "it is not there, as it may be on this node";
     Self::Errors(_) => "errors" Failure Pool
         "it returns errors";
     Self::Reported(Condition::Apart { .. }) => "apart" Failure Pool
@@ -157,6 +161,20 @@ impl PoolCondition {
         }
     }
 
+    /// The same for a pool that the node may lack: that it is not there is no failure.
+    #[must_use]
+    pub fn of_optional(self) -> Self {
+        match self {
+            Self::NotServed(text) => Self::Absent(text),
+            other => other,
+        }
+    }
+
+    /// Whether nothing can be done with the pool's volumes.
+    pub fn is_unserved(&self) -> bool {
+        self.kind().severity == Severity::Failure || matches!(self, Self::Absent(_))
+    }
+
     /// What it is recognized by.
     pub fn identity(&self) -> Identity {
         let directory = match self {
@@ -167,12 +185,29 @@ impl PoolCondition {
     }
 }
 
+impl Identity {
+    /// It in one word, from which [`Self::parse`] makes it again, in another process too.
+    pub fn word(&self) -> String {
+        match &self.directory {
+            Some(directory) => format!("{}/{directory}", self.kind.name),
+            None => self.kind.name.to_owned(),
+        }
+    }
+
+    /// The identity of that word.
+    pub fn parse(word: &str) -> Self {
+        let (kind, directory) = word.split_once('/').unwrap_or((word, ""));
+        Self { kind: ConditionKind::named(kind), directory: directory.parse().ok() }
+    }
+}
+
 /// What is wrong, and what to do.
 impl fmt::Display for PoolCondition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reported(condition) => out.write_str(&words::condition(condition)),
             Self::NotServed(text) | Self::Errors(text) => out.write_str(text),
+            Self::Absent(text) => write!(out, "absent, as it may be on this node: {text}"),
         }
     }
 }
@@ -207,6 +242,9 @@ mod tests {
         assert!(!same(apart("kubelet", Separation::NotShared), apart("local", Separation::NotShared)));
         let identity = PoolCondition::Reported(apart("local", Separation::Moved)).identity();
         assert!(identity.to_string().ends_with("does not reach the host (local)"));
+        assert_eq!(Identity::parse(&identity.word()), identity);
+        let failed = PoolCondition::Errors("text".to_owned()).identity();
+        assert_eq!((failed.word().as_str(), Identity::parse("errors")), ("errors", failed));
     }
 
     #[test]
@@ -225,6 +263,9 @@ mod tests {
         assert_eq!((of_pool.kind().name, of_pool.kind().severity), ("not_served", Severity::Failure));
         assert_eq!((of_volumes.kind().name, of_volumes.kind().severity), ("volumes_not_served", Severity::Warning));
         assert_eq!(of_pool.to_string(), "pool a is not served");
+        let absent = of_pool.of_optional();
+        assert_eq!((absent.kind().name, absent.kind().severity), ("absent", Severity::Notice));
+        assert!(absent.to_string().ends_with("on this node: pool a is not served"), "{absent}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Publishes a volume at a target, and unpublishes it.
 
 use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
+use tokio::time::Instant;
 
 use super::access::{Access, Mode, Sharing};
 use super::{Fault, Volumes};
@@ -65,6 +66,7 @@ impl Volumes {
             }
             outcome => outcome,
         };
+        self.stuck.note(&volume, &outcome, Instant::now());
         if outcome.is_ok() {
             // If it is in use elsewhere, the kubelet measures it again within a minute.
             self.measurements.forget(&volume);

@@ -197,7 +197,9 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
                 json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
             let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },
                                "validations": [{ "expression": "variables.own" }] });
-            answer(200, &json!({ "metadata": { "name": name }, "spec": spec }))
+            // Its expressions are not compared with those of this release.
+            let metadata = json!({ "name": name, "labels": { "app.kubernetes.io/version": "0.0.1" } });
+            answer(200, &json!({ "metadata": metadata, "spec": spec }))
         }
         Method::GET if path.contains("/validatingadmissionpolicybindings/") => {
             let spec = json!({ "policyName": name, "validationActions": ["Deny"] });

@@ -32,13 +32,12 @@ const HELD_UP: Duration = Duration::from_secs(5);
 pub fn watch(state: &State, table: &MountTable, missing: &mut Missing) -> String {
     let mut told = false;
     loop {
-        let answers = table.wait(&missing.waiting, INTERVAL).unwrap_or_else(|errno| {
-            log::warning!("cannot wait for mounts of the host errno={errno}");
-            false
-        });
+        let answers = table.wait(&missing.waiting, INTERVAL);
+        let answers = answers.inspect_err(|errno| log::warning!("cannot wait for mounts of the host errno={errno}"));
         let begun = Instant::now();
-        let answers = answers.then(|| "a filesystem answers that did not at the start".to_owned());
         let (mut shortest, times) = PAUSE;
+        state.sockets.retire_lost();
+        let answers = answers.unwrap_or(false).then(|| "a filesystem answers that did not at the start".to_owned());
         match answers.or_else(|| look(state, missing)) {
             Some(why) if !is_held_up(state) => return why,
             Some(why) if !told => {

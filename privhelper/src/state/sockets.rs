@@ -66,16 +66,21 @@ impl Sockets {
         let mut made = match listening.remove(&which) {
             Some(made) if place.leads_to(&made) && made.is_free_for(connection) => made,
             old => {
-                if let Some(old) = old {
-                    retire(&old.socket);
-                }
+                old.iter().for_each(retire);
                 place.listen()?
             }
         };
-        made.holder = holder(connection);
+        made.holder = socket::peer_process(connection).ok().zip(socket::peer(connection).ok().map(|peer| peer.pid));
         let made = listening.entry(which).or_insert(made);
         rustix::io::fcntl_dupfd_cloexec(&made.socket, 0)
             .map_err(|errno| failed("duplicate the socket", &place.name, errno))
+    }
+
+    /// Shuts down those whose names lead to them no more, as when somebody has removed them: their holder asks again then.
+    pub fn retire_lost(&self) {
+        let listening = lock(&self.listening);
+        let is_lost = |which, made| self.places.get(which).is_some_and(|place| !place.leads_to(made));
+        listening.iter().filter(|(which, made)| is_lost(*which, *made)).for_each(|(_, made)| retire(made));
     }
 }
 
@@ -109,13 +114,9 @@ impl Listening {
 
 /// Sees to it that whoever holds a listening socket accepts nothing more, and that clients that are waiting to be accepted
 /// there do not wait for ever.
-fn retire(socket: &OwnedFd) {
+fn retire(made: &Listening) {
     // This fails if it was shut down before.
-    let _ = socket::shut_down(socket);
+    let _ = socket::shut_down(&made.socket);
     // Once it is shut down, accept(2) does not wait.
-    (0..MOST_IN_QUEUE).map_while(|_| socket::accept(socket).ok()).for_each(drop);
-}
-
-fn holder(connection: &OwnedFd) -> Option<(OwnedFd, i32)> {
-    Some((socket::peer_process(connection).ok()?, socket::peer(connection).ok()?.pid))
+    (0..MOST_IN_QUEUE).map_while(|_| socket::accept(&made.socket).ok()).for_each(drop);
 }

@@ -56,9 +56,9 @@ impl Request {
         self.verb == "create" && self.resource == "persistentvolumes"
     }
 
-    /// Whether it concerns neither events nor capacity, which agents batch and write at times of their own choosing.
+    /// Whether it concerns neither events nor capacity nor the Lease, which agents write at times of their own choosing.
     pub fn is_essential(&self) -> bool {
-        !matches!(self.resource.as_str(), "events" | "csistoragecapacities")
+        !matches!(self.resource.as_str(), "events" | "csistoragecapacities" | "leases")
     }
 }
 

@@ -7,9 +7,11 @@ use bulkhead_frontend::kubernetes::{error_text, names};
 use bulkhead_frontend::manual::ManualError;
 use bulkhead_frontend::prompt::NotConfirmed;
 use bulkhead_frontend::quantity::parse;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
@@ -68,6 +70,15 @@ pub struct Cluster {
     pub driver: String,
     /// The namespace of the agents.
     pub namespace: String,
+}
+
+/// What volumes need of a node.
+#[derive(Clone, Copy, Default)]
+pub struct KnownNode {
+    /// Whether it has the label that volumes and their pods are placed by.
+    pub is_labelled: bool,
+    /// Whether its kubelet reports.
+    pub is_served: bool,
 }
 
 /// A volume, by its PersistentVolume.
@@ -138,15 +149,36 @@ impl Cluster {
 
     /// The names of all nodes.
     pub async fn nodes(&self) -> Result<BTreeSet<String>, Failure> {
-        Ok(self.labelled_nodes().await?.into_keys().collect())
-    }
-
-    /// The same, each with whether it has the label that volumes and their pods are placed by.
-    pub async fn labelled_nodes(&self) -> Result<BTreeMap<String, bool>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let list = nodes.list_metadata(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
+        Ok(list.items.iter().map(ResourceExt::name_any).collect())
+    }
+
+    /// The same, each with what volumes need of it.
+    pub async fn known_nodes(&self) -> Result<BTreeMap<String, KnownNode>, Failure> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let list = nodes.list(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
         let key = self.node_key();
-        Ok(list.items.iter().map(|node| (node.name_any(), node.labels().contains_key(&key))).collect())
+        let known = |node: Node| {
+            let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+            // A node that no kubelet has ever reported for has no such condition.
+            let ready = conditions.iter().find(|condition| condition.type_ == "Ready");
+            let is_served = ready.is_none_or(|ready| ready.status != "Unknown");
+            (node.name_any(), KnownNode { is_labelled: node.labels().contains_key(&key), is_served })
+        };
+        Ok(list.items.into_iter().map(known).collect())
+    }
+
+    /// When the agent of each node last said that it works. Nothing is known of any for a user who may not read it.
+    pub async fn heartbeats(&self) -> Result<BTreeMap<String, Timestamp>, Failure> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
+        let list = match leases.list(&parameters).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(BTreeMap::new()),
+            found => found.map_err(self.failed("listing the agents' Leases"))?,
+        };
+        let heartbeat = |lease: Lease| Some((lease.name_any(), lease.spec?.renew_time?.0));
+        Ok(list.items.into_iter().filter_map(heartbeat).collect())
     }
 
     /// The driver's volumes, by node and name.

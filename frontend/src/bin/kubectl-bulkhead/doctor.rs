@@ -87,7 +87,7 @@ async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
 
 async fn policies(cluster: &Cluster) -> Check {
     let account = format!("system:serviceaccount:{}:{ACCOUNT}", cluster.namespace);
-    match policies_in_force(&cluster.client, &account).await {
+    match policies_in_force(&cluster.client, &account, &cluster.driver).await {
         Ok(()) => {
             let message = format!("all {} are in force for {account}", names::AGENT_POLICIES.len());
             Check::ok("policies", message)
@@ -135,6 +135,19 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
                 count(member.volumes as u64, "volume")
             ),
         ),
+        "no-kubelet" => {
+            let message = "its kubelet does not report any more, so no pod is started there: is the node up, and its kubelet running?";
+            Check::failed(name, message)
+        }
+        "silent" => {
+            let minutes = member.silent.map(|silent| silent.as_mins()).unwrap_or_default().unsigned_abs();
+            let message = format!(
+                "its agent has not said for {} that it works (Lease {node} in namespace {}): is it running, and does it reach the API server? See its log, or `systemctl status bulkhead-frontend` on the node",
+                count(minutes, "minute"),
+                cluster.namespace
+            );
+            Check::failed(name, message)
+        }
         "not-registered" => {
             Check::failed(name, "the kubelet has not registered the driver: is the agent running, and ready?")
         }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_frontend::kubernetes::OVERDUE;
 use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
 use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::agents::{self, AgentPod};
-use crate::cluster::{Cluster, Failure};
+use crate::cluster::{Cluster, Failure, KnownNode};
 use crate::pools::bytes;
 
 /// A node that concerns the driver.
@@ -18,10 +20,12 @@ use crate::pools::bytes;
 pub struct Member {
     /// Whether its Node object exists.
     pub exists: bool,
-    /// Whether it has the label that volumes and their pods are placed by.
-    pub labelled: bool,
+    /// What volumes need of it.
+    pub known: KnownNode,
     /// Whether the kubelet has registered the driver.
     pub registered: bool,
+    /// For how long the agent has not said that it works; missing if it never has.
+    pub silent: Option<SignedDuration>,
     /// The agent's pod. An agent that runs as a service of the host has none.
     pub pod: Option<AgentPod>,
     pub volumes: usize,
@@ -55,10 +59,11 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
         member.volumes += 1;
         member.promised += volume.bytes;
     }
-    let nodes = cluster.labelled_nodes().await?;
+    let (nodes, heartbeats, now) = (cluster.known_nodes().await?, cluster.heartbeats().await?, Timestamp::now());
     for (name, member) in &mut members {
         let found = nodes.get(name);
-        (member.exists, member.labelled) = (found.is_some(), found.is_some_and(|labelled| *labelled));
+        (member.exists, member.known) = (found.is_some(), found.copied().unwrap_or_default());
+        member.silent = heartbeats.get(name).map(|heard| now.duration_since(*heard));
     }
     Ok(members)
 }
@@ -89,18 +94,25 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
 pub fn state(member: &Member) -> &'static str {
     match member {
         Member { exists: false, .. } => "lost",
+        Member { known: KnownNode { is_served: false, .. }, .. } => "no-kubelet",
         Member { registered: false, .. } => "not-registered",
-        Member { labelled: false, .. } => "not-labelled",
+        Member { known: KnownNode { is_labelled: false, .. }, .. } => "not-labelled",
         Member { pod: Some(AgentPod { is_ready: false, .. }), .. } => "not-ready",
+        Member { silent: Some(silent), .. } if *silent > overdue() => "silent",
         Member { available: None, .. } => "no-capacity",
         _ => "ready",
     }
+}
+
+/// How long an agent may be silent.
+fn overdue() -> SignedDuration {
+    SignedDuration::try_from(OVERDUE).unwrap_or_default()
 }
 
 fn described(name: &str, member: &Member) -> Value {
     json!({
         "name": name, "state": state(member), "exists": member.exists, "registered": member.registered,
         "pod": member.pod.as_ref().map(|pod| &pod.name), "volumes": member.volumes, "promisedBytes": member.promised,
-        "availableBytes": member.available,
+        "availableBytes": member.available, "silentSeconds": member.silent.map(|silent| silent.as_secs()),
     })
 }

@@ -55,9 +55,14 @@ impl Failure {
         }
     }
 
-    /// Whether another node may have what this one lacks: space, or the pool.
+    /// Whether another node may have what this one lacks: space, or a pool that works.
     pub fn is_of_this_node(&self) -> bool {
-        matches!(self, Self::Volume(fault) if fault.is_no_room() || fault.is(ErrorKind::PoolBroken))
+        matches!(self, Self::Volume(fault) if fault.is_no_room() || fault.is_of_pool())
+    }
+
+    /// Whether the helper is away.
+    pub fn is_helper_away(&self) -> bool {
+        matches!(self, Self::Volume(fault) if fault.kind == FaultKind::Away)
     }
 
     /// Whether it concerns the volume rather than the API server, so that the object's owner should know.
@@ -86,7 +91,7 @@ impl Failure {
         match self {
             Self::NoAnswer { .. } => true,
             Self::Api { .. } => self.status().is_none_or(|status| status.code >= 500),
-            Self::Volume(fault) => fault.kind == FaultKind::Away,
+            Self::Volume(_) => self.is_helper_away(),
             Self::Refused(_) | Self::NotYet(_) => false,
         }
     }
@@ -95,7 +100,7 @@ impl Failure {
     pub fn cause(&self) -> &'static str {
         match self {
             Self::Refused(_) | Self::NotYet(_) => "refused",
-            Self::Volume(fault) if fault.kind == FaultKind::Away => "helper_away",
+            Self::Volume(_) if self.is_helper_away() => "helper_away",
             Self::Volume(_) => "volume",
             Self::Api { .. } if self.is_conflict() => "conflict",
             Self::Api { .. } => "api",

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
@@ -23,6 +24,17 @@ pub struct NodeIdentity {
     pub account: String,
     /// Its uid, if the token states it.
     pub uid: Option<String>,
+}
+
+/// The reference by which an object is deleted along with the node of that name and uid.
+pub fn owner(name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        ..OwnerReference::default()
+    }
 }
 
 impl NodeIdentity {

@@ -51,9 +51,7 @@ impl Estimates {
             _ if self.is_gone(is_away, Instant::now()) => return Ok(Capacity::default()),
             Ok(room) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
-            Err(fault) if matches!(fault.kind, FaultKind::Typed(kind) if kind != ErrorKind::Busy) => {
-                Capacity::default()
-            }
+            Err(fault) if is_settled(&fault) => Capacity::default(),
             Err(fault) => return Err(fault.into()),
         };
         let class = class.name_any();
@@ -76,6 +74,12 @@ impl Estimates {
             .or_insert((size, Instant::now()));
     }
 
+    /// Whether the helper has been away for so long that claims should not wait for it.
+    pub fn has_lost_helper(&self) -> bool {
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.is_some_and(|since| since.elapsed() >= AWAY)
+    }
+
     /// Whether the helper, which is away now or not, has been away for so long that it is not expected back soon.
     fn is_gone(&self, is_away: bool, now: Instant) -> bool {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,6 +89,15 @@ impl Estimates {
 
     fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
         self.impossible.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether it is known that there is no room, rather than not known whether there is.
+fn is_settled(fault: &Fault) -> bool {
+    match fault.kind {
+        FaultKind::NoPool => true,
+        FaultKind::Typed(kind) => kind != ErrorKind::Busy,
+        _ => false,
     }
 }
 

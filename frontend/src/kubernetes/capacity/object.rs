@@ -6,12 +6,13 @@ use std::pin::pin;
 use futures::TryStreamExt;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use sha2::{Digest, Sha256};
 
 use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::node_identity::owner;
 use crate::kubernetes::api::pages::list;
 use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
@@ -98,18 +99,12 @@ fn api(context: &Context) -> Api<CSIStorageCapacity> {
     Api::namespaced(context.client.clone(), &context.namespace)
 }
 
-fn describe(context: &Context, owner: Option<&str>, class: &str, capacity: Capacity) -> CSIStorageCapacity {
+fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: Capacity) -> CSIStorageCapacity {
     let mut labels = context.place.segments();
     labels.insert(DRIVER_LABEL.to_owned(), context.driver.to_string());
     labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGED_BY.to_owned());
     // The object must outlive the agent, whose restart must not hide the node, but it must not outlive the node.
-    let owner = owner.map(|uid| OwnerReference {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: context.node.name.clone(),
-        uid: uid.to_owned(),
-        ..OwnerReference::default()
-    });
+    let owner = owner_uid.map(|uid| owner(&context.node.name, uid));
     CSIStorageCapacity {
         metadata: ObjectMeta {
             name: Some(object_name(context, class)),

@@ -61,6 +61,16 @@ impl CapacityPublisher {
         self.estimates.of(&self.context, class, Some(mode), &mut Measured::new()).await
     }
 
+    /// The uid of the node, which changes when the node is registered again.
+    pub fn owner(&self) -> Option<String> {
+        self.published().owner().map(str::to_owned)
+    }
+
+    /// Whether claims should not wait for this node's helper, which has been away for a while.
+    pub fn has_lost_helper(&self) -> bool {
+        self.estimates.has_lost_helper()
+    }
+
     /// Publishes that a volume of `size` bytes of `class` and this mode could not be made, and returns once the API server has it.
     /// The pool's other classes follow later, so that the claim does not wait for them.
     ///
@@ -134,7 +144,7 @@ impl CapacityPublisher {
         };
         let verdict = self.published().judge(&name, capacity, urgency);
         if verdict == Verdict::Write {
-            let owner = self.published().owner().map(str::to_owned);
+            let owner = self.owner();
             object::write(&self.context, owner.as_deref(), &name, capacity).await?;
             self.published().note_written(&name, capacity);
             let Capacity { available, largest_volume: largest, .. } = capacity;

@@ -84,7 +84,7 @@ impl Provisioner {
             }
             Decision::Provision => match self.provision(claim, &class).await {
                 Ok(action) => Ok(action),
-                Err(failure) if failure.is_of_this_node() => {
+                Err(failure) if self.is_of_this_node(&failure) => {
                     let failure = self.report(claim, failure);
                     self.reschedule(claim, &class).await?;
                     info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
@@ -93,6 +93,11 @@ impl Provisioner {
                 Err(failure) => Err(self.report(claim, failure)),
             },
         }
+    }
+
+    /// Whether another node may do better.
+    fn is_of_this_node(&self, failure: &Failure) -> bool {
+        failure.is_of_this_node() || failure.is_helper_away() && self.capacity.has_lost_helper()
     }
 
     async fn provision(&self, claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Action, Failure> {

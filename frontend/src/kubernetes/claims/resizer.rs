@@ -22,6 +22,7 @@ use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
 use crate::kubernetes::objects::{claim, persistent_volume, storage};
+use crate::metrics::METRICS;
 use crate::quantity::Quantity;
 use crate::volumes::{Fault, FaultKind, SizeRange};
 
@@ -120,6 +121,7 @@ impl Resizer {
     async fn give_up(&self, claim: &PersistentVolumeClaim, target: u64, fault: Fault, is_repeated: bool) -> Failure {
         let infeasible = is_infeasible(&fault);
         warn!(claim = %claim.name_any(), namespace = claim.namespace(), infeasible, "not expanded: {fault}");
+        METRICS.expansion_failures.with([if infeasible { "infeasible" } else { "failed" }]).inc();
         self.context.events.publish(claim, Reason::VolumeResizeFailed, fault.to_string());
         if !infeasible && is_transient(&fault) {
             return fault.into();
@@ -157,7 +159,7 @@ fn is_transient(fault: &Fault) -> bool {
     match fault.kind {
         FaultKind::Typed(kind) => matches!(kind, ErrorKind::Busy | ErrorKind::PoolBroken),
         FaultKind::Away | FaultKind::Garbled => true,
-        FaultKind::OutOfRange | FaultKind::Elsewhere | FaultKind::BadToken => false,
+        FaultKind::OutOfRange | FaultKind::Elsewhere | FaultKind::NoPool | FaultKind::BadToken => false,
     }
 }
 
@@ -175,6 +177,6 @@ fn is_infeasible(fault: &Fault) -> bool {
                 | ErrorKind::Unsupported
                 | ErrorKind::WrongKind
         ),
-        FaultKind::Elsewhere | FaultKind::BadToken | FaultKind::Away | FaultKind::Garbled => false,
+        FaultKind::Elsewhere | FaultKind::NoPool | FaultKind::BadToken | FaultKind::Away | FaultKind::Garbled => false,
     }
 }

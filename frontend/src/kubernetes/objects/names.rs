@@ -44,8 +44,10 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 pub const MANAGED_BY: &str = "bulkhead";
 
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
-pub const AGENT_POLICIES: [&str; 4] =
-    ["bulkhead-agent-volumes", "bulkhead-agent-claims", "bulkhead-agent-capacities", "bulkhead-agent-events"];
+pub const AGENT_POLICIES: [&str; 5] = [
+    "bulkhead-agent-volumes", "bulkhead-agent-claims", "bulkhead-agent-capacities", "bulkhead-agent-events",
+    "bulkhead-agent-leases",
+];
 
 /// The admission policy, and its binding, that copies a claim's selected node into a label.
 pub const CLAIM_POLICY: &str = "bulkhead-claims";

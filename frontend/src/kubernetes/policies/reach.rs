@@ -6,7 +6,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// What an agent's rights let it do to objects of one kind, by a policy's name: the policy has to match all of it.
-const WRITABLE: [(&str, Writable); 4] = [
+const WRITABLE: [(&str, Writable); 5] = [
     (
         "bulkhead-agent-volumes",
         Writable { group: "", resources: &["persistentvolumes"], operations: &["CREATE", "UPDATE", "DELETE"] },
@@ -30,6 +30,10 @@ const WRITABLE: [(&str, Writable); 4] = [
     (
         "bulkhead-agent-events",
         Writable { group: "events.k8s.io", resources: &["events"], operations: &["CREATE", "UPDATE"] },
+    ),
+    (
+        "bulkhead-agent-leases",
+        Writable { group: "coordination.k8s.io", resources: &["leases"], operations: &["CREATE", "UPDATE"] },
     ),
 ];
 

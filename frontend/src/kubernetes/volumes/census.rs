@@ -71,15 +71,17 @@ async fn missing(
     listed: &[Listed],
 ) -> Result<BTreeSet<VolumeId>, Failure> {
     let listed: HashSet<&VolumeId> = listed.iter().map(|listed| &listed.volume).collect();
-    let mut missing = BTreeSet::new();
+    let (mut missing, mut is_unseen) = (BTreeSet::new(), false);
     for volume in needed.into_iter().filter(|volume| !listed.contains(volume)) {
         match context.volumes.measure(&volume, None).await {
             Err(fault) if fault.is(ErrorKind::NotFound) => drop(missing.insert(volume)),
-            Err(fault) if fault.is(ErrorKind::PoolBroken) || fault.is(ErrorKind::Busy) => {}
+            Err(fault) if fault.is(ErrorKind::PoolBroken) => is_unseen = true,
+            Err(fault) if fault.is(ErrorKind::Busy) => {}
             Err(fault) => return Err(fault.into()),
             Ok(_) => {}
         }
     }
+    context.volumes.note_unseen(is_unseen);
     if !missing.is_empty() {
         let still_needed = self::needed(context);
         missing.retain(|volume| still_needed.contains(volume));

@@ -126,12 +126,16 @@ fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()>
         manifests::apply_cluster_wide(&kubeconfig)?;
         kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", whole])
     };
-    let hollow = r#"{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"no":"object"}}}}}"#;
-    let ways: [(&str, &dyn Fn() -> Result<()>); 2] = [
+    let narrow = r#"{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"no":"object"}}}}}"#;
+    let hollow = r#"{"spec":{"validations":[{"expression":"true"}]}}"#;
+    let ways: [(&str, &dyn Fn() -> Result<()>); 3] = [
         ("Binding bulkhead-agent-volumes is missing", &|| {
             kubectl(&["delete", "validatingadmissionpolicybinding", name])
         }),
         ("does not match all that an agent can write", &|| {
+            kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", narrow])
+        }),
+        ("bulkhead-agent-volumes was edited, and lacks an expression of this release (validation: ", &|| {
             kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", hollow])
         }),
     ];

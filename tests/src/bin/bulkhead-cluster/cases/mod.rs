@@ -7,6 +7,7 @@ mod capacity;
 mod census;
 mod chart;
 mod fallback;
+mod healing;
 mod immediate;
 mod interrupted;
 mod manifests;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         interrupted::cases(),
         restored::cases(),
         census::cases(),
+        healing::cases(),
         nodes::cases(),
         operator::cases(),
         plugin::cases(),

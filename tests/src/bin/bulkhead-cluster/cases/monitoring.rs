@@ -17,12 +17,13 @@ cases! {
     on Cluster;
     an_agents_work_is_in_its_metrics,
     alerts_are_the_same_in_both_forms,
+    each_alert_has_a_runbook: Bare,
     promtool_finds_no_fault_with_metrics_and_alerts: Long,
     prometheus_scrapes_an_agent: Long,
 }
 
 /// The number of deployed alerts.
-const ALERTS: usize = 20;
+const ALERTS: usize = 23;
 
 /// Metrics left by the provisioning of a volume.
 const LEFT: [&str; 5] = [
@@ -64,6 +65,20 @@ fn alerts_are_the_same_in_both_forms(cluster: &mut Cluster) -> Result<()> {
     let (_, spec) = text.split_once("\nspec:\n").context("no specification")?;
     let rules: String = spec.lines().map(|line| line.strip_prefix("  ").unwrap_or(line).to_owned() + "\n").collect();
     ensure!(rules == fs::read_to_string(prometheus::RULES)?, "the rules are not those of {}", prometheus::RULES);
+    Ok(())
+}
+
+/// A section of a page, with the alert's name as its heading; and no section is without an alert.
+fn each_alert_has_a_runbook(_: &mut Cluster) -> Result<()> {
+    let rules = fs::read_to_string(prometheus::RULES)?;
+    let named = |line: &'static str, text: &str| -> Vec<String> {
+        text.lines().filter_map(|found| found.strip_prefix(line)).map(str::to_owned).collect()
+    };
+    let alerts = named("  - alert: ", &rules);
+    let page = fs::read_to_string(prometheus::RULES.replace("deploy/monitoring/rules.yaml", "docs/alerts.md"))?;
+    ensure!(named("## ", &page) == alerts, "the sections of docs/alerts.md are not the alerts, in their order");
+    let addresses: Vec<_> = alerts.iter().map(|alert| format!("docs/alerts.md#{}", alert.to_lowercase())).collect();
+    ensure!(named("      runbook_url: ", &rules) == addresses, "the addresses are not {addresses:?}");
     Ok(())
 }
 

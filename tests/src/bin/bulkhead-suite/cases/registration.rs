@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
@@ -9,6 +11,7 @@ use bulkhead_tests::csi::CsiClient;
 use bulkhead_tests::csi::registration::registration_client::RegistrationClient;
 use bulkhead_tests::csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
 
 cases! {
     the_kubelet_learns_what_it_needs,
@@ -17,6 +20,8 @@ cases! {
     a_refusal_is_logged_and_asked_again,
     the_registry_holds_one_socket_and_no_half_made_one,
     a_socket_that_was_removed_comes_back_with_the_next_start,
+    a_socket_that_was_removed_comes_back_by_itself: Long,
+    a_registration_socket_that_was_removed_comes_back_by_itself,
 }
 
 fn get_info(stand: &Stand) -> Result<PluginInfo> {
@@ -104,4 +109,23 @@ fn a_socket_that_was_removed_comes_back_with_the_next_start(stand: &mut Stand) -
     let info = get_info(stand)?;
     ensure!(info.name == "bulkhead.csi.local", "{info:?}");
     Ok(())
+}
+
+/// Both processes go on, and the kubelet reaches them again within a minute.
+fn a_registration_socket_that_was_removed_comes_back_by_itself(stand: &mut Stand) -> Result<()> {
+    let path = stand.registration_socket()?;
+    fs::remove_file(&path)?;
+    is_back(stand, || get_info(stand).map(drop))
+}
+
+/// A frontend that loses one soon after it was given it believes in a second frontend, and ends.
+fn a_socket_that_was_removed_comes_back_by_itself(stand: &mut Stand) -> Result<()> {
+    sleep(Duration::from_secs(61));
+    fs::remove_file(stand.kubelet.csi_socket())?;
+    is_back(stand, || stand.csi()?.node_get_info(Default::default()).map(drop).map_err(Into::into))?;
+    stand.running_frontend()?.check_alive()
+}
+
+fn is_back(stand: &Stand, works: impl FnMut() -> Result<()>) -> Result<()> {
+    wait::until(stand.patience(Duration::from_secs(60)), works)
 }

@@ -25,7 +25,7 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
         "poolsDirectory": "/pools",
         "pools": [{ "name": "default", "directory": "/pools/a" },
                   { "name": "fast", "directory": "/pools/b", "quota": "none", "overcommit": 1.5,
-                    "reserve": 1_u64 << 40 }],
+                    "reserve": 1_u64 << 40, "optional": true }],
         "storageClasses": [{ "name": "fast", "default": true, "mountOptions": ["noatime"],
                              "parameters": { "pool": "fast", "blockSize": 4096, "inodes": 2_000_000 } }],
         "frontend": { "metricsPort": 9000, "logFormat": "json", "logLevel": "debug" },
@@ -67,6 +67,9 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     for present in ["/var/lib/k0s/kubelet/pods", "\"/pools\"", ":9000", "BULKHEAD_LOG_FORMAT", "BULKHEAD_LOG_LEVEL"] {
         ensure!(text.contains(present), "no {present} in {pod:#}");
     }
+    let optional = json!({ "name": "BULKHEAD_OPTIONAL_POOLS", "value": "fast" });
+    let environment = pod["containers"][0]["env"].as_array().context("no environment")?;
+    ensure!(environment.contains(&optional), "{environment:?}");
     ensure!(!text.contains("/var/lib/kubelet") && !text.contains("/srv/bulkhead"), "{pod:#}");
     ensure!(pod["containers"][1]["resources"]["limits"]["memory"] == "1Gi", "{pod:#}");
     Ok(())
@@ -194,6 +197,11 @@ fn the_operators_objects_are_those_of_the_manifests(cluster: &mut Cluster) -> Re
         let expected = read(&RULES.replace("rules.yaml", &format!("{file}.yaml")))?;
         ensure!(made["spec"] == expected["spec"], "{made:#}\ninstead of\n{expected:#}");
         ensure!(made["metadata"]["labels"]["release"] == "monitoring", "{made:#}");
+        let values = format!("{values},prometheusRule.runbooks=https://wiki.example.com/storage");
+        let elsewhere = template(&[WITH_LABELS, "--show-only", &only, "--set", &values])?.succeeded()?;
+        let address = "runbook_url: https://wiki.example.com/storage#bulkheadagentdown\n";
+        ensure!(elsewhere.contains(address) == (kind == "PrometheusRule"), "{elsewhere}");
+        ensure!(!elsewhere.contains("docs/alerts.md"), "{elsewhere}");
         ensure!(made["metadata"]["namespace"] == expected["metadata"]["namespace"], "{made:#}");
     }
     Ok(())

@@ -5,6 +5,7 @@
 mod claims;
 mod holder;
 mod labels;
+mod leases;
 mod reports;
 mod roles;
 mod volumes;
@@ -35,7 +36,7 @@ const UNBOUND: &str = "the agent's token is not bound to a node";
 
 /// The tests. None of them starts an agent.
 pub fn cases() -> Vec<Case<Cluster>> {
-    [volumes::cases(), claims::cases(), labels::cases(), reports::cases(), roles::cases()].concat()
+    [volumes::cases(), claims::cases(), labels::cases(), reports::cases(), leases::cases(), roles::cases()].concat()
 }
 
 /// Two nodes and the holders of several tokens.

@@ -132,7 +132,7 @@ fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
 
 fn the_policies_have_no_type_warnings(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        for name in ["volumes", "claims", "capacities", "events"] {
+        for name in ["volumes", "claims", "capacities", "events", "leases"] {
             let path = format!("{POLICIES}/bulkhead-agent-{name}");
             let status = rights.cluster.access.wait(rights.cluster.patience(), "a policy to be checked", || {
                 let policy = rights.administrator.get(&path).granted()?;

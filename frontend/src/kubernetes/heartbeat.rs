@@ -1,0 +1,174 @@
+//! The node's Lease: written anew every minute while the agent works, so that everybody can see whether it does, wherever
+//! it runs. It also holds what was reported about pools, so that the next agent can say that it is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bulkhead_protocol::DriverName;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{ObjectMeta, Patch, PatchParams};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::api::backoff::jitter;
+use super::api::failure::Failure;
+use super::api::node_identity::owner;
+use super::api::request::request;
+use super::capacity::publisher::CapacityPublisher;
+use super::context::Context;
+use super::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use crate::volumes::{Health, Identity};
+
+/// How often it is written. Kubelets write theirs every ten seconds.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// How long nobody should worry if it is not: three times missed.
+pub const OVERDUE: Duration = Duration::from_secs(180);
+
+/// How soon it is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// The most that is remembered, in bytes: more than all kinds of conditions of all pools.
+const LONGEST: usize = 64 << 10;
+
+/// The conditions of pools that were reported, by pool and word ([`Identity::word`]).
+pub type Reported = BTreeMap<String, BTreeSet<String>>;
+
+/// What is reported now, to be kept for the next agent.
+#[derive(Debug, Default)]
+pub struct Record {
+    reported: Mutex<Reported>,
+    changed: Notify,
+}
+
+impl Record {
+    /// Sets what is reported.
+    pub fn set(&self, reported: Reported) {
+        let mut known = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != reported {
+            *known = reported;
+            self.changed.notify_one();
+        }
+    }
+
+    fn text(&self) -> String {
+        let known = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        serde_json::to_string(&*known).unwrap_or_default()
+    }
+}
+
+/// What is wrong with pools, in words.
+pub fn words(health: &Health) -> Reported {
+    let words = |conditions: &BTreeMap<Identity, _>| conditions.keys().map(Identity::word).collect();
+    health.pools.iter().map(|(pool, conditions)| (pool.to_string(), words(conditions))).collect()
+}
+
+/// What an earlier agent of this node has reported, as far as the API server says. It is the record until there is more.
+pub async fn reported_before(context: &Context) -> Reported {
+    let lease = request("reading the agent's Lease", api(context).get_opt(&context.node.name)).await;
+    let lease = lease.unwrap_or_else(|failure| {
+        warn!("what an earlier agent has reported is not known: {failure}");
+        None
+    });
+    let reported = read(lease, &annotation(&context.driver));
+    context.record.set(reported.clone());
+    reported
+}
+
+fn read(lease: Option<Lease>, annotation: &str) -> Reported {
+    let mut annotations = lease.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
+    let text = annotations.remove(annotation).filter(|text| text.len() <= LONGEST);
+    // Whatever somebody else has written there is nothing that was reported.
+    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+}
+
+/// Writes the Lease for as long as it is polled.
+pub async fn run(context: &Context, capacity: &CapacityPublisher) {
+    let mut told = false;
+    loop {
+        let written = write(context, capacity.owner()).await;
+        let pause = match &written {
+            Ok(()) => PERIOD,
+            Err(failure) => failure.retry_after().unwrap_or(RETRY),
+        };
+        if let (Err(failure), false) = (&written, told) {
+            warn!("the agent's Lease is not written, so the node will look as if no agent worked there: {failure}");
+        }
+        told = written.is_err();
+        // It is written at once when something has changed, unless the server asks for rest.
+        match written {
+            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), context.record.changed.notified()).await),
+            Err(_) => sleep(pause + jitter(RETRY)).await,
+        }
+    }
+}
+
+async fn write(context: &Context, uid: Option<String>) -> Result<(), Failure> {
+    let patch = Patch::Apply(describe(context, uid));
+    let (leases, parameters) = (api(context), PatchParams::apply(context.driver.as_str()).force());
+    request("writing the agent's Lease", leases.patch(&context.node.name, &parameters, &patch)).await.map(drop)
+}
+
+fn describe(context: &Context, uid: Option<String>) -> Lease {
+    let labels = [(DRIVER_LABEL, context.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
+    let mut labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    labels.extend(context.place.segments());
+    Lease {
+        metadata: ObjectMeta {
+            name: Some(context.node.name.clone()),
+            namespace: Some(context.namespace.clone()),
+            labels: Some(labels),
+            annotations: Some([(annotation(&context.driver), context.record.text())].into()),
+            owner_references: uid.map(|uid| vec![owner(&context.node.name, &uid)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(LeaseSpec {
+            holder_identity: Some(context.node.name.clone()),
+            lease_duration_seconds: i32::try_from(OVERDUE.as_secs()).ok(),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        }),
+    }
+}
+
+fn annotation(driver: &DriverName) -> String {
+    format!("{driver}/reported-conditions")
+}
+
+fn api(context: &Context) -> Api<Lease> {
+    Api::namespaced(context.client.clone(), &context.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn of(annotations: serde_json::Value) -> Reported {
+        let lease = serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap();
+        read(Some(lease), "here")
+    }
+
+    #[test]
+    fn the_next_agent_knows_what_was_reported() {
+        let reported: Reported = [("fast".to_owned(), ["errors", "apart/kubelet"].map(str::to_owned).into())].into();
+        let record = Record::default();
+        record.set(reported.clone());
+        assert_eq!(of(json!({ "here": record.text(), "there": "{}" })), reported);
+    }
+
+    #[test]
+    fn what_somebody_else_wrote_was_not_reported() {
+        let long = format!("{{\"{}\": []}}", "x".repeat(LONGEST));
+        for text in ["", "[]", "{\"fast\": 1}", long.as_str()] {
+            assert_eq!(of(json!({ "here": text })), Reported::default());
+        }
+        assert_eq!(read(None, "here"), Reported::default());
+    }
+}
