@@ -186,6 +186,6 @@ fn on_a_terminal(stand: &Stand, arguments: &str, answer: &str) -> Result<Printed
 
 fn sizes_in_errors_are_for_people(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
-    refused(csi.create_volume(create("vol-a", 1 << 50, mount())), Code::ResourceExhausted, "1024 TiB are requested")?;
+    refused(csi.create_volume(create("vol-a", 1 << 50, block())), Code::ResourceExhausted, "1024 TiB are requested")?;
     Ok(())
 }

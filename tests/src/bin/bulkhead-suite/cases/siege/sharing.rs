@@ -65,8 +65,8 @@ impl Tenants {
         self.made += 1;
         let path = self.directories[volume].join(format!("file-{}", self.made));
         let file = match File::create_new(&path) {
-            // The volume is too full for a name.
-            Err(error) if error.kind() == ErrorKind::QuotaExceeded => {
+            // The volume is too full for a name; XFS says so as if the filesystem were.
+            Err(error) if matches!(error.kind(), ErrorKind::QuotaExceeded | ErrorKind::StorageFull) => {
                 self.files.extract_if(.., |(of, _)| *of == volume).try_for_each(|(_, full)| fs::remove_file(full))?;
                 File::create_new(&path)?
             }
