@@ -108,7 +108,7 @@ fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<Projec
     let name = layout::creating_name(id);
     let outer = layout::open_volume(directory, &name).map_err(cannot("open its directory"))?;
     if let Some(project) = project {
-        file::set_project(&outer, project.0).map_err(cannot("set its project id"))?;
+        file::set_project(&outer, project.0, file::PROJECT_INHERIT).map_err(cannot("set its project id"))?;
     }
     record.write(&outer).map_err(cannot("write its record"))?;
     let content = match record.spec.kind {

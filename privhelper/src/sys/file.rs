@@ -211,10 +211,10 @@ pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
     Ok(raw)
 }
 
-/// Puts an open file or directory in a project, which new entries of a directory inherit.
-pub fn set_project(file: impl AsFd, project: u32) -> Result<()> {
+/// Puts an open file or directory in a project, and sets flags: [`PROJECT_INHERIT`], which ext4 refuses for a file, or none.
+pub fn set_project(file: impl AsFd, project: u32, flags: u32) -> Result<()> {
     let found = attributes(&file)?;
-    let fsx_xflags = found.fsx_xflags | PROJECT_INHERIT;
+    let fsx_xflags = found.fsx_xflags | flags;
     set_attributes(file, fsxattr { fsx_xflags, fsx_projid: project, ..found })
 }
 

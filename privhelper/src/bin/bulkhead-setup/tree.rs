@@ -139,8 +139,8 @@ impl Walk<'_> {
     /// Puts an open file or directory into the project.
     pub fn charge_open(&mut self, open: &OwnedFd, is_directory: bool) -> Result<(), Errno> {
         let found = file::attributes(open)?;
-        let inherits = !is_directory || found.fsx_xflags & PROJECT_INHERIT != 0;
-        if found.fsx_projid == self.project && inherits {
+        let flags = if is_directory { PROJECT_INHERIT } else { 0 };
+        if found.fsx_projid == self.project && found.fsx_xflags & flags == flags {
             return Ok(());
         }
         // With names in two volumes it belongs to the one that has it: it must not go to and fro.
@@ -149,7 +149,7 @@ impl Walk<'_> {
             return Ok(());
         }
         add(&mut self.found.moved);
-        if self.writes { file::set_project(open, self.project) } else { Ok(()) }
+        if self.writes { file::set_project(open, self.project, flags) } else { Ok(()) }
     }
 
     /// Puts into the project what cannot be opened.
