@@ -210,7 +210,7 @@ async fn given_back(helper: &FakeHelper, parameters: Value) -> Vec<mock_api::See
         seen.body["metadata"]["annotations"].get("volume.kubernetes.io/selected-node") == Some(&Value::Null)
     };
     until("the claim to be given back", || {
-        api.seen(&Method::PATCH, "/persistentvolumeclaims/data").pop().filter(is_given_back)
+        api.seen(&Method::PATCH, "/persistentvolumeclaims/data").into_iter().find(is_given_back)
     })
     .await;
     api.seen(&Method::PATCH, "/")
