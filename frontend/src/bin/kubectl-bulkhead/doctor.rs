@@ -10,6 +10,7 @@ use bulkhead_frontend::report::Report;
 use bulkhead_frontend::volumes::Severity;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
@@ -17,7 +18,7 @@ use kube::{Api, ResourceExt};
 
 use crate::agents::{self, AgentPod, Pool};
 use crate::classes;
-use crate::cluster::{ACCOUNT, Cluster, Failure};
+use crate::cluster::{ACCOUNT, Cluster, Failure, Volume};
 use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
 
@@ -59,7 +60,9 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
     }
     checks.extend(stale_capacities(cluster).await?);
-    checks.extend(waiting(cluster, &members).await?);
+    let claims = cluster.waiting_claims().await?;
+    checks.extend(waiting(&claims, &members));
+    checks.extend(held_up(&claims, &cluster.volumes().await?));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -163,15 +166,15 @@ async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
 /// How long a claim may wait for the agent of its node. The agent takes milliseconds.
 const WAITING: SignedDuration = SignedDuration::from_secs(60);
 
-/// The claims that wait too long for a node that exists.
-async fn waiting(cluster: &Cluster, members: &BTreeMap<String, Member>) -> Result<Vec<Check>, Failure> {
+/// The claims that wait too long for a node that exists, of those that wait for one.
+fn waiting(claims: &[(String, PersistentVolumeClaim)], members: &BTreeMap<String, Member>) -> Vec<Check> {
     let now = Timestamp::now();
     let mut waiting = BTreeMap::<String, Vec<String>>::new();
-    for (node, claim) in cluster.waiting_claims().await? {
+    for (node, claim) in claims {
         let made = claim.metadata.creation_timestamp.as_ref();
         let is_late = made.is_some_and(|made| now.duration_since(made.0) > WAITING);
-        if is_late && members.get(&node).is_none_or(|member| member.exists) {
-            waiting.entry(node).or_default().push(full_name(&claim));
+        if is_late && members.get(node).is_none_or(|member| member.exists) {
+            waiting.entry(node.clone()).or_default().push(full_name(claim));
         }
     }
     let check = |(node, claims): (String, Vec<String>)| {
@@ -183,7 +186,29 @@ async fn waiting(cluster: &Cluster, members: &BTreeMap<String, Member>) -> Resul
         );
         Check::failed("claims", message)
     };
-    Ok(waiting.into_iter().map(check).collect())
+    waiting.into_iter().map(check).collect()
+}
+
+/// The volumes that somebody has made for a claim on another node than the one that is selected for it. The control plane
+/// tries to bind the claim to one, a policy refuses it, and neither says so.
+fn held_up(claims: &[(String, PersistentVolumeClaim)], volumes: &[Volume]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    for (node, claim) in claims {
+        let is_decoy = |volume: &&Volume| {
+            let uid = volume.claim.as_ref().map(|(_, _, uid)| uid.as_str());
+            uid == claim.metadata.uid.as_deref() && volume.node != *node
+        };
+        checks.extend(volumes.iter().filter(is_decoy).map(|volume| {
+            let message = format!(
+                "{} may have a volume on node {node} only, and PersistentVolume {} on node {} holds it up: delete that object; if you have not made it, somebody has the agent's token of that node",
+                full_name(claim),
+                volume.name,
+                volume.node
+            );
+            Check::failed("claims", message)
+        }));
+    }
+    checks
 }
 
 /// Capacity objects in other namespaces than the agents'.
@@ -247,8 +272,25 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::apps::v1::DaemonSetStatus;
+    use serde_json::{from_value, json};
 
     use super::*;
+
+    #[test]
+    fn a_volume_on_another_node_holds_a_claim_up() {
+        let metadata = json!({ "name": "data", "namespace": "shop", "uid": "1" });
+        let claim: PersistentVolumeClaim = from_value(json!({ "metadata": metadata })).unwrap();
+        let claims = [("here".to_owned(), claim)];
+        let volume = |node: &str, uid: &str| Volume {
+            name: "pvc-1.there".to_owned(),
+            node: node.to_owned(),
+            claim: Some(("shop".to_owned(), "data".to_owned(), uid.to_owned())),
+            ..Volume::default()
+        };
+        assert!(held_up(&claims, &[volume("here", "1"), volume("there", "2")]).is_empty());
+        let told = &held_up(&claims, &[volume("there", "1")])[0].message;
+        assert!(told.starts_with("shop/data") && told.contains("pvc-1.there on node there"), "{told}");
+    }
 
     #[test]
     fn the_agents_of_every_group_of_nodes_count() {
