@@ -18,7 +18,8 @@ use kube::{Api, ResourceExt};
 
 use crate::agents::{self, AgentPod, Pool};
 use crate::classes;
-use crate::cluster::{ACCOUNT, Cluster, Failure, Volume};
+use crate::cluster::{ACCOUNT, Cluster, Failure};
+use crate::decoys;
 use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
 
@@ -62,7 +63,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     checks.extend(stale_capacities(cluster).await?);
     let claims = cluster.waiting_claims().await?;
     checks.extend(waiting(&claims, &members));
-    checks.extend(held_up(&claims, &cluster.volumes().await?));
+    checks.extend(decoys::find(&claims, &cluster.volumes().await?));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -189,28 +190,6 @@ fn waiting(claims: &[(String, PersistentVolumeClaim)], members: &BTreeMap<String
     waiting.into_iter().map(check).collect()
 }
 
-/// The volumes that somebody has made for a claim on another node than the one that is selected for it. The control plane
-/// tries to bind the claim to one, a policy refuses it, and neither says so.
-fn held_up(claims: &[(String, PersistentVolumeClaim)], volumes: &[Volume]) -> Vec<Check> {
-    let mut checks = Vec::new();
-    for (node, claim) in claims {
-        let is_decoy = |volume: &&Volume| {
-            let uid = volume.claim.as_ref().map(|(_, _, uid)| uid.as_str());
-            uid == claim.metadata.uid.as_deref() && volume.node != *node
-        };
-        checks.extend(volumes.iter().filter(is_decoy).map(|volume| {
-            let message = format!(
-                "{} may have a volume on node {node} only, and PersistentVolume {} on node {} holds it up: delete that object; if you have not made it, somebody has the agent's token of that node",
-                full_name(claim),
-                volume.name,
-                volume.node
-            );
-            Check::failed("claims", message)
-        }));
-    }
-    checks
-}
-
 /// Capacity objects in other namespaces than the agents'.
 async fn stale_capacities(cluster: &Cluster) -> Result<Vec<Check>, Failure> {
     let mut stale = BTreeMap::<String, u64>::new();
@@ -272,25 +251,8 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::apps::v1::DaemonSetStatus;
-    use serde_json::{from_value, json};
 
     use super::*;
-
-    #[test]
-    fn a_volume_on_another_node_holds_a_claim_up() {
-        let metadata = json!({ "name": "data", "namespace": "shop", "uid": "1" });
-        let claim: PersistentVolumeClaim = from_value(json!({ "metadata": metadata })).unwrap();
-        let claims = [("here".to_owned(), claim)];
-        let volume = |node: &str, uid: &str| Volume {
-            name: "pvc-1.there".to_owned(),
-            node: node.to_owned(),
-            claim: Some(("shop".to_owned(), "data".to_owned(), uid.to_owned())),
-            ..Volume::default()
-        };
-        assert!(held_up(&claims, &[volume("here", "1"), volume("there", "2")]).is_empty());
-        let told = &held_up(&claims, &[volume("there", "1")])[0].message;
-        assert!(told.starts_with("shop/data") && told.contains("pvc-1.there on node there"), "{told}");
-    }
 
     #[test]
     fn the_agents_of_every_group_of_nodes_count() {
