@@ -127,7 +127,8 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
     })
     .await;
     assert!(creations[1].at - creations[0].at >= Duration::from_secs(3));
-    assert_eq!(creations[1].body["metadata"]["name"], format!("pvc-{UID}"));
+    assert_eq!(creations[1].body["metadata"]["name"], format!("pvc-{UID}.node-1"));
+    assert_eq!(creations[1].body["spec"]["csi"]["volumeHandle"], format!("pvc-{UID}"));
     assert_eq!(creations[0].body, creations[1].body, "the second attempt is for the same volume");
 }
 
@@ -305,6 +306,20 @@ fn persistent_volume(phase: &str) -> Value {
 }
 
 #[tokio::test]
+async fn an_object_of_an_older_release_is_enough_for_a_claim() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    // Its name does not say the node. The control plane is about to bind the claim to it.
+    api.put_volume(&persistent_volume("Available"));
+    api.put(&claim(10, Some("node-1")));
+    agent(&helper, &api);
+    until("a look at the claims", || api.seen(&Method::GET, "/persistentvolumeclaims").pop()).await;
+    sleep(Duration::from_secs(2)).await;
+    assert!(!helper.names().contains(&"Create".to_owned()), "{:?}", helper.names());
+    assert!(api.seen(&Method::POST, "/persistentvolumes").is_empty(), "two objects would name one volume");
+}
+
+#[tokio::test]
 async fn a_released_volume_whose_claim_exists_is_not_deleted() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
@@ -389,7 +404,9 @@ async fn is_asked_for_again(path: &'static str, number: usize) {
 
 #[tokio::test]
 async fn an_agent_whose_policies_are_not_in_force_does_not_start() {
-    for missing in ["policies/bulkhead-agent-claims", "policybindings/bulkhead-agent-events"] {
+    for missing in
+        ["policies/bulkhead-agent-claims", "policies/bulkhead-agent-bindings", "policybindings/bulkhead-agent-events"]
+    {
         let helper = helper();
         let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |_, path| {
             path.ends_with(missing).then(|| Fault::Refuse(404, status(404, "NotFound", 0)))

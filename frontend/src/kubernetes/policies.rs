@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::request::request;
-use super::objects::names::AGENT_POLICIES;
+use super::objects::names::{AGENT_POLICIES, BINDING_POLICY};
 use crate::printable::printable;
 
 /// How often they are looked at while an agent works.
@@ -75,6 +75,9 @@ fn flaw(
     let Some(binding) = binding else { return Some(format!("ValidatingAdmissionPolicyBinding {name} is missing")) };
     let spec = policy.spec.as_ref();
     let mut conditions = spec.and_then(|spec| spec.match_conditions.as_deref()).unwrap_or_default().iter();
+    if name == BINDING_POLICY && conditions.len() > 0 {
+        return Some(format!("ValidatingAdmissionPolicy {name} is for some bindings only"));
+    }
     if conditions.any(|condition| !names(&condition.expression, account)) {
         return Some(format!("ValidatingAdmissionPolicy {name} is for another account than {account}"));
     }
@@ -173,6 +176,11 @@ mod tests {
             let found = found(account, policy, binding).unwrap();
             assert!(found.contains(flaw), "{found}");
         }
+        // The controller manager binds claims, not the agent.
+        let (policy, binding) = (policy(ANY_NAMESPACE, "Fail"), binding(BINDING_POLICY, "Deny"));
+        let (policy, binding) = (serde_json::from_value(policy).unwrap(), serde_json::from_value(binding).unwrap());
+        let found = flaw(BINDING_POLICY, ACCOUNT, "driver", Some(&policy), Some(&binding)).unwrap();
+        assert!(found.contains("some bindings only"), "{found}");
     }
 
     #[test]
@@ -181,7 +189,9 @@ mod tests {
             let kind = name.trim_start_matches("bulkhead-agent-");
             let path = format!("{}/../deploy/kubernetes/base/policy-{kind}.yaml", env!("CARGO_MANIFEST_DIR"));
             let text = std::fs::read_to_string(path).unwrap();
-            assert!(text.contains(&format!("expression: {ANY_NAMESPACE}\n")), "{name}");
+            let is_for_agents = text.contains(&format!("expression: {ANY_NAMESPACE}\n"));
+            assert_eq!(is_for_agents, name != BINDING_POLICY, "{name}");
+            assert!(is_for_agents || !text.contains("matchConditions:\n"), "{name}");
             assert!(!text.contains("bulkhead-system:"), "{name} is for one namespace");
         }
     }

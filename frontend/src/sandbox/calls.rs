@@ -13,14 +13,17 @@ use seccompiler::SeccompCmpArgLen::Dword;
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq, Ne};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 
+use super::{Needs, sockets};
+
 /// The calls that a filter refuses, each if any of its rules applies, or always if it has none.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the filters, permanently, for the calling thread and all that it starts. A process that creates no
 /// listening socket of its own has no need of listen(2): the sockets that it is given are listening already.
-pub(super) fn restrict(listens: bool) -> Result<(), seccompiler::Error> {
+pub(super) fn restrict(needs: &Needs) -> Result<(), seccompiler::Error> {
     seccompiler::apply_filter(&compile(missing(), libc::ENOSYS)?)?;
-    seccompiler::apply_filter(&compile(forbidden(listens)?, libc::EPERM)?)
+    // The last one: after it there is no seccomp(2).
+    seccompiler::apply_filter(&compile(forbidden(needs)?, libc::EPERM)?)
 }
 
 /// clone3 keeps its flags in memory, where no filter sees them. The C library starts threads with clone instead if the
@@ -29,7 +32,7 @@ fn missing() -> Rules {
     Rules::from([(libc::SYS_clone3, vec![])])
 }
 
-fn forbidden(listens: bool) -> Result<Rules, BackendError> {
+fn forbidden(needs: &Needs) -> Result<Rules, BackendError> {
     let mut rules: Rules = NEVER.iter().copied().flatten().map(|call| (*call, vec![])).collect();
     let is = |argument, operation, value| SeccompCondition::new(argument, Dword, operation, value);
     let exactly = |mask: i32| MaskedEq(u64::from(mask.cast_unsigned()));
@@ -39,15 +42,13 @@ fn forbidden(listens: bool) -> Result<Rules, BackendError> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
         rules.insert(call, vec![SeccompRule::new(vec![is(2, exactly(libc::PROT_EXEC), executable)?])?]);
     }
-    let other_than = |argument, values: &[i32]| {
-        let conditions = values.iter().map(|value| is(argument, Ne, value.cast_unsigned().into()));
-        conditions.collect::<Result<Vec<_>, _>>()
-    };
-    let families = other_than(0, &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6])?;
-    // Landlock's port rules apply to TCP only, not to protocols that resemble it (MPTCP).
-    let mut protocols = other_than(2, &[0, libc::IPPROTO_TCP, libc::IPPROTO_UDP])?;
-    protocols.extend(other_than(0, &[libc::AF_UNIX])?);
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(families)?, SeccompRule::new(protocols)?]);
+    rules.insert(libc::SYS_socket, sockets::refused(needs)?);
+    rules.insert(libc::SYS_socketpair, sockets::refused_pairs()?);
+    // Limits of other processes of the same user.
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![is(0, Ne, 0)?])?]);
+    // A listener decides about the calls of whoever inherits its filter. This is the older way to install filters.
+    let filter = is(0, Eq, libc::PR_SET_SECCOMP.cast_unsigned().into())?;
+    rules.insert(libc::SYS_prctl, vec![SeccompRule::new(vec![filter])?]);
     // Connecting by sending, or later than connect(2), would bypass those rules too.
     let fast_open = u64::from(libc::MSG_FASTOPEN.cast_unsigned());
     for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
@@ -56,7 +57,7 @@ fn forbidden(listens: bool) -> Result<Rules, BackendError> {
     let of_tcp = is(1, Eq, libc::IPPROTO_TCP.cast_unsigned().into())?;
     let later = is(2, Eq, libc::TCP_FASTOPEN_CONNECT.cast_unsigned().into())?;
     rules.insert(libc::SYS_setsockopt, vec![SeccompRule::new(vec![of_tcp, later])?]);
-    if !listens {
+    if needs.sockets.is_empty() {
         // Listening on a socket that is bound to no port takes any port.
         rules.insert(libc::SYS_listen, vec![]);
     }
@@ -78,6 +79,12 @@ fn compile(mut rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
 const X32: i64 = 0x4000_0000;
 const X32_ONLY: std::ops::RangeInclusive<i64> = 512..=547;
 
+/// Calls that the C library has no names for yet. They have the same numbers on every processor.
+const STATMOUNT: c_long = 457;
+const LISTMOUNT: c_long = 458;
+const OPEN_TREE_ATTR: c_long = 467;
+const LISTNS: c_long = 470;
+
 const NEVER: &[&[c_long]] = &[
     // Other programs.
     &[libc::SYS_execve, libc::SYS_execveat],
@@ -98,6 +105,17 @@ const NEVER: &[&[c_long]] = &[
         libc::SYS_rt_sigqueueinfo,
         libc::SYS_rt_tgsigqueueinfo,
     ],
+    // When and where others of the same user run. None of these is needed for the process itself.
+    &[
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setattr,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_setpriority,
+        libc::SYS_ioprio_set,
+        libc::SYS_migrate_pages,
+        libc::SYS_move_pages,
+    ],
     // Namespaces, roots and mounts.
     &[
         libc::SYS_unshare,
@@ -113,6 +131,10 @@ const NEVER: &[&[c_long]] = &[
         libc::SYS_open_tree,
         libc::SYS_move_mount,
         libc::SYS_mount_setattr,
+        STATMOUNT,
+        LISTMOUNT,
+        OPEN_TREE_ATTR,
+        LISTNS,
         libc::SYS_swapon,
         libc::SYS_swapoff,
     ],
@@ -130,13 +152,16 @@ const NEVER: &[&[c_long]] = &[
         libc::SYS_personality,
         libc::SYS_fanotify_init,
         libc::SYS_fanotify_mark,
+        libc::SYS_inotify_init1,
+        libc::SYS_inotify_add_watch,
+        libc::SYS_seccomp,
         libc::SYS_shmget,
         libc::SYS_msgget,
         libc::SYS_semget,
         libc::SYS_mq_open,
     ],
     #[cfg(target_arch = "x86_64")]
-    &[libc::SYS_modify_ldt],
+    &[libc::SYS_modify_ldt, libc::SYS_inotify_init],
     // Files without names, which could hold a program; files by handle; special files.
     &[
         libc::SYS_memfd_create,
@@ -184,9 +209,9 @@ mod tests {
 
     #[test]
     fn the_filter_compiles_and_stays_below_the_kernels_limit() {
-        for listens in [true, false] {
-            let program = compile(forbidden(listens).unwrap(), libc::EPERM).unwrap();
-            assert!(program.len() < 2048, "{} instructions of at most 4096", program.len());
+        for ports in [None, Some(vec![]), Some(vec![443])] {
+            let program = compile(forbidden(&Needs { ports, ..Needs::default() }).unwrap(), libc::EPERM).unwrap();
+            assert!(program.len() < 3072, "{} instructions of at most 4096", program.len());
         }
     }
 
@@ -200,15 +225,37 @@ mod tests {
 
     /// Only the thread that installs the filter is subject to it.
     #[test]
-    fn programs_and_other_families_of_sockets_are_refused_and_threads_are_not() {
+    fn programs_and_other_sockets_are_refused_and_threads_are_not() {
         let confined = std::thread::spawn(|| {
-            restrict(true).unwrap();
+            let listening = Needs { sockets: vec!["/".into()], ports: Some(vec![443]), ..Needs::default() };
+            restrict(&listening).unwrap();
             let refused = |error: Error| error.raw_os_error() == Some(libc::EPERM);
             assert!(std::process::Command::new("/proc/self/exe").spawn().is_err_and(refused));
             assert!(std::net::TcpListener::bind("127.0.0.1:0").is_ok());
-            assert!(std::os::unix::net::UnixDatagram::unbound().is_ok());
+            assert!(std::os::unix::net::UnixStream::pair().is_ok());
+            assert!(std::net::UdpSocket::bind("127.0.0.1:0").is_err_and(refused));
+            assert!(std::os::unix::net::UnixDatagram::unbound().is_err_and(refused));
+            assert!(std::thread::available_parallelism().is_ok());
             std::thread::spawn(|| rustix::thread::secure_computing_mode().unwrap()).join().unwrap()
         });
         assert_eq!(confined.join().unwrap(), rustix::thread::SecureComputingMode::Filter);
+    }
+
+    /// A name server is asked over UDP; without an agent there is no network at all.
+    #[test]
+    fn the_internet_is_for_agents_and_udp_for_names() {
+        use std::net::{TcpListener, UdpSocket};
+        for (ports, tcp, udp) in [
+            (Some(vec![]), false, false),
+            (Some(vec![6443]), true, false),
+            (Some(vec![443, 53]), true, true),
+            (None, true, true),
+        ] {
+            let confined = std::thread::spawn(|| {
+                restrict(&Needs { sockets: vec!["/".into()], ports, ..Needs::default() }).unwrap();
+                (TcpListener::bind("127.0.0.1:0").is_ok(), UdpSocket::bind("[::]:0").is_ok())
+            });
+            assert_eq!(confined.join().unwrap(), (tcp, udp));
+        }
     }
 }

@@ -4,11 +4,14 @@
 
 mod calls;
 mod files;
+mod sockets;
 
 use std::path::PathBuf;
 
 use landlock::{RulesetError, RulesetStatus};
 use tracing::{info, warn};
+
+pub use self::sockets::DOMAIN;
 
 /// Whether this process confines itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -59,7 +62,7 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Confined, SandboxError> 
         return Ok(Confined::Not);
     }
     let status = files::restrict(needs)?;
-    calls::restrict(!needs.sockets.is_empty())?;
+    calls::restrict(needs)?;
     Ok(Confined::By(status))
 }
 

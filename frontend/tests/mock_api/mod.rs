@@ -192,7 +192,10 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         }
         Method::GET if path.contains("/validatingadmissionpolicies/") => {
             let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
-            let conditions = json!([{ "name": "agent", "expression": agent }]);
+            let mut conditions = json!([{ "name": "agent", "expression": agent }]);
+            if name == "bulkhead-agent-bindings" {
+                conditions = json!([]);
+            }
             let everything =
                 json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
             let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },

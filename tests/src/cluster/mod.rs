@@ -7,6 +7,7 @@ pub mod component;
 pub mod control_plane;
 mod credentials;
 mod fence;
+pub mod grant;
 pub mod manifests;
 pub mod network;
 pub mod node;

@@ -61,6 +61,11 @@ pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
     })
 }
 
+/// The id of the volume that an agent has made, from its object's name: that ends with the node.
+pub fn handle(object: &str) -> &str {
+    object.split_once('.').map_or(object, |(handle, _)| handle)
+}
+
 /// A volume created by hand, as an administrator would, for the volume `handle` that already is in a pool.
 pub fn volume(name: &str, handle: &str, class: &str, size: &str, node: &str) -> Value {
     let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });

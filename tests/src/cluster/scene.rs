@@ -16,7 +16,7 @@ use tonic::codegen::http::Request;
 use super::access::Access;
 use super::agent::Agent;
 use super::control_plane::{ControlPlane, START};
-use super::{manifests, network, node, objects};
+use super::{grant, manifests, network, node, objects};
 use crate::case::Case;
 use crate::keeper::NODES;
 use crate::scene::Scene;
@@ -105,6 +105,7 @@ impl Scene for Cluster {
         let classes: Api<StorageClass> = Api::all(self.access.client());
         for name in &self.classes {
             let _ = self.access.run(classes.delete(name, &DeleteParams::default()));
+            grant::take_back(&self.access, name);
         }
         let namespaces: Api<Namespace> = Api::all(self.access.client());
         self.access.run(namespaces.delete(&self.namespace, &DeleteParams::default()))?;
@@ -220,12 +221,28 @@ impl Cluster {
         &mut self.agents[0]
     }
 
-    /// Creates a class like [`objects::class`], changed by `edit`, and returns its name.
+    /// Creates a class like [`objects::class`], changed by `edit`, whose volumes the agents may make, and returns its name.
     ///
     /// # Errors
     /// When the API server refuses it.
     pub fn add_class(&mut self, edit: impl FnOnce(&mut Value)) -> Result<String> {
-        let name = format!("{}-{}", self.namespace, self.classes.len());
+        let name = self.next_class();
+        grant::give(&self.access, &name)?;
+        self.add_class_without_grant(edit)
+    }
+
+    /// The name of the class that is created next.
+    #[must_use]
+    pub fn next_class(&self) -> String {
+        format!("{}-{}", self.namespace, self.classes.len())
+    }
+
+    /// The same for a class whose volumes the agents may not make.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn add_class_without_grant(&mut self, edit: impl FnOnce(&mut Value)) -> Result<String> {
+        let name = self.next_class();
         let mut class = objects::class(&name);
         edit(&mut class);
         let classes: Api<StorageClass> = Api::all(self.access.client());

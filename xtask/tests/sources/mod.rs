@@ -15,10 +15,20 @@ pub fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("read {}: {error}", path.display()))
 }
 
-/// The texts between double quotes in all sources of the shipped programs, with each placeholder as [`VALUE`].
+/// Where the manifests of the admission policies are.
+const MANIFESTS: &str = "deploy/kubernetes/base";
+
+/// The texts between double quotes in all sources of the shipped programs, with each placeholder as [`VALUE`], and what
+/// the API server says for the admission policies.
 pub fn texts() -> Vec<String> {
     let sources = files(&["frontend/src", "privhelper/src", "protocol/src"]);
-    sources.iter().flat_map(|source| texts_in(source)).collect()
+    let mut texts: Vec<_> = sources.iter().flat_map(|source| texts_in(source)).collect();
+    for entry in fs::read_dir(root().join(MANIFESTS)).expect("list the manifests") {
+        let manifest = fs::read_to_string(entry.expect("an entry").path()).expect("a manifest");
+        let messages = manifest.lines().filter_map(|line| line.trim().strip_prefix("message: "));
+        texts.extend(messages.map(str::to_owned));
+    }
+    texts
 }
 
 /// The contents of all Rust files below these directories, without unit tests.

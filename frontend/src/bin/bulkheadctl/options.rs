@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 
 use bulkhead_frontend::endpoint::Endpoint;
@@ -8,6 +9,9 @@ use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::Format;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+
+/// How long the uid of a claim is.
+const UID_LENGTH: usize = 36;
 
 /// What the manual pages and `--help` say besides.
 pub const SECTIONS: &[Section] = &[
@@ -131,6 +135,7 @@ pub enum VolumeCommand {
     /// Show all that is known of a volume.
     Show {
         /// Volume id.
+        #[arg(value_parser = volume_id)]
         id: String,
     },
     /// List the volumes that no PersistentVolume names. This needs a frontend that is the node's storage agent.
@@ -140,6 +145,7 @@ pub enum VolumeCommand {
     /// Unpublish a volume from a path.
     Unpublish {
         /// Volume id, as shown by "volume list".
+        #[arg(value_parser = volume_id)]
         id: String,
         /// Absolute path at which it is published.
         target: String,
@@ -147,6 +153,7 @@ pub enum VolumeCommand {
     /// Expand a volume while it is in use.
     Expand {
         /// Volume id.
+        #[arg(value_parser = volume_id)]
         id: String,
         /// Minimum size, such as 20Gi.
         #[arg(long)]
@@ -158,6 +165,7 @@ pub enum VolumeCommand {
     /// Show how much of a volume is used, and whether it is healthy.
     Stats {
         /// Volume id.
+        #[arg(value_parser = volume_id)]
         id: String,
         /// Absolute path at which it is published.
         path: String,
@@ -168,6 +176,7 @@ pub enum VolumeCommand {
     /// tell. Without a storage agent nobody knows what an orchestrator thinks of the volume.
     Delete {
         /// Volume id.
+        #[arg(value_parser = volume_id)]
         id: String,
         /// Do not ask. Required where there is no terminal.
         #[arg(long, short)]
@@ -208,6 +217,7 @@ pub struct Create {
 #[derive(Debug, Args)]
 pub struct Publish {
     /// Volume id, as shown by "volume list".
+    #[arg(value_parser = volume_id)]
     pub id: String,
     /// Absolute path; its parent directory must exist.
     pub target: String,
@@ -223,4 +233,30 @@ pub struct Publish {
     /// Mount flag for the directory, such as noexec; may be repeated.
     #[arg(long, value_name = "FLAG", conflicts_with = "block")]
     pub mount_flag: Vec<String>,
+}
+
+/// The id of a volume, which may also be given by the name of the PersistentVolume that an agent made for it. That has the
+/// node's name at its end.
+#[allow(clippy::unnecessary_wraps, reason = "clap wants a result")]
+fn volume_id(text: &str) -> Result<String, Infallible> {
+    let made_by_agent = |id: &str| id.starts_with("pvc-") && id.len() == "pvc-".len() + UID_LENGTH;
+    Ok(match text.split_once('.') {
+        Some((id, _)) if made_by_agent(id) => id.to_owned(),
+        _ => text.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_also_known_by_its_objects_name() {
+        let uid = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
+        let known = |text: &str| volume_id(text).unwrap();
+        assert_eq!(known(&format!("pvc-{uid}.node-1.example.com")), format!("pvc-{uid}"));
+        for other in [format!("pvc-{uid}"), "pvc-0d6f.2".to_owned(), "a.b".to_owned()] {
+            assert_eq!(known(&other), other);
+        }
+    }
 }

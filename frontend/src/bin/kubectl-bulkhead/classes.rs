@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::kubernetes::class_flaw;
+use bulkhead_frontend::kubernetes::{class_flaw, names};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use kube::{Api, ResourceExt};
 
-use crate::cluster::{Cluster, Failure};
+use crate::cluster::{ACCOUNT, Cluster, Failure};
 
 /// The parameter that names a pool.
 const POOL: &str = "pool";
@@ -20,8 +21,59 @@ pub async fn flaws(
 ) -> Result<BTreeMap<String, Option<String>>, Failure> {
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
     let list = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing StorageClasses"))?;
-    let own = list.items.into_iter().filter(|class| class.provisioner == cluster.driver);
-    Ok(own.map(|class| (class.name_any(), flaw(&class, pools))).collect())
+    let mut flaws = BTreeMap::new();
+    for class in list.items.into_iter().filter(|class| class.provisioner == cluster.driver) {
+        let flaw = match flaw(&class, pools) {
+            None => lacking_right(cluster, &class).await?,
+            flaw => flaw,
+        };
+        flaws.insert(class.name_any(), flaw);
+    }
+    Ok(flaws)
+}
+
+/// What to do if the agents may not serve a class. Whoever may not ask for others' rights is told nothing.
+async fn lacking_right(cluster: &Cluster, class: &StorageClass) -> Result<Option<String>, Failure> {
+    let binds_at_once = class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer");
+    let wanted = [Some(names::PROVISION_VERB), binds_at_once.then_some(names::TAKE_VERB)];
+    let (namespace, name) = (&cluster.namespace, class.name_any());
+    for verb in wanted.into_iter().flatten() {
+        if may(cluster, verb, &name).await? == Some(false) {
+            let verbs: String = wanted.iter().flatten().map(|verb| format!(" --verb={verb}")).collect();
+            return Ok(Some(format!(
+                "the agents are not granted the verb {verb} on it: `kubectl create clusterrole bulkhead-class-{name}{verbs} --resource=storageclasses.storage.k8s.io --resource-name={name}`, then `kubectl create clusterrolebinding bulkhead-class-{name} --clusterrole=bulkhead-class-{name} --serviceaccount={namespace}:{ACCOUNT}`"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the agents' account has a verb on a class, as far as the cluster's user may know.
+async fn may(cluster: &Cluster, verb: &str, class: &str) -> Result<Option<bool>, Failure> {
+    let namespace = &cluster.namespace;
+    let attributes = ResourceAttributes {
+        group: Some("storage.k8s.io".to_owned()),
+        resource: Some("storageclasses".to_owned()),
+        name: Some(class.to_owned()),
+        verb: Some(verb.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}"), "system:authenticated"];
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(format!("system:serviceaccount:{namespace}:{ACCOUNT}")),
+            groups: Some(groups.map(str::to_owned).to_vec()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
+    match reviews.create(&PostParams::default(), &review).await {
+        Ok(answer) => Ok(Some(answer.status.is_some_and(|status| status.allowed))),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(error) => Err(cluster.failed("asking for the agents' rights")(error)),
+    }
 }
 
 fn flaw(class: &StorageClass, pools: Option<&BTreeSet<String>>) -> Option<String> {

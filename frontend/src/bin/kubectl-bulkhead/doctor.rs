@@ -10,6 +10,7 @@ use bulkhead_frontend::report::Report;
 use bulkhead_frontend::volumes::Severity;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
@@ -18,6 +19,7 @@ use kube::{Api, ResourceExt};
 use crate::agents::{self, AgentPod, Pool};
 use crate::classes;
 use crate::cluster::{ACCOUNT, Cluster, Failure};
+use crate::decoys;
 use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
 
@@ -59,7 +61,9 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
     }
     checks.extend(stale_capacities(cluster).await?);
-    checks.extend(waiting(cluster, &members).await?);
+    let claims = cluster.waiting_claims().await?;
+    checks.extend(waiting(&claims, &members));
+    checks.extend(decoys::find(&claims, &cluster.volumes().await?));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -176,15 +180,15 @@ async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
 /// How long a claim may wait for the agent of its node. The agent takes milliseconds.
 const WAITING: SignedDuration = SignedDuration::from_secs(60);
 
-/// The claims that wait too long for a node that exists.
-async fn waiting(cluster: &Cluster, members: &BTreeMap<String, Member>) -> Result<Vec<Check>, Failure> {
+/// The claims that wait too long for a node that exists, of those that wait for one.
+fn waiting(claims: &[(String, PersistentVolumeClaim)], members: &BTreeMap<String, Member>) -> Vec<Check> {
     let now = Timestamp::now();
     let mut waiting = BTreeMap::<String, Vec<String>>::new();
-    for (node, claim) in cluster.waiting_claims().await? {
+    for (node, claim) in claims {
         let made = claim.metadata.creation_timestamp.as_ref();
         let is_late = made.is_some_and(|made| now.duration_since(made.0) > WAITING);
-        if is_late && members.get(&node).is_none_or(|member| member.exists) {
-            waiting.entry(node).or_default().push(full_name(&claim));
+        if is_late && members.get(node).is_none_or(|member| member.exists) {
+            waiting.entry(node.clone()).or_default().push(full_name(claim));
         }
     }
     let check = |(node, claims): (String, Vec<String>)| {
@@ -196,7 +200,7 @@ async fn waiting(cluster: &Cluster, members: &BTreeMap<String, Member>) -> Resul
         );
         Check::failed("claims", message)
     };
-    Ok(waiting.into_iter().map(check).collect())
+    waiting.into_iter().map(check).collect()
 }
 
 /// Capacity objects in other namespaces than the agents'.

@@ -5,6 +5,7 @@ mod agents;
 mod classes;
 mod cluster;
 mod completion;
+mod decoys;
 mod doctor;
 mod lost;
 mod nodes;

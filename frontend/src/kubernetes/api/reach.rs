@@ -7,15 +7,13 @@ use http::Uri;
 use kube::config::Kubeconfig;
 
 use super::access::Access;
-use crate::sandbox::Needs;
+use crate::sandbox::{DOMAIN, Needs};
 
 /// Where a pod finds its service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// What name resolution reads, and where the system's certificate authorities are.
 const NAMES_AND_AUTHORITIES: [&str; 5] =
     ["/etc", "/run/systemd/resolve", "/usr/lib/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"];
-/// A name server whose answer is long is queried again over TCP.
-const DOMAIN: u16 = 53;
 
 impl Access {
     /// Adds what this access needs. Files may be replaced later, but no others may be named, and the port must not
@@ -71,6 +69,7 @@ fn reach_server(host: &str, port: Option<u16>, has_authority: bool, needs: &mut 
     match (port, &mut needs.ports) {
         (Some(port), Some(ports)) => {
             ports.push(port);
+            // A name server whose answer is long is queried again over TCP.
             ports.extend(is_name.then_some(DOMAIN));
         }
         (_, ports) => *ports = None,

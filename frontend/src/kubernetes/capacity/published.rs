@@ -119,17 +119,17 @@ impl Published {
     /// Records that the object for a class is gone.
     pub fn note_deleted(&mut self, class: &str) {
         self.capacities.remove(class);
-        self.flaws.remove(class);
     }
 
-    /// Records why volumes of a class can be made nowhere, if that is so. Returns that if it is news.
-    pub fn note_flaw(&mut self, class: &str, flaw: Option<String>) -> Option<String> {
-        let Some(flaw) = flaw else {
-            self.flaws.remove(class);
-            return None;
-        };
-        let before = self.flaws.insert(class.to_owned(), flaw.clone());
-        (before.as_ref() != Some(&flaw)).then_some(flaw)
+    /// Records why volumes of a class can be made nowhere. Returns whether that is news.
+    pub fn note_flaw(&mut self, class: &str, flaw: &str) -> bool {
+        let before = self.flaws.insert(class.to_owned(), flaw.to_owned());
+        before.as_deref() != Some(flaw)
+    }
+
+    /// Records that volumes of a class can be made, or that it is gone.
+    pub fn note_sound(&mut self, class: &str) {
+        self.flaws.remove(class);
     }
 }
 
@@ -185,13 +185,14 @@ mod tests {
     #[test]
     fn a_flaw_is_news_once() {
         let mut published = Published::new(None);
-        let mut note = |flaw: Option<&str>| published.note_flaw("a", flaw.map(str::to_owned));
-        assert_eq!(note(None), None);
-        assert_eq!(note(Some("colour")), Some("colour".to_owned()));
-        assert_eq!(note(Some("colour")), None);
-        assert_eq!(note(Some("size")), Some("size".to_owned()));
-        assert_eq!(note(None), None);
-        assert!(note(Some("size")).is_some());
+        published.note_sound("a");
+        assert!(published.note_flaw("a", "colour"));
+        assert!(!published.note_flaw("a", "colour"));
+        assert!(published.note_flaw("a", "size"));
+        published.note_deleted("a");
+        assert!(!published.note_flaw("a", "size"), "its object is gone, the class is not");
+        published.note_sound("a");
+        assert!(published.note_flaw("a", "size"));
     }
 
     #[test]

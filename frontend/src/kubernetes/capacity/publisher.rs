@@ -134,7 +134,11 @@ impl CapacityPublisher {
     ) -> Result<Verdict, Failure> {
         let name = class.name_any();
         let _turn = self.turns.of(&name).await;
-        self.report_flaw(class);
+        let flaw = storage_class::flaw(class).map(|fault| fault.to_string());
+        let is_flawed = flaw.is_some();
+        if let Some(flaw) = flaw {
+            self.report_flaw(&name, flaw);
+        }
         // A class serves both directories and devices.
         let capacity = match self.estimates.of(&self.context, class, None, measured).await {
             Ok(capacity) => capacity,
@@ -145,22 +149,45 @@ impl CapacityPublisher {
         let verdict = self.published().judge(&name, capacity, urgency);
         if verdict == Verdict::Write {
             let owner = self.owner();
-            object::write(&self.context, owner.as_deref(), &name, capacity).await?;
+            if let Err(failure) = object::write(&self.context, owner.as_deref(), &name, capacity).await {
+                if failure.is_forbidden() && self.report_flaw(&name, failure.to_string()) {
+                    self.withdraw(&name).await;
+                }
+                return Err(failure);
+            }
             self.published().note_written(&name, capacity);
+            if !is_flawed {
+                self.published().note_sound(&name);
+            }
             let Capacity { available, largest_volume: largest, .. } = capacity;
             debug!(class = %name, available, largest, "capacity published");
         }
         Ok(verdict)
     }
 
+    /// Deletes the object for a class that the agent may not serve, if an earlier agent has left one: pods must not be
+    /// placed by it.
+    async fn withdraw(&self, class: &str) {
+        match object::delete(&self.context, class).await {
+            Ok(()) => self.published().note_deleted(class),
+            Err(failure) => {
+                debug!(%class, "{failure}");
+                // So that it is tried again with the next attempt to publish.
+                self.published().note_sound(class);
+            }
+        }
+    }
+
     /// Says once that no node can make volumes of a class. Its claims wait for a first pod, and that for capacity, so that
-    /// nobody else would say it.
-    fn report_flaw(&self, class: &StorageClass) {
-        let flaw = storage_class::flaw(class).map(|fault| fault.to_string());
-        let Some(flaw) = self.published().note_flaw(&class.name_any(), flaw) else { return };
-        warn!(class = %class.name_any(), "no volume of this class can be made: {flaw}");
+    /// nobody else would say it. Returns whether it had not been said yet.
+    fn report_flaw(&self, class: &str, flaw: String) -> bool {
+        if !self.published().note_flaw(class, &flaw) {
+            return false;
+        }
+        warn!(%class, "no volume of this class can be made: {flaw}");
         let note = format!("no volume can be made: {flaw}");
         self.context.events.publish_about(self.context.node.reference(), Reason::StorageClassInvalid, note);
+        true
     }
 
     /// Deletes the objects of classes other than `classes`.
@@ -174,6 +201,7 @@ impl CapacityPublisher {
             let _turn = self.turns.of(&class).await;
             object::delete(&self.context, &class).await?;
             self.published().note_deleted(&class);
+            self.published().note_sound(&class);
         }
         Ok(())
     }

@@ -47,7 +47,9 @@ pub async fn run(publisher: &CapacityPublisher) {
             next = Instant::now() + COALESCED;
             urgency = Urgency::Due;
         }
-        if let Some((class, failure)) = outcome.failures.first() {
+        // What the agent may not do has been reported once, and somebody has to grant it first.
+        let mut failures = outcome.failures.iter().filter(|(_, failure)| !failure.is_forbidden());
+        if let Some((class, failure)) = failures.next() {
             warn!(class = class.as_deref(), "the node's capacity is not published: {failure}");
             let pause = interruptions.next().unwrap_or(PERIOD);
             next = Instant::now() + failure.retry_after().unwrap_or_default().max(pause);

@@ -21,7 +21,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{claim, persistent_volume};
+use crate::kubernetes::objects::{claim, persistent_volume, storage_class};
 use crate::metrics::METRICS;
 use crate::quantity::Quantity;
 use crate::volumes::{Provisioned, identify};
@@ -59,8 +59,12 @@ impl Provisioner {
     /// When it cannot be done now; the claim's owner has been informed where that helps.
     pub async fn serve(&self, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
         let Context { driver, node, stores, place, events, .. } = &*self.context;
-        let object = ObjectRef::new(&claim::volume_name(claim));
-        if claim::provisioner(claim) != Some(driver.as_str()) || stores.persistent_volumes.get(&object).is_some() {
+        let has_object = |name: &str| stores.persistent_volumes.get(&ObjectRef::new(name)).is_some();
+        let volume = claim::volume_name(claim);
+        if claim::provisioner(claim) != Some(driver.as_str())
+            || has_object(&persistent_volume::name_of(&volume, place))
+            || has_object(&volume)
+        {
             return Ok(Action::await_change());
         }
         let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };
@@ -105,6 +109,12 @@ impl Provisioner {
         let wanted_since =
             context.memory.with(claim::uid(claim), |entry| *entry.wanted_since.get_or_insert_with(Instant::now));
         let wanted = requested_volume(claim, class)?;
+        if !storage_class::may_be_at(class, &context.place) {
+            let (class, node) = (class.name_any(), &context.node.name);
+            return Err(Failure::Refused(format!(
+                "storage class {class} allows no volumes on node {node} (allowedTopologies), which was selected nevertheless: remove the claim's annotation selected-node"
+            )));
+        }
         // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
         let Some(_making) = context.making.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));

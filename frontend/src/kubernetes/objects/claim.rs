@@ -58,7 +58,7 @@ pub fn uid(claim: &PersistentVolumeClaim) -> &str {
     claim.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The name of the volume that is made for it, both in the API and in the pool.
+/// The name of the volume that is made for it, as its driver knows it.
 pub fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", uid(claim))
 }

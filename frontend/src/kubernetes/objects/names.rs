@@ -44,10 +44,19 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 pub const MANAGED_BY: &str = "bulkhead";
 
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
-pub const AGENT_POLICIES: [&str; 5] = [
-    "bulkhead-agent-volumes", "bulkhead-agent-claims", "bulkhead-agent-capacities", "bulkhead-agent-events",
-    "bulkhead-agent-leases",
+pub const AGENT_POLICIES: [&str; 6] = [
+    "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",
+    "bulkhead-agent-events", "bulkhead-agent-leases",
 ];
+
+/// The one of them that judges whoever binds a claim, and not only agents.
+pub const BINDING_POLICY: &str = "bulkhead-agent-bindings";
+
+/// On a storage class: that an agent may make its volumes.
+pub const PROVISION_VERB: &str = "provision";
+
+/// On a storage class: that an agent may take its claims before a node is selected for them.
+pub const TAKE_VERB: &str = "take";
 
 /// The admission policy, and its binding, that copies a claim's selected node into a label.
 pub const CLAIM_POLICY: &str = "bulkhead-claims";

@@ -31,7 +31,7 @@ pub fn describe(
     let spec = claim.spec.as_ref();
     PersistentVolume {
         metadata: ObjectMeta {
-            name: Some(claim::volume_name(claim)),
+            name: Some(name_of(&claim::volume_name(claim), place)),
             labels: Some(place.segments()),
             annotations: Some(BTreeMap::from([
                 (text(PROVISIONED_BY), driver.to_string()),
@@ -64,6 +64,13 @@ pub fn describe(
         }),
         status: None,
     }
+}
+
+/// The name of the object that is made for `volume` at `place`. A policy compares its end with the selected node when the
+/// claim is bound. A node's name is a label's value here, so this is far shorter than a name may be. Objects of older
+/// releases are called like the volume.
+pub fn name_of(volume: &str, place: &Place) -> String {
+    format!("{volume}.{}", place.value())
 }
 
 /// The id of its volume, if that is a volume of `driver` at `place` and nowhere else.
@@ -185,7 +192,7 @@ mod tests {
         let expected = json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {
-                "name": "pvc-1",
+                "name": "pvc-1.here",
                 "labels": { "bulkhead.csi.local/node": "here" },
                 "annotations": {
                     "pv.kubernetes.io/provisioned-by": "bulkhead.csi.local",

@@ -43,6 +43,19 @@ pub fn allows(class: &StorageClass, place: &Place) -> bool {
         })
 }
 
+/// Whether `class` may have a volume at `place` for which somebody has selected that node. Whether terms hold that name
+/// other keys is known to the scheduler, but anybody may select a node in its place.
+pub fn may_be_at(class: &StorageClass, place: &Place) -> bool {
+    let terms = class.allowed_topologies.as_deref().unwrap_or_default();
+    terms.is_empty()
+        || terms.iter().any(|term| {
+            let requirements = term.match_label_expressions.iter().flatten();
+            requirements
+                .filter(|wanted| wanted.key == place.key())
+                .all(|wanted| wanted.values.iter().any(|allowed| allowed == place.value()))
+        })
+}
+
 fn named(class: &StorageClass, fault: &Fault) -> Fault {
     Fault::new(fault.kind, format!("storage class {}: {fault}", class.metadata.name.as_deref().unwrap_or_default()))
 }
@@ -86,5 +99,12 @@ mod tests {
         assert!(allowed(&[json!([key("zone", &["a"])]), json!([node(&["here"])])]));
         assert!(!allowed(&[json!([node(&["there"])])]));
         assert!(!allowed(&[json!([node(&["here"]), key("zone", &["a"])])]), "an unknown key never holds");
+        let may_be_here = |terms: &[Value]| {
+            let terms: Vec<_> = terms.iter().map(|keys| json!({ "matchLabelExpressions": keys })).collect();
+            may_be_at(&class(json!({ "allowedTopologies": terms })), &place)
+        };
+        assert!(may_be_here(&[]) && may_be_here(&[json!([node(&["there"])]), json!([key("zone", &["a"])])]));
+        assert!(may_be_here(&[json!([node(&["here"]), key("zone", &["a"])])]), "the scheduler knows");
+        assert!(!may_be_here(&[json!([node(&["there"]), key("zone", &["a"])])]));
     }
 }

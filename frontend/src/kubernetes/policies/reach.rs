@@ -5,8 +5,11 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// What an agent's rights let it do to objects of one kind, by a policy's name: the policy has to match all of it.
-const WRITABLE: [(&str, Writable); 5] = [
+use crate::kubernetes::objects::names::BINDING_POLICY;
+
+/// What has to be judged of objects of one kind, by a policy's name: all that an agent's rights let it do, and all that
+/// binds a claim.
+const WRITABLE: [(&str, Writable); 6] = [
     (
         "bulkhead-agent-volumes",
         Writable { group: "", resources: &["persistentvolumes"], operations: &["CREATE", "UPDATE", "DELETE"] },
@@ -19,6 +22,7 @@ const WRITABLE: [(&str, Writable); 5] = [
             operations: &["UPDATE"],
         },
     ),
+    (BINDING_POLICY, Writable { group: "", resources: &["persistentvolumeclaims"], operations: &["UPDATE"] }),
     (
         "bulkhead-agent-capacities",
         Writable {

@@ -119,19 +119,30 @@ async fn is_wanted_now(
     volume: &VolumeId,
     claim: Option<&ObjectRef<PersistentVolumeClaim>>,
 ) -> Result<bool, Failure> {
+    let mut names_of_objects = vec![volume.to_string(), persistent_volume::name_of(volume.as_str(), &context.place)];
     // A claim that was gone when claims were listed never comes back: a new one would have another uid.
     if let Some(claim) = claim {
         let claims: Api<PersistentVolumeClaim> =
             Api::namespaced(context.client.clone(), claim.namespace.as_deref().unwrap_or_default());
         let now = request("reading a claim", claims.get_opt(&claim.name)).await?;
-        if now.is_some_and(|now| claim_uid(volume) == Some(claim::uid(&now)) && is_for_this_node(context, &now)) {
-            return Ok(true);
+        if let Some(now) = now.filter(|now| claim_uid(volume) == Some(claim::uid(now))) {
+            if is_for_this_node(context, &now) {
+                return Ok(true);
+            }
+            // That of a node which is gone is named after it.
+            names_of_objects.extend(claim::persistent_volume(&now).map(str::to_owned));
         }
     }
     let objects = context.persistent_volumes();
-    let now = request("reading a PersistentVolume", objects.get_opt(volume.as_str())).await?;
-    let Some(object) = now else { return Ok(false) };
-    Ok(names(context, &object, volume) || is_left_behind(context, &object, volume).await?)
+    for name in names_of_objects {
+        let now = request("reading a PersistentVolume", objects.get_opt(&name)).await?;
+        if let Some(object) = now
+            && (names(context, &object, volume) || is_left_behind(context, &object, volume).await?)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or its

@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node;
-use bulkhead_tests::cluster::objects::{claim, on, volume};
+use bulkhead_tests::cluster::objects::{claim, handle, on, volume};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::monitoring;
@@ -70,7 +70,7 @@ fn a_volume_that_is_gone_is_missed_until_it_is_back(cluster: &mut Cluster) -> Re
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     let other = cluster.bound("other")?.metadata.name.context("a name")?;
     cluster.access.wait(COMPARED, "the first comparison", || has_metric(cluster, "bulkhead_missing_volumes 0.0"))?;
-    let at = cluster.agents[0].stand.pool().volume(&volume);
+    let at = cluster.agents[0].stand.pool().volume(handle(&volume));
     let aside = at.with_file_name("aside");
     cluster.agent().stand.kill_helper()?;
     fs::rename(&at, &aside)?;
@@ -145,12 +145,13 @@ fn a_renamed_node_keeps_what_claims_are_bound_to(cluster: &mut Cluster) -> Resul
     agent.renew_token(access, Duration::from_secs(3600))?;
     agent.stand.start_frontend()?;
     // Volumes without a claim, or whose claims wait elsewhere, are deleted at this moment.
-    let kept = format!("volume kept: its PersistentVolume says that it is on a node that is gone volume={volume}");
+    let kept =
+        format!("volume kept: its PersistentVolume says that it is on a node that is gone volume={}", handle(&volume));
     cluster.access.wait(cluster.patience(), "the agent to judge the volume", || {
         ensure!(cluster.agents[0].log()?.contains(&kept), "it does not say {kept:?}");
         Ok(())
     })?;
-    ensure!(cluster.agents[0].volumes()? == [volume.clone()], "it is gone");
+    ensure!(cluster.agents[0].volumes()? == [handle(&volume)], "it is gone");
     // Once nobody needs it any more, it goes.
     let objects = cluster.volumes();
     cluster.delete_claim("data")?;

@@ -131,7 +131,11 @@ fn the_claim_is_made_again_under_its_name(cluster: &mut Cluster) -> Result<()> {
     }
     let uid = cluster.create_claim(&claim)?;
     let volume = cluster.bound("data")?;
-    ensure!(volume.metadata.name == Some(format!("pvc-{uid}")), "it has the volume {:?}", volume.metadata.name);
+    ensure!(
+        volume.metadata.name == Some(format!("pvc-{uid}.{}", cluster.node())),
+        "it has the volume {:?}",
+        volume.metadata.name
+    );
     holds(cluster, 1)
 }
 

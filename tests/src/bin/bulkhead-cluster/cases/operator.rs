@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{claim, on};
+use bulkhead_tests::cluster::objects::{claim, handle, on};
 use bulkhead_tests::commands::{Printed, bulkheadctl, bulkheadctl_json};
 use bulkhead_tests::csi::requests;
 
@@ -20,14 +20,14 @@ fn a_volume_leads_to_its_claim_and_one_without_is_an_orphan(cluster: &mut Cluste
     let namespace = cluster.namespace.clone();
     let stand = &cluster.agent().stand;
     let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
-    let shown = bulkheadctl_json(&socket, &["volume", "show", &volume])?;
+    let shown = bulkheadctl_json(&socket, &["volume", "show", handle(&volume)])?;
     ensure!(shown["claim"] == format!("{namespace}/data") && shown["persistentVolume"] == volume, "{shown}");
     let orphans = bulkheadctl_json(&socket, &["volume", "orphans"])?;
     ensure!(orphans.as_array().is_some_and(Vec::is_empty), "{orphans}");
     csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
     let orphans = Printed::by(bulkheadctl(&socket)?.args(["volume", "orphans"]))?.succeeded()?;
     Printed::row(&orphans, &["by-hand", "default", "directory", "8 MiB"])?;
-    ensure!(!orphans.contains(&volume), "{orphans}");
+    ensure!(!orphans.contains(handle(&volume)), "{orphans}");
     csi.delete_volume(requests::delete("by-hand"))?;
     Ok(())
 }
@@ -38,12 +38,12 @@ fn a_volume_that_a_claim_needs_is_not_deleted(cluster: &mut Cluster) -> Result<(
     let namespace = cluster.namespace.clone();
     let stand = &cluster.agent().stand;
     let (socket, csi) = (stand.kubelet.csi_socket(), stand.csi()?);
-    let told = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", &volume, "--yes"]))?.failed()?;
+    let told = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", handle(&volume), "--yes"]))?.failed()?;
     ensure!(told.contains(&format!("claim {namespace}/data")) && told.contains("--force"), "{told}");
-    ensure!(stand.pool().volume(&volume).exists(), "it was deleted");
-    let asked = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", &volume, "--force"]))?.failed()?;
+    ensure!(stand.pool().volume(handle(&volume)).exists(), "it was deleted");
+    let asked = Printed::by(bulkheadctl(&socket)?.args(["volume", "delete", handle(&volume), "--force"]))?.failed()?;
     ensure!(asked.contains(&format!("It belongs to claim {namespace}/data (PersistentVolume {volume})")), "{asked}");
-    ensure!(stand.pool().volume(&volume).exists(), "it was deleted");
+    ensure!(stand.pool().volume(handle(&volume)).exists(), "it was deleted");
     // What no object names may go.
     csi.create_volume(requests::create("by-hand", 8 << 20, requests::mount()))?;
     let shown = Printed::by(bulkheadctl(&socket)?.args(["volume", "show", "by-hand"]))?.succeeded()?;

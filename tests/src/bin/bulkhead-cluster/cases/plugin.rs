@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{claim, on, pod};
+use bulkhead_tests::cluster::objects::{claim, handle, on, pod};
 use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::kubelet::DRIVER;
@@ -33,6 +33,7 @@ cases! {
     pools_and_parts_are_read_from_the_agents: Bare,
     the_doctor_knows_the_policies_and_each_node,
     capacity_of_a_former_installation_is_named,
+    a_class_that_is_not_granted_is_named,
     a_class_that_no_node_can_serve_is_named,
     a_node_without_its_label_is_named,
     a_claim_that_no_agent_serves_is_named,
@@ -275,6 +276,30 @@ fn a_class_that_no_node_can_serve_is_named(cluster: &mut Cluster) -> Result<()> 
     Ok(())
 }
 
+/// Somebody has made a class and not granted it.
+fn a_class_that_is_not_granted_is_named(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let class = cluster.add_class_without_grant(|class| {
+        class["volumeBindingMode"] = json!("Immediate");
+        // Not for the nodes of other tests.
+        class["allowedTopologies"] = json!([{ "matchLabelExpressions": [{ "key": TOPOLOGY_KEY, "values": [node] }] }]);
+    })?;
+    cluster.event(&node, "StorageClassInvalid", "granted the verb provision")?;
+    let told = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&told, &["FAILED", "class", &class])?;
+    let commands: Vec<_> = told.split('`').filter(|part| part.starts_with("kubectl create clusterrole")).collect();
+    ensure!(commands.len() == 2, "{told}");
+    for command in commands {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        manifests::kubectl(&cluster.access.kubeconfig(), &words)?;
+    }
+    // The agent looks once a minute.
+    cluster.capacity(&class, &node).or_else(|_| cluster.capacity(&class, &node))?;
+    cluster.create_claim(&claim("data", &class, "8Mi"))?;
+    cluster.bound("data")?;
+    Printed::row(&plugin(cluster, &["doctor"])?.text, &["ok", "class", &class]).map(drop)
+}
+
 fn a_node_without_its_label_is_named(cluster: &mut Cluster) -> Result<()> {
     let (node, nodes) = (cluster.node(), Api::<Node>::all(cluster.access.client()));
     cluster.capacity(&cluster.class, &node)?;
@@ -345,6 +370,6 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     // The agents no longer care about the volume on the lost node's disk.
     cluster.agents[1].stand.start_frontend()?;
     let csi = cluster.agents[1].stand.csi()?;
-    csi.delete_volume(bulkhead_tests::csi::requests::delete(&volume))?;
+    csi.delete_volume(bulkhead_tests::csi::requests::delete(handle(&volume)))?;
     Ok(())
 }

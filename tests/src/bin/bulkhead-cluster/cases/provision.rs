@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{block, claim, on, pod};
+use bulkhead_tests::cluster::objects::{block, claim, handle, on, pod};
 use bulkhead_tests::expect::same;
 use bulkhead_tests::kubelet::DRIVER;
 use serde_json::{Value, json, to_value};
@@ -29,7 +29,7 @@ fn a_directory_volume_field_by_field(cluster: &mut Cluster) -> Result<()> {
     let volume = to_value(cluster.bound("data")?)?;
     let (metadata, spec) = (&volume["metadata"], &volume["spec"]);
     let name = format!("pvc-{uid}");
-    same("the name", &metadata["name"], json!(name))?;
+    same("the name", &metadata["name"], json!(format!("{name}.{node}")))?;
     same("the labels", &metadata["labels"], json!({ TOPOLOGY_KEY: node }))?;
     let annotations = &metadata["annotations"];
     same("the driver's annotation", &annotations["pv.kubernetes.io/provisioned-by"], json!(DRIVER))?;
@@ -130,9 +130,9 @@ fn parameters_of_the_class_take_effect(cluster: &mut Cluster) -> Result<()> {
     same("the filesystem", &directory["spec"]["csi"]["fsType"], json!("xfs"))?;
     let name = directory["metadata"]["name"].as_str().context("a name")?;
     let pool = cluster.agent().stand.pool().clone();
-    let mode = pool.volume(name).join("data").metadata()?.mode() & 0o7777;
+    let mode = pool.volume(handle(name)).join("data").metadata()?.mode() & 0o7777;
     ensure!(mode == 0o750, "the directory's mode is {mode:o}");
-    let blocks = pool.volume(&disk).join("image").metadata()?.blocks();
+    let blocks = pool.volume(handle(&disk)).join("image").metadata()?.blocks();
     ensure!(blocks < 1024, "a sparse image has {blocks} blocks");
     Ok(())
 }

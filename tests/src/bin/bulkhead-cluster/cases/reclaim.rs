@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{claim, on, pod, volume};
+use bulkhead_tests::cluster::objects::{claim, handle, on, pod, volume};
 use bulkhead_tests::cluster::{Cluster, PATIENCE};
 use bulkhead_tests::csi::requests::{delete, mount, publish, unpublish};
 use kube::api::DeleteParams;
@@ -37,7 +37,7 @@ fn bound(cluster: &Cluster) -> Result<String> {
 fn holds(cluster: &Cluster, name: &str, wanted: bool) -> Result<()> {
     cluster.access.wait(PATIENCE, &format!("{name} to be in the pool: {wanted}"), || {
         let found = cluster.agents[0].volumes()?;
-        ensure!(found.iter().any(|volume| volume == name) == wanted, "the pool holds {found:?}");
+        ensure!(found.iter().any(|volume| volume == handle(name)) == wanted, "the pool holds {found:?}");
         Ok(())
     })
 }
@@ -47,7 +47,7 @@ fn stays(cluster: &Cluster, name: &str) -> Result<()> {
     // If an agent deletes a volume at all, it does so immediately.
     std::thread::sleep(Duration::from_secs(1));
     let found = cluster.agents[0].volumes()?;
-    ensure!(found.iter().any(|volume| volume == name), "{name} was deleted; the pool holds {found:?}");
+    ensure!(found.iter().any(|volume| volume == handle(name)), "{name} was deleted; the pool holds {found:?}");
     Ok(())
 }
 
@@ -127,23 +127,23 @@ fn deleting_a_bound_volume_loses_nothing(cluster: &mut Cluster) -> Result<()> {
 fn a_published_volume_stays_until_it_is_not(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
     let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.target(&name));
-    csi.node_publish_volume(publish(&name, &target, mount()))?;
+    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
     fs::write(target.join("file"), "kept")?;
     cluster.delete_claim("data")?;
     cluster.volume_phase(&name, "Released")?;
-    cluster.event(&name, "VolumeFailedDelete", &name)?;
+    cluster.event(&name, "VolumeFailedDelete", handle(&name))?;
     ensure!(fs::read(target.join("file"))? == b"kept", "the file was lost");
-    csi.node_unpublish_volume(unpublish(&name, &target))?;
+    csi.node_unpublish_volume(unpublish(handle(&name), &target))?;
     cluster.volume_gone(&name)?;
     holds(cluster, &name, false)
 }
 
 fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
     let stand = &cluster.agents[0].stand;
-    let handle = stand.create(&stand.csi()?, "by-hand", 16 << 20, mount())?;
+    let id = stand.create(&stand.csi()?, "by-hand", 16 << 20, mount())?;
     let name = format!("{}-static", cluster.namespace);
-    let mut by_hand = volume(&name, &handle, &cluster.class, "16Mi", &cluster.node());
+    let mut by_hand = volume(&name, &id, &cluster.class, "16Mi", &cluster.node());
     if !cluster.is_recent() {
         by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: cluster.node() });
     }
@@ -153,17 +153,17 @@ fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
     cluster.create_claim(&claim)?;
     cluster.bound("data")?;
     has_finalizer(cluster, &name, true)?;
-    holds(cluster, &handle, true)?;
+    holds(cluster, &id, true)?;
     cluster.delete_claim("data")?;
     cluster.volume_gone(&name)?;
-    holds(cluster, &handle, false)
+    holds(cluster, &id, false)
 }
 
 /// An administrator made a second object for the same volume, perhaps to hand it to another claim.
 fn a_volume_that_another_object_names_is_kept(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
     let second = format!("{}-second", cluster.namespace);
-    let mut by_hand = volume(&second, &name, &cluster.class, "16Mi", &cluster.node());
+    let mut by_hand = volume(&second, handle(&name), &cluster.class, "16Mi", &cluster.node());
     by_hand["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
     if !cluster.is_recent() {
         by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: cluster.node() });
@@ -190,9 +190,9 @@ fn a_volume_whose_object_was_removed_by_force_keeps_its_data(cluster: &mut Clust
     let name = bound(cluster)?;
     // Only a volume that has been used is kept.
     let stand = &cluster.agents[0].stand;
-    let (csi, target) = (stand.csi()?, stand.target(&name));
-    csi.node_publish_volume(publish(&name, &target, mount()))?;
-    csi.node_unpublish_volume(unpublish(&name, &target))?;
+    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
+    csi.node_unpublish_volume(unpublish(handle(&name), &target))?;
     cluster.agent().stand.kill_frontend()?;
     cluster.access.run(cluster.volumes().delete(&name, &DeleteParams::default()))?;
     cluster.patch_volume(&name, &json!({ "metadata": { "finalizers": null } }))?;
@@ -207,9 +207,9 @@ fn a_volume_whose_object_was_removed_by_force_keeps_its_data(cluster: &mut Clust
     cluster.access.wait(PATIENCE, "the agent to look for forgotten volumes", || {
         cluster.agents[0].has_logged("kept, though neither a claim nor a PersistentVolume knows it")
     })?;
-    ensure!(cluster.agents[0].volumes()? == [name.clone()], "the volume was deleted");
+    ensure!(cluster.agents[0].volumes()? == [handle(&name)], "the volume was deleted");
     let csi = cluster.agent().stand.csi()?;
-    csi.delete_volume(delete(&name))?;
+    csi.delete_volume(delete(handle(&name)))?;
     Ok(())
 }
 

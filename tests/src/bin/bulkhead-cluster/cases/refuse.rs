@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{PROVISIONER, claim, on};
+use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
+use bulkhead_tests::cluster::objects::{PROVISIONER, claim, handle, on};
 use serde_json::{Value, json};
 
 cases! {
@@ -19,6 +20,7 @@ cases! {
     an_unknown_parameter_of_the_sidecars_is_refused,
     an_unknown_mount_option_is_refused,
     a_pool_that_does_not_exist_is_refused,
+    a_node_that_the_class_does_not_allow_is_refused,
     a_missing_class_is_reported_until_it_exists,
     claims_of_another_provisioner_are_left_alone,
 }
@@ -95,6 +97,15 @@ fn a_pool_that_does_not_exist_is_refused(cluster: &mut Cluster) -> Result<()> {
     refused(cluster, &class, |_| {}, "fast")
 }
 
+/// Anybody who may change a claim may select its node, in the scheduler's place.
+fn a_node_that_the_class_does_not_allow_is_refused(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| {
+        let elsewhere = json!({ "key": TOPOLOGY_KEY, "values": ["elsewhere"] });
+        class["allowedTopologies"] = json!([{ "matchLabelExpressions": [elsewhere] }]);
+    })?;
+    refused(cluster, &class, |_| {}, "allows no volumes on node")
+}
+
 fn a_missing_class_is_reported_until_it_exists(cluster: &mut Cluster) -> Result<()> {
     let coming = format!("{}-1", cluster.namespace);
     let mut claim = on(claim("data", &coming, "16Mi"), &cluster.node());
@@ -112,9 +123,9 @@ fn claims_of_another_provisioner_are_left_alone(cluster: &mut Cluster) -> Result
     cluster.create_claim(&on(claim("data", &class, "16Mi"), &cluster.node()))?;
     // A claim for our driver is created later, and bound before this time is over.
     cluster.create_claim(&on(claim("ours", &cluster.class, "16Mi"), &cluster.node()))?;
-    let ours = cluster.bound("ours")?.metadata.name;
+    let ours = cluster.bound("ours")?.metadata.name.context("a name")?;
     cluster.stays_pending("data", Duration::from_millis(500))?;
     let found = cluster.agents[0].volumes()?;
-    ensure!(found.iter().eq(&ours), "the pool holds {found:?}, not only {ours:?}");
+    ensure!(found == [handle(&ours)], "the pool holds {found:?}, not only {ours:?}");
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
-use bulkhead_tests::cluster::objects::{block, claim, on};
+use bulkhead_tests::cluster::objects::{block, claim, handle, on};
 use bulkhead_tests::expect::same;
 use serde_json::{Value, json, to_value};
 
@@ -56,8 +56,8 @@ fn a_directory_grows(cluster: &mut Cluster) -> Result<()> {
     println!("grown in {:?}", start.elapsed());
     let volume = to_value(cluster.access.run(cluster.volumes().get(&name))?)?;
     same("the object's capacity", &volume["spec"]["capacity"], json!({ "storage": "48Mi" }))?;
-    cluster.event("data", "VolumeResizeSuccessful", &name)?;
-    cluster.event("data", "Resizing", &name).map(drop)
+    cluster.event("data", "VolumeResizeSuccessful", handle(&name))?;
+    cluster.event("data", "Resizing", handle(&name)).map(drop)
 }
 
 fn an_image_grows(cluster: &mut Cluster) -> Result<()> {
@@ -66,7 +66,7 @@ fn an_image_grows(cluster: &mut Cluster) -> Result<()> {
     let name = cluster.bound("disk")?.metadata.name.context("a name")?;
     ask_for(cluster, "disk", "32Mi")?;
     is_settled(&has(cluster, "disk", "32Mi")?, "32Mi")?;
-    let image = cluster.agent().stand.pool().volume(&name).join("image").metadata()?;
+    let image = cluster.agent().stand.pool().volume(handle(&name)).join("image").metadata()?;
     ensure!(image.len() == 32 << 20 && image.blocks() * 512 >= 32 << 20, "the image has {} bytes", image.len());
     Ok(())
 }

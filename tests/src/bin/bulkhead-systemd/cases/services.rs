@@ -125,6 +125,12 @@ fn the_frontend_has_a_user_of_its_own_and_no_capability(_: &mut Node) -> Result<
         let mode = fs::metadata(format!("{root}{hidden}"))?.mode() & 0o7777;
         ensure!(mode == 0, "{hidden} has mode {mode:o}");
     }
+    // Of all that runs on the host, the only socket that it sees is its helper's.
+    let seen = fs::read_dir(format!("{root}/run"))?.map(|entry| Ok(entry?.file_name()));
+    let seen = seen.collect::<Result<Vec<_>>>()?;
+    ensure!(seen.iter().all(|name| name == "bulkhead" || name == "systemd"), "it sees {seen:?} in /run");
+    ensure!(!Path::new(&format!("{root}/run/systemd/private")).exists(), "it sees systemd's own socket");
+    ensure!(!Path::new(&format!("{root}/run/dbus")).exists(), "it sees the message bus");
     Ok(())
 }
 

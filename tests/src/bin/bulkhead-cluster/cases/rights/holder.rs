@@ -71,12 +71,18 @@ impl<'a> Holder<'a> {
 
     /// Creates an object by impersonating the agent of `node`, without its token.
     pub fn create_as_agent_of(&self, node: &str, path: &str, object: &Value) -> Answer {
+        let node = ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node);
+        self.create_as_agent(&[node], path, object)
+    }
+
+    /// The same for an agent of which nothing but its account is known.
+    pub fn create_as_some_agent(&self, path: &str, object: &Value) -> Answer {
+        self.create_as_agent(&[], path, object)
+    }
+
+    fn create_as_agent(&self, extra: &[(&str, &str)], path: &str, object: &Value) -> Answer {
         let user = format!("system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}");
-        let headers = [
-            JSON,
-            ("Impersonate-User", user.as_str()),
-            ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node),
-        ];
+        let headers = [&[JSON, ("Impersonate-User", user.as_str())], extra].concat();
         self.request("POST", path, &headers, Some(object))
     }
 

@@ -3,6 +3,7 @@
 //! a node.
 
 mod claims;
+mod drawn;
 mod holder;
 mod labels;
 mod leases;
@@ -36,7 +37,16 @@ const UNBOUND: &str = "the agent's token is not bound to a node";
 
 /// The tests. None of them starts an agent.
 pub fn cases() -> Vec<Case<Cluster>> {
-    [volumes::cases(), claims::cases(), labels::cases(), reports::cases(), leases::cases(), roles::cases()].concat()
+    let modules = [
+        volumes::cases(),
+        drawn::cases(),
+        claims::cases(),
+        labels::cases(),
+        reports::cases(),
+        leases::cases(),
+        roles::cases(),
+    ];
+    modules.concat()
 }
 
 /// Two nodes and the holders of several tokens.
@@ -177,11 +187,11 @@ impl Rights<'_> {
 
     /// The volume as the agent of `node` would create it for a claim.
     fn volume(&self, claim: &Value, node: &str) -> Value {
-        let name = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap_or_default());
+        let handle = format!("pvc-{}", claim["metadata"]["uid"].as_str().unwrap_or_default());
         let term = json!({ "matchExpressions": [{ "key": TOPOLOGY_KEY, "operator": "In", "values": [node] }] });
         json!({
             "metadata": {
-                "name": name,
+                "name": format!("{handle}.{node}"),
                 "labels": { TOPOLOGY_KEY: node },
                 "annotations": {
                     "pv.kubernetes.io/provisioned-by": DRIVER,
@@ -202,7 +212,7 @@ impl Rights<'_> {
                     "name": claim["metadata"]["name"],
                     "uid": claim["metadata"]["uid"],
                 },
-                "csi": { "driver": DRIVER, "volumeHandle": name },
+                "csi": { "driver": DRIVER, "volumeHandle": handle },
                 "nodeAffinity": { "required": { "nodeSelectorTerms": [term] } },
             },
         })

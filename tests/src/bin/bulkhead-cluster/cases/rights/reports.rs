@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{CAPACITIES, Patch, Rights, UNBOUND, path_of, with_rights};
 
-const ROOM_POLICY: &str = "bulkhead-agent-capacities";
+pub const ROOM_POLICY: &str = "bulkhead-agent-capacities";
 // The messages of the policy's expressions.
 const ROOM: &str = "an agent may modify only its own node's capacities";
 const ROOM_NAME: &str = "an agent may write only capacities named after its own node";
@@ -29,7 +29,7 @@ cases! {
     events_of_others_are_left_alone: Bare,
 }
 
-fn capacity(rights: &Rights<'_>, node: &str) -> Value {
+pub fn capacity(rights: &Rights<'_>, node: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIStorageCapacity",

@@ -6,7 +6,7 @@ use bulkhead_tests::cluster::Cluster;
 use serde_json::json;
 
 use super::volumes::{OWN, POLICY};
-use super::{CAPACITIES, Holder, PODS, VOLUMES, with_rights};
+use super::{CAPACITIES, Holder, PODS, UNBOUND, VOLUMES, with_rights};
 
 cases! {
     on Cluster;
@@ -124,6 +124,8 @@ fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
         let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         let volume = rights.volume(&theirs, &rights.there);
         rights.agent.create_as_agent_of(&rights.there, VOLUMES, &volume).refused_by_role()?;
+        // The server knows nothing else about an account that is impersonated.
+        rights.administrator.create_as_some_agent(VOLUMES, &volume).refused_by(POLICY, UNBOUND)?;
         // The same request is granted to a user who may impersonate the agent.
         rights.administrator.create_as_agent_of(&rights.there, VOLUMES, &volume).granted()?;
         Ok(())
@@ -132,7 +134,7 @@ fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
 
 fn the_policies_have_no_type_warnings(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        for name in ["volumes", "claims", "capacities", "events", "leases"] {
+        for name in ["volumes", "claims", "bindings", "capacities", "events", "leases"] {
             let path = format!("{POLICIES}/bulkhead-agent-{name}");
             let status = rights.cluster.access.wait(rights.cluster.patience(), "a policy to be checked", || {
                 let policy = rights.administrator.get(&path).granted()?;

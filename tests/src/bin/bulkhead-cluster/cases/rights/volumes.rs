@@ -13,7 +13,7 @@ pub const POLICY: &str = "bulkhead-agent-volumes";
 // The messages of the policy's expressions.
 pub const OWN: &str = "an agent may modify only its own driver's volumes on its own node";
 const RELEASED: &str = "an agent may delete a volume only when it is released and its reclaim policy is Delete";
-const NAMED: &str = "an agent may create only volumes named after their claim";
+const NAMED: &str = "an agent may create only volumes named after their claim and its own node";
 const SECRET: &str = "an agent may not create a volume that names a secret";
 const LABEL: &str = "an agent may give a new volume its node's label, but none of the control plane's labels";
 const PLAIN: &str = "an agent may give a new volume only the control plane's annotations and finalizers that its driver uses, and no owner";
@@ -105,7 +105,9 @@ fn only_volumes_of_the_own_node_are_created(cluster: &mut Cluster) -> Result<()>
         rights.agent.create(VOLUMES, &rights.volume(&claim, there)).refused_by(POLICY, OWN)?;
         rights.other.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY, OWN)?;
         rights.unbound.create(VOLUMES, &rights.volume(&claim, here)).refused_by(POLICY, UNBOUND)?;
-        rights.unbound.create(VOLUMES, &rights.volume(&claim, "")).refused_by(POLICY, UNBOUND)?;
+        let mut nowhere = rights.volume(&claim, "");
+        nowhere["metadata"]["name"] = nowhere["spec"]["csi"]["volumeHandle"].clone();
+        rights.unbound.create(VOLUMES, &nowhere).refused_by(POLICY, UNBOUND)?;
         refused(rights, &claim, OWN, |volume| volume["spec"]["nodeAffinity"] = Value::Null)?;
         refused(rights, &claim, OWN, |volume| volume["spec"]["csi"]["driver"] = json!("other.example.com"))?;
         refused(rights, &claim, OWN, |volume| {

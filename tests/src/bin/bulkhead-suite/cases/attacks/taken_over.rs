@@ -20,11 +20,17 @@ use nix::libc;
 cases! {
     an_emptier_that_is_taken_over_writes_nothing_and_leaves_its_pool_nowhere: Kernel,
     a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing: Kernel,
+    an_agent_that_is_taken_over_reaches_its_api_server_only: Kernel,
 }
 
 /// The file that marks and names each pool.
 const MARKER: &[u8] = b".bulkhead\0";
 const REFUSED: Outcome = Outcome::Refused(Errno::EACCES);
+
+// Calls that the C library has no names for yet.
+const STATMOUNT: i64 = 457;
+const LISTMOUNT: i64 = 458;
+const OPEN_TREE_ATTR: i64 = 467;
 
 /// `struct open_how` of openat2(2).
 fn how(flags: i32, mode: u64) -> Result<Vec<u8>> {
@@ -87,25 +93,12 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
         let status = fs::read_to_string(thread?.path().join("status"))?;
         ensure!(status.contains("\nNoNewPrivs:\t1\n") && status.contains("\nSeccomp:\t2\n"), "{status}");
     }
-    let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut frontend = Takeover::of(pid, stand.patience(Duration::from_secs(5)))?;
     let here = Number(libc::AT_FDCWD.into());
     for path in [&b"/etc/passwd\0"[..], b"/proc/self/maps\0", b"/\0"] {
         let opened = frontend.call(libc::SYS_openat, &[here, Bytes(path), Number(libc::O_RDONLY.into())])?;
         ensure!(opened == REFUSED, "opening {}: {opened:?}", String::from_utf8_lossy(path));
     }
-    let socket = frontend.call(libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_STREAM)])?;
-    let Outcome::Done(socket) = socket else { anyhow::bail!("a socket for TCP: {socket:?}") };
-    for (call, port) in [(libc::SYS_connect, listener.local_addr()?.port()), (libc::SYS_bind, 0)] {
-        let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
-        address.extend(port.to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
-        let reached = frontend.call(call, &[Number(socket), Bytes(&address), Number(16)])?;
-        ensure!(reached == REFUSED, "call {call} with port {port}: {reached:?}");
-    }
-    let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
-    address.extend(listener.local_addr()?.port().to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
-    let fast = number(libc::MSG_FASTOPEN);
-    let by_sending = [Number(socket), Bytes(b"x"), Number(1), fast, Bytes(&address), Number(16)];
     let program = Bytes(b"/proc/self/exe\0");
     let page = [Number(0), Number(4096), number(libc::PROT_READ | libc::PROT_EXEC), Number(0x22), Number(-1)];
     // The number of execve(2) in the x32 ABI.
@@ -120,6 +113,69 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
         ("a ring", libc::SYS_io_uring_setup, &[Number(1), Number(0)]),
         ("a netlink socket", libc::SYS_socket, &[number(libc::AF_NETLINK), number(libc::SOCK_RAW)]),
         ("a socket for ciphers", libc::SYS_socket, &[number(libc::AF_ALG), number(libc::SOCK_SEQPACKET)]),
+        // It is no agent, so it needs no network.
+        ("a socket for TCP", libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_STREAM)]),
+        ("a socket for UDP", libc::SYS_socket, &[number(libc::AF_INET6), number(libc::SOCK_DGRAM)]),
+        ("a message to another program", libc::SYS_socket, &[number(libc::AF_UNIX), number(libc::SOCK_DGRAM)]),
+        ("a pair for messages", libc::SYS_socketpair, &[number(libc::AF_UNIX), number(libc::SOCK_DGRAM), Number(0)]),
+        ("another process's limits", libc::SYS_prlimit64, &[Number(pid.into()), number(7), Number(0), Number(0)]),
+        ("where another process runs", libc::SYS_sched_setaffinity, &[Number(pid.into()), Number(8), Bytes(&[1; 8])]),
+        ("how another process runs", libc::SYS_sched_setscheduler, &[Number(pid.into()), Number(0), Bytes(&[0; 4])]),
+        ("another process's weight", libc::SYS_setpriority, &[Number(0), Number(pid.into()), Number(19)]),
+        ("another process's turn at the disk", libc::SYS_ioprio_set, &[Number(1), Number(pid.into()), Number(3 << 13)]),
+        ("a listener of system calls", libc::SYS_seccomp, &[Number(1), Number(8), Bytes(&[0; 16])]),
+        ("a filter of system calls", libc::SYS_prctl, &[number(libc::PR_SET_SECCOMP), Number(2), Bytes(&[0; 16])]),
+        ("a detached mount", OPEN_TREE_ATTR, &[here, Bytes(b"/\0"), Number(0), Number(0), Number(0)]),
+        ("what is mounted", STATMOUNT, &[Bytes(&[0; 32]), Bytes(&[0; 512]), Number(512), Number(0)]),
+        ("which mounts there are", LISTMOUNT, &[Bytes(&[0; 32]), Bytes(&[0; 64]), Number(8), Number(0)]),
+        ("watching files", libc::SYS_inotify_init1, &[Number(0)]),
+        ("another process", libc::SYS_ptrace, &[Number(16), Number(1)]),
+        ("a signal", libc::SYS_kill, &[Number(pid.into()), Number(0)]),
+    ] {
+        let done = frontend.call(call, arguments)?;
+        ensure!(done == Outcome::Refused(Errno::EPERM), "{what}: {done:?}");
+    }
+    // The C library falls back to clone.
+    let process = frontend.call(libc::SYS_clone3, &[Number(0), Number(0)])?;
+    ensure!(process == Outcome::Refused(Errno::ENOSYS), "a process: {process:?}");
+    drop(frontend);
+    ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
+    monitoring::check_ready(stand, 200, "[+]helper ok")
+}
+
+/// An agent has sockets for TCP, and can connect to its API server's port only.
+fn an_agent_that_is_taken_over_reaches_its_api_server_only(stand: &mut Stand) -> Result<()> {
+    let directory = stand.work().join("agent");
+    fs::create_dir(&directory)?;
+    let kubeconfig = directory.join("kubeconfig");
+    // Nobody listens there.
+    let cluster = "{name: a, cluster: {server: 'https://127.0.0.1:1', certificate-authority-data: ''}}";
+    let text = format!(
+        "{{clusters: [{cluster}], users: [{{name: a, user: {{token: a}}}}],\n contexts: [{{name: a, context: {{cluster: a, user: a}}}}], current-context: a}}"
+    );
+    fs::write(&kubeconfig, text)?;
+    stand.frontend_flags.extend(["--kubeconfig".into(), kubeconfig.into()]);
+    stand.restart_frontend()?;
+    let pid = i32::try_from(stand.running_frontend()?.pid())?;
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut frontend = Takeover::of(pid, stand.patience(Duration::from_secs(5)))?;
+    let socket = frontend.call(libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_STREAM)])?;
+    let Outcome::Done(socket) = socket else { anyhow::bail!("a socket for TCP: {socket:?}") };
+    for (call, port) in [(libc::SYS_connect, listener.local_addr()?.port()), (libc::SYS_bind, 0)] {
+        let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
+        address.extend(port.to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
+        let reached = frontend.call(call, &[Number(socket), Bytes(&address), Number(16)])?;
+        ensure!(reached == REFUSED, "call {call} with port {port}: {reached:?}");
+    }
+    let mut address = u16::try_from(libc::AF_INET)?.to_ne_bytes().to_vec();
+    address.extend(listener.local_addr()?.port().to_be_bytes().iter().chain(&[127, 0, 0, 1]).chain(&[0; 8]));
+    let fast = number(libc::MSG_FASTOPEN);
+    let by_sending = [Number(socket), Bytes(b"x"), Number(1), fast, Bytes(&address), Number(16)];
+    for (what, call, arguments) in [
+        // The API server's address is known, so there is no name server to ask.
+        ("a socket for UDP", libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_DGRAM)][..]),
+        ("packets of any protocol", libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_RAW), Number(255)]),
+        ("another kind of socket", libc::SYS_socket, &[number(libc::AF_INET), number(libc::SOCK_SEQPACKET)]),
         (
             "a connection of another protocol",
             libc::SYS_socket,
@@ -140,20 +196,15 @@ fn a_frontend_that_is_taken_over_runs_opens_and_reaches_nothing(stand: &mut Stan
             ],
         ),
         ("any port", libc::SYS_listen, &[Number(socket), Number(1)]),
-        ("another process", libc::SYS_ptrace, &[Number(16), Number(1)]),
-        ("a signal", libc::SYS_kill, &[Number(pid.into()), Number(0)]),
     ] {
         let done = frontend.call(call, arguments)?;
         ensure!(done == Outcome::Refused(Errno::EPERM), "{what}: {done:?}");
     }
-    // The C library falls back to clone.
-    let process = frontend.call(libc::SYS_clone3, &[Number(0), Number(0)])?;
-    ensure!(process == Outcome::Refused(Errno::ENOSYS), "a process: {process:?}");
     let closed = frontend.call(libc::SYS_close, &[Number(socket)])?;
     ensure!(closed == Outcome::Done(0), "{closed:?}");
     drop(frontend);
     ensure!(stand.csi()?.probe(ProbeRequest {})?.ready == Some(true), "it serves no more");
-    monitoring::check_ready(stand, 200, "[+]helper ok")
+    Ok(())
 }
 
 fn number(value: i32) -> Argument<'static> {
