@@ -111,7 +111,7 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
     }
     let (readiness, volumes) = (Readiness::default(), Volumes::new(helper.clone()));
     if let Some(monitoring) = monitoring {
-        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health()));
+        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.clone()));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;

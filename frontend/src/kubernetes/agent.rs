@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::sleep;
 use tracing::{error, info};
 
@@ -35,7 +35,7 @@ use super::policies;
 use super::reconcile::{self, Changes};
 use super::view::View;
 use super::volumes::reclaimer::Reclaimer;
-use super::volumes::{census, orphans};
+use super::volumes::{census, orphans, owners};
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 use crate::volumes::{InFlight, Place, Volumes};
@@ -118,7 +118,7 @@ impl Agent {
                 let token = token::watch_expiry(&self.access, |note| {
                     context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
                 });
-                let volumes = future::join(orphans::run(&context), census::run(&context));
+                let volumes = future::join3(orphans::run(&context), census::run(&context), owners::run(&context));
                 future::join4(schedule::run(&capacity), volumes, health::report(&context), token).await;
             }
             future::pending::<()>().await;
@@ -190,6 +190,7 @@ impl Agent {
             capacity_changed: Notify::new(),
             rewound,
             orphan_suspected: Notify::new(),
+            cluster: OnceCell::new(),
         });
         self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);

@@ -14,6 +14,7 @@ mod in_flight;
 mod inspect;
 mod list;
 mod name;
+mod owner;
 mod parameters;
 mod pool_condition;
 mod provision;

@@ -75,6 +75,11 @@ impl Failure {
         self.status().is_some_and(kube::core::Status::is_not_found)
     }
 
+    /// Whether the agent has no right to it.
+    pub fn is_forbidden(&self) -> bool {
+        self.status().is_some_and(kube::core::Status::is_forbidden)
+    }
+
     /// Whether an object of that name already exists.
     pub fn is_already_exists(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_already_exists)
