@@ -3,6 +3,7 @@
 use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 
+mod adopt;
 mod capacity;
 mod census;
 mod chart;
@@ -35,6 +36,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         rights::cases(),
         interrupted::cases(),
         restored::cases(),
+        adopt::cases(),
         census::cases(),
         nodes::cases(),
         operator::cases(),
