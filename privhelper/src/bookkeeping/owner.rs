@@ -32,8 +32,7 @@ pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
             Err(Errno::NODATA) => return Ok(None),
             read => read?,
         };
-        let text = buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok());
-        text.and_then(|text| text.parse().ok()).map(Some).ok_or(Errno::BADMSG)
+        buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok()?.parse().ok()).map(Some).ok_or(Errno::BADMSG)
     };
     let owner = read().map_err(|errno| failed("read the owner of volume", id, errno))?;
     Ok(Reply::Owner { owner, used: !seen.volume.record.unused })
