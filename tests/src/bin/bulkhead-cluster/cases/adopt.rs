@@ -72,7 +72,7 @@ fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
         let found = page["volumes"].as_array().context("no volumes")?;
         let is_noted =
             |volume: &&str| found.iter().any(|one| one["volume"] == **volume && one["owner"]["pv"] == **volume);
-        ensure!(volumes.iter().all(|volume| is_noted(&volume)), "{page}");
+        ensure!(volumes.iter().all(is_noted), "{page}");
         Ok(())
     })
 }
