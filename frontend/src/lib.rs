@@ -6,6 +6,7 @@
 pub mod checks;
 pub mod csi;
 pub mod endpoint;
+pub mod export;
 pub mod findings;
 pub mod helper;
 pub mod inspection;
@@ -13,6 +14,7 @@ pub mod kubernetes;
 pub mod manual;
 pub mod metrics;
 pub mod monitoring;
+pub mod owner;
 pub mod printable;
 pub mod prompt;
 pub mod proto;

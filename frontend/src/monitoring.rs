@@ -19,19 +19,21 @@ use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use crate::export;
 use crate::findings::Findings;
 use crate::helper::Helper;
 use crate::metrics::process::Process;
 use crate::metrics::{METRICS, TEXT};
 use crate::printable::printable;
 use crate::readiness::{LONGEST_REASON, Part, Readiness};
-use crate::volumes::Health;
+use crate::volumes::{Health, Volumes};
 
 /// How long a client may take, from its connection to the end of the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,6 +49,11 @@ const HELPER_ANSWERS: Duration = Duration::from_secs(2);
 /// request to the helper adds a line to its audit log, and writing the metrics keeps the only thread busy for
 /// milliseconds.
 const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// How many volumes a page of them has, and how long it takes at least from one page to the next.
+const EXPORTED: usize = 250;
+/// See [`EXPORTED`].
+const EXPORT_PAUSE: Duration = Duration::from_millis(500);
 
 /// Where metrics and probes are served: an address and a port, or a port on all addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +131,7 @@ impl Monitoring {
     }
 
     /// Serves for as long as it is polled.
-    pub async fn serve(self, helper: Helper, readiness: Readiness, health: watch::Receiver<Health>) {
+    pub async fn serve(self, helper: Helper, readiness: Readiness, volumes: Volumes) {
         let listener = match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return warn!("metrics and probes are not served: {error}"),
@@ -133,9 +140,16 @@ impl Monitoring {
             info!(%address, "serving metrics and probes");
         }
         let process = self.process;
-        let shared =
-            Shared { helper, readiness, health, process, helper_answered: Mutex::default(), written: Mutex::default() };
-        let shared = Arc::new(shared);
+        let shared = Arc::new(Shared {
+            helper,
+            readiness,
+            health: volumes.health(),
+            process,
+            volumes,
+            exporting: Mutex::default(),
+            helper_answered: Mutex::default(),
+            written: Mutex::default(),
+        });
         let mut clients: VecDeque<AbortHandle> = VecDeque::with_capacity(CLIENTS);
         loop {
             let stream = match listener.accept().await {
@@ -162,6 +176,9 @@ struct Shared {
     readiness: Readiness,
     health: watch::Receiver<Health>,
     process: Process,
+    volumes: Volumes,
+    /// Locked while a page of volumes is made.
+    exporting: Mutex<()>,
     /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
     /// answer.
     helper_answered: Mutex<Option<Instant>>,
@@ -194,10 +211,9 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
         }
         "/volumes" => {
             let findings = Findings::from(&*shared.health.borrow());
-            let mut findings = text(StatusCode::OK, serde_json::to_vec(&findings).unwrap_or_default());
-            findings.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
-            findings
+            json(&findings)
         }
+        "/volumes/owners" => owners(shared, request.uri().query().unwrap_or_default()).await,
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => {
             look_at_helper(shared).await;
@@ -205,7 +221,7 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
             let report = unserved_pools(&shared.health.borrow()) + &report;
             text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report)
         }
-        _ => text(StatusCode::NOT_FOUND, "/metrics, /volumes, /healthz and /readyz are served here\n"),
+        _ => text(StatusCode::NOT_FOUND, "/metrics, /volumes, /volumes/owners, /healthz and /readyz are served here\n"),
     }
 }
 
@@ -218,6 +234,24 @@ fn unserved_pools(health: &Health) -> String {
             .map(move |condition| format!("[!]pool {pool}: {}\n", printable(&condition.to_string(), LONGEST_REASON)))
     });
     lines.collect()
+}
+
+/// A page of volumes with whose they are. Anyone who can reach the port may ask for it, so it is made at a pace that the
+/// helper does not notice, one page at a time.
+async fn owners(shared: &Shared, query: &str) -> Response<Full<Bytes>> {
+    let token = query.strip_prefix("after=").unwrap_or_default();
+    let _turn = shared.exporting.lock().await;
+    sleep(EXPORT_PAUSE).await;
+    match export::page(&shared.volumes, EXPORTED, token).await {
+        Ok(page) => json(&page),
+        Err(fault) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")),
+    }
+}
+
+fn json(value: &impl Serialize) -> Response<Full<Bytes>> {
+    let mut answer = text(StatusCode::OK, serde_json::to_vec(value).unwrap_or_default());
+    answer.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer
 }
 
 async fn written(shared: &Shared) -> Bytes {

@@ -41,6 +41,8 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request) -> Resul
             return Ok((Reply::Listening, Some(listener)));
         }
         Request::DeleteUnused { volume } => ops::delete(state.hold(volume)?, Deletable::OnlyUnused),
+        Request::SetOwner { volume, owner } => bookkeeping::set_owner(&state.hold(volume)?, owner),
+        Request::Owner { volume } => bookkeeping::owner(state, volume),
     };
     reply.map(|reply| (reply, None))
 }

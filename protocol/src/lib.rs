@@ -40,5 +40,5 @@ pub use reply::{Listed, MAX_LISTED, PoolStatus, QuotaMode, Reply, Response, Usag
 pub use request::{MountFlags, Pace, Privilege, Request, Row, Socket};
 pub use size::{Bytes, Inodes, SIZE_STEP};
 pub use target::{MAX_TARGET, RelativePath, TargetPath};
-pub use volume::{BlockSize, DirectoryMode, NameHash, VolumeKind, VolumeSpec};
+pub use volume::{BlockSize, DirectoryMode, MAX_OWNER, NameHash, OwnerRecord, VolumeKind, VolumeSpec};
 pub use volume_id::VolumeId;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Condition, Conditions, Error, PoolName, UpTo, VolumeId, VolumeSpec};
+use crate::{Bytes, Condition, Conditions, Error, OwnerRecord, PoolName, UpTo, VolumeId, VolumeSpec};
 
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
@@ -34,6 +34,13 @@ pub enum Reply {
     Pool(PoolStatus),
     /// The listening socket comes with this packet.
     Listening,
+    /// Whose a volume is.
+    Owner {
+        /// What a client has noted.
+        owner: Option<OwnerRecord>,
+        /// Whether the volume may have been published, and so may hold data.
+        used: bool,
+    },
 }
 
 /// A volume's settings and how much of it is used.

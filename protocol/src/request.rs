@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::field::{Field, Say};
-use crate::{Bytes, Inodes, PoolName, TargetPath, VolumeId, VolumeSpec};
+use crate::{Bytes, Inodes, OwnerRecord, PoolName, TargetPath, VolumeId, VolumeSpec};
 
 /// How a directory volume is mounted. `nosuid` and `nodev` are always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,6 +219,18 @@ requests! {
     }
     /// Deletes a volume that was never published, and refuses any other. Since version 2.
     DeleteUnused "delete-unused", since 2, Background, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+    }
+    /// Notes on a volume whose it is. Since version 3.
+    SetOwner "set-owner", since 3, Disk, changes, [SysAdmin] {
+        /// The volume.
+        volume: VolumeId,
+        /// The note, which replaces an earlier one.
+        owner: OwnerRecord,
+    }
+    /// What is noted on a volume about whose it is. Since version 3.
+    Owner "owner", since 3, Prompt, reads, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
     }

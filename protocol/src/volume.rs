@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checked::checked_number;
+use crate::checked::{checked_number, checked_text};
 use crate::{Bytes, Inodes};
 
 checked_number!(
@@ -26,6 +26,17 @@ pub enum BlockSize {
 /// helper only compares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameHash(pub [u8; 32]);
+
+checked_text!(
+    /// Whose a volume is, in the words of the client: the helper keeps it beside the volume's own record, and never
+    /// interprets it.
+    OwnerRecord,
+    |text: &str| text.len() <= MAX_OWNER && text.bytes().all(|byte| matches!(byte, b'\n' | b' '..=b'~')),
+    "a record of an owner is at most 1024 printable characters of ASCII, in lines"
+);
+
+/// The longest record of an owner in bytes.
+pub const MAX_OWNER: usize = 1024;
 
 /// The two kinds of volumes, each with the settings that only it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

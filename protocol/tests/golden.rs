@@ -58,7 +58,13 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("listen-csi", Request::Listen { socket: Socket::Csi }),
         ("listen-registration", Request::Listen { socket: Socket::Registration }),
         ("delete-unused", Request::DeleteUnused { volume: id("pvc-1") }),
+        ("set-owner", Request::SetOwner { volume: id("pvc-1"), owner: owner() }),
+        ("owner", Request::Owner { volume: id("pvc-1") }),
     ]
+}
+
+fn owner() -> OwnerRecord {
+    "claim=shop/data\n".parse().expect("an owner")
 }
 
 /// One of each kind.
@@ -125,6 +131,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("volumes", Ok(Reply::Volumes(UpTo::try_from(vec![listed]).expect("one volume")))),
         ("pool", Ok(Reply::Pool(status))),
         ("listening", Ok(Reply::Listening)),
+        ("owner-reply", Ok(Reply::Owner { owner: Some(owner()), used: true })),
     ];
     let kinds = [
         ("not-found", ErrorKind::NotFound),
@@ -198,11 +205,15 @@ fn released_bytes_decode_to_their_values() {
 #[test]
 fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
-        remove-device usage list delete pool-status listen delete-unused";
+        remove-device usage list delete pool-status listen delete-unused set-owner owner";
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
-    let versions = |name| if name == "delete-unused" { 2 } else { 1 };
+    let versions = |name| match name {
+        "delete-unused" => 2,
+        "set-owner" | "owner" => 3,
+        _ => 1,
+    };
     assert_eq!(
         found,
         names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, versions(name))).collect::<Vec<_>>()
@@ -274,7 +285,7 @@ fn one_byte_less_and_one_byte_more_are_refused() {
 
 #[test]
 fn an_unknown_variant_is_refused() {
-    for number in [16_u32, 17, 255, u32::MAX] {
+    for number in [18_u32, 19, 255, u32::MAX] {
         let mut packet = number.to_le_bytes().to_vec();
         packet.extend([0; 64]);
         assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");

@@ -12,11 +12,12 @@ import struct
 import sys
 
 MAX_PACKET = 4096
-HIGHEST_VERSION = 2
+HIGHEST_VERSION = 3
 MAGIC = b"BULKHEAD"
 
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
-            "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused"]
+            "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
+            "SetOwner", "Owner"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom"]
 
@@ -155,7 +156,7 @@ class Reader:
         return {"kind": kind} | {name: others.get(form, lambda form=form: self.number(form))() for name, form in fields}
 
     def reply(self):
-        variant = self.below(6, "reply")
+        variant = self.below(7, "reply")
         if variant == 0:
             return {"reply": "Done"}
         if variant == 1:
@@ -178,6 +179,8 @@ class Reader:
                 "largest_volume": self.u64(), "promised": self.u64(), "inode_size": self.u32(), "volumes": self.u32(),
                 "emptying": self.u32(), "conditions": self.sequence(24, self.condition),
             }
+        if variant == 6:
+            return {"reply": "Owner", "owner": self.option(lambda: self.text(1024)), "used": self.boolean()}
         return {"reply": "Listening"}
 
 

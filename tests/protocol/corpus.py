@@ -32,6 +32,8 @@ class Corpus:
             "PoolStatus": (self.pool,),
             "Listen": (u32(0),),
             "DeleteUnused": (NOBODY,),
+            "SetOwner": (NOBODY, text("claim=a/b\n")),
+            "Owner": (NOBODY,),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
@@ -131,6 +133,10 @@ class Corpus:
                 request("BindMount", NOBODY, target(self.publish, "a"), value + flags()[1:], boolean(False)), CLOSED)
             yield f"the option {value!r}", None, (request("Usage", NOBODY, value), CLOSED)
             yield f"the list after option {value!r}", None, (request("List", value, u16(1)), CLOSED)
+        for value in (b"a\tb", b"a\0", b"\x7f", b"\x1b[2J", "é".encode(), b"\xff", b"a\r\n", b"x" * 1025, b"x" * 3000):
+            yield f"the owner {value[:20]!r}", None, (request("SetOwner", NOBODY, text(value)), CLOSED)
+        for value in ("", "\n", " ~", "x" * 1024):
+            yield f"the owner {value[:20]!r}", None, (request("SetOwner", NOBODY, text(value)), "NotFound")
         for limit in (0, 1, 65535):
             yield f"a list of {limit}", None, (request("List", option(None), u16(limit)), "Volumes")
 

@@ -3,9 +3,20 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
-use bulkhead_protocol::{Bytes, Listed, PoolName, PoolStatus, Reply, Request, Socket, TargetPath, Usage, VolumeId};
+use bulkhead_protocol::{
+    Bytes, Listed, OwnerRecord, PoolName, PoolStatus, Reply, Request, Socket, TargetPath, Usage, VolumeId,
+};
 
 use super::{CallError, Helper, Unreachable};
+
+/// Whose a volume is, as far as is noted on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// What has been noted.
+    pub owner: Option<OwnerRecord>,
+    /// Whether the volume may have been published, and so may hold data.
+    pub used: bool,
+}
 
 impl Helper {
     /// Sends a request whose reply carries no value.
@@ -62,6 +73,18 @@ impl Helper {
         let request = Request::PoolStatus { pool: pool.clone() };
         match self.reply(&request).await? {
             Reply::Pool(status) => Ok(status),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// Whose `volume` is, as far as is noted on it.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn owner(&self, volume: &VolumeId) -> Result<Owned, CallError> {
+        let request = Request::Owner { volume: volume.clone() };
+        match self.reply(&request).await? {
+            Reply::Owner { owner, used } => Ok(Owned { owner, used }),
             _ => Err(CallError::Mismatched(request.name())),
         }
     }

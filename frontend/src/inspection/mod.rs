@@ -8,17 +8,22 @@ use bulkhead_protocol::{ErrorKind, QuotaMode, VolumeId, VolumeKind};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::{Operation, code};
+use crate::export;
 use crate::helper::Helper;
 use crate::kubernetes::{Owner, Ownership, View};
 use crate::proto::inspection::get_volume_response::Ownership as Known;
 use crate::proto::inspection::inspection_server::{Inspection, InspectionServer};
 use crate::proto::inspection::{
-    DiagnoseRequest, DiagnoseResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
-    ListPoolsRequest, ListPoolsResponse, ListVolumesRequest, ListVolumesResponse, Pool, Volume,
+    DiagnoseRequest, DiagnoseResponse, ExportVolumesRequest, ExportVolumesResponse, GetVolumeRequest,
+    GetVolumeResponse, ListOrphansRequest, ListOrphansResponse, ListPoolsRequest, ListPoolsResponse,
+    ListVolumesRequest, ListVolumesResponse, Pool, Volume,
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
 use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
+
+/// How many volumes a page of exported ones has: their records fit a message.
+const EXPORTED: usize = 500;
 
 /// The service, with the parts of this process that it reports on.
 #[derive(Clone)]
@@ -69,6 +74,15 @@ impl Inspection for Inspector {
             self.agent.ownership(&volume).await
         };
         Ok(Response::new(with_ownership(inspected, ownership)))
+    }
+
+    async fn export_volumes(
+        &self,
+        request: Request<ExportVolumesRequest>,
+    ) -> Result<Response<ExportVolumesResponse>, Status> {
+        let page = export::page(&self.volumes, EXPORTED, &request.into_inner().starting_token).await.map_err(status)?;
+        let volumes = page.volumes.iter().filter_map(|volume| serde_json::to_string(volume).ok()).collect();
+        Ok(Response::new(ExportVolumesResponse { volumes, next_token: page.next.unwrap_or_default() }))
     }
 
     async fn list_orphans(

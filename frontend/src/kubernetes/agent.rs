@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 use tokio::time::sleep;
 use tracing::{error, info};
 
@@ -36,7 +36,7 @@ use super::policies;
 use super::reconcile::{self, Changes};
 use super::view::View;
 use super::volumes::reclaimer::Reclaimer;
-use super::volumes::{census, orphans};
+use super::volumes::{census, orphans, owners};
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 use crate::volumes::{InFlight, Place, Volumes};
@@ -119,7 +119,7 @@ impl Agent {
                 let token = token::watch_expiry(&self.access, |note| {
                     context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
                 });
-                let volumes = future::join(orphans::run(&context), census::run(&context));
+                let volumes = future::join3(orphans::run(&context), census::run(&context), owners::run(&context));
                 let reports = async {
                     let before = heartbeat::reported_before(&context).await;
                     future::join(health::report(&context, before), heartbeat::run(&context, &capacity)).await;
@@ -196,6 +196,7 @@ impl Agent {
             capacity_changed: Notify::new(),
             rewound,
             orphan_suspected: Notify::new(),
+            cluster: OnceCell::new(),
         });
         self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);

@@ -39,6 +39,7 @@ pub use api::access::{Access, AccessError};
 pub use api::failure::error_text;
 pub use heartbeat::OVERDUE;
 pub use objects::names;
+pub use objects::persistent_volume::Description;
 pub use objects::storage_class::flaw as class_flaw;
 pub use policies::in_force as policies_in_force;
 pub use view::{Connection, Owner, Ownership, View};

@@ -88,6 +88,16 @@ impl Fault {
         self.kind == FaultKind::Typed(kind)
     }
 
+    /// Whether the helper itself is what failed, so that it would fail for any volume.
+    pub fn is_of_helper(&self) -> bool {
+        matches!(self.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Unsupported))
+    }
+
+    /// Whether the system has failed to read or to write something.
+    pub fn is_io(&self) -> bool {
+        matches!(self.kind, FaultKind::Typed(ErrorKind::Io(_)))
+    }
+
     /// Whether space is missing, or a limit has been reached.
     pub fn is_no_room(&self) -> bool {
         matches!(self.kind, FaultKind::Typed(ErrorKind::NoSpace | ErrorKind::NoRoom { .. }))

@@ -15,6 +15,7 @@ mod inspect;
 mod list;
 mod name;
 mod optional;
+mod owner;
 mod parameters;
 mod pool_condition;
 mod provision;

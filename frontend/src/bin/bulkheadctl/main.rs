@@ -4,6 +4,7 @@
 mod client;
 mod delete;
 mod doctor;
+mod export;
 mod failure;
 mod inspect;
 mod locate;
@@ -54,7 +55,10 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
     let report = match options.command {
         Command::Pool(PoolCommand::List) => pool::list(connect().await?).await?,
-        Command::Volume(command) => volume::run(connect().await?, command).await?,
+        Command::Volume(command) => match volume::run(connect().await?, command).await? {
+            Some(report) => report,
+            None => return Ok(code),
+        },
         Command::Node(NodeCommand::Info) => node_info(connect().await?).await?,
         Command::Capacity { pool } => capacity(connect().await?, pool).await?,
         Command::Doctor => {

@@ -45,6 +45,10 @@ pub const SECTIONS: &[Section] = &[
             ("bulkheadctl volume unpublish data /run/bulkhead/volumes/data", "Unmounts it."),
             ("bulkheadctl volume expand data --size 20Gi", "Makes it larger, while it is in use."),
             ("bulkheadctl volume delete data", "Deletes it, if no claim needs it and the answer is yes."),
+            (
+                "bulkheadctl volume export > node-1.jsonl",
+                "Saves whose the volumes are, for the day on which etcd is lost.",
+            ),
             ("bulkheadctl --json volume list", "Lists all volumes for a script."),
         ],
     },
@@ -140,6 +144,15 @@ pub enum VolumeCommand {
     },
     /// List the volumes that no PersistentVolume names. This needs a frontend that is the node's storage agent.
     Orphans,
+    /// Print all volumes with what is noted on each about whose it is: a JSON object for each volume, one a line.
+    ///
+    /// Whoever has these lines can bring the volumes back into a cluster that has lost its objects, with
+    /// `kubectl bulkhead adopt --from FILE`.
+    Export {
+        /// Only volumes of this pool.
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+    },
     /// Publish a volume at a path below one of the publish directories.
     Publish(Publish),
     /// Unpublish a volume from a path.

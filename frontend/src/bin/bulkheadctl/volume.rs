@@ -16,20 +16,23 @@ use tonic::Code;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::options::{Create, Publish, VolumeCommand};
-use crate::{delete, inspect};
+use crate::{delete, export, inspect};
 
-pub async fn run(client: Client, command: VolumeCommand) -> Result<Report, Failure> {
-    match command {
+/// Runs the command. What prints page by page leaves no report.
+pub async fn run(client: Client, command: VolumeCommand) -> Result<Option<Report>, Failure> {
+    let report = match command {
         VolumeCommand::Create(create) => self::create(client, create).await,
         VolumeCommand::List => inspect::list(client).await,
         VolumeCommand::Show { id } => inspect::show(client, id).await,
         VolumeCommand::Orphans => inspect::orphans(client).await,
+        VolumeCommand::Export { pool } => return export::run(client, pool.as_deref()).await.map(|()| None),
         VolumeCommand::Publish(publish) => self::publish(client, publish).await,
         VolumeCommand::Unpublish { id, target } => unpublish(client, id, target).await,
         VolumeCommand::Expand { id, size, path } => expand(client, id, size, path).await,
         VolumeCommand::Stats { id, path } => stats(client, id, path).await,
         VolumeCommand::Delete { id, yes, force } => delete::run(client, id, yes, force).await,
-    }
+    };
+    report.map(Some)
 }
 
 async fn create(mut client: Client, create: Create) -> Result<Report, Failure> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bulkhead_frontend::export::{Exported, ExportedPage};
 use bulkhead_frontend::findings::Findings;
 use bulkhead_frontend::metrics::scrape::{Sample, samples};
 use bulkhead_frontend::volumes::ConditionKind;
@@ -123,6 +124,24 @@ impl AgentPod {
             return Err(Unread::Status(status));
         }
         serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))
+    }
+
+    /// All its volumes, with whose they are.
+    pub async fn exported(&self, client: &Client) -> Result<Vec<Exported>, Unread> {
+        let (mut volumes, mut token) = (Vec::new(), String::new());
+        loop {
+            let (status, text) = self.get(client, &format!("volumes/owners?after={token}")).await?;
+            if status != StatusCode::OK {
+                return Err(Unread::Status(status));
+            }
+            let page: ExportedPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
+            volumes.extend(page.volumes);
+            match page.next {
+                // Each page is later than the one before, whatever an agent says.
+                Some(next) if next > token => token = next,
+                _ => return Ok(volumes),
+            }
+        }
     }
 
     async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {

@@ -36,6 +36,12 @@ pub enum Failure {
     NotConfirmed(#[from] NotConfirmed),
     #[error(transparent)]
     Manual(#[from] ManualError),
+    #[error("cannot read {0}: {1}; `bulkheadctl volume export` writes such a file")]
+    Exported(String, String),
+    #[error("--driver {0} is no name of a CSI driver")]
+    Driver(String),
+    #[error("{0} is no claim: it is called NAMESPACE/NAME")]
+    ClaimName(String),
     #[error("cannot write the output: {0}")]
     Output(#[from] io::Error),
 }
@@ -50,6 +56,7 @@ impl Failure {
             },
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
+            Self::Exported(..) | Self::ClaimName(_) | Self::Driver(_) => "Invalid".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
             Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),
         }
@@ -82,7 +89,7 @@ pub struct KnownNode {
 }
 
 /// A volume, by its PersistentVolume.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Volume {
     pub name: String,
     pub uid: String,

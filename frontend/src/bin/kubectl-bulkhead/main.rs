@@ -1,6 +1,7 @@
 //! `kubectl bulkhead`: the volumes of all nodes, with the user's own rights. kubectl finds this program by its name.
 #![deny(clippy::print_stderr, clippy::print_stdout, reason = "what is printed passes through `report`")]
 
+mod adopt;
 mod agents;
 mod classes;
 mod cluster;
@@ -79,6 +80,13 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
         Command::Doctor => {
             let (report, healthy) = doctor::run(&cluster).await?;
             if !healthy {
+                code = ExitCode::FAILURE;
+            }
+            report
+        }
+        Command::Adopt(options) => {
+            let (report, is_complete) = adopt::run(&cluster, &options).await?;
+            if !is_complete {
                 code = ExitCode::FAILURE;
             }
             report

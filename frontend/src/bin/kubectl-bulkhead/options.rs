@@ -26,6 +26,8 @@ pub const SECTIONS: &[Section] = &[
             ("kubectl bulkhead volumes --watch", "Shows all volumes, and then each that changes."),
             ("kubectl bulkhead nodes --as alice", "Shows what alice may see."),
             ("kubectl bulkhead orphans", "Shows what refers to nodes that are gone, and volumes that nobody needs."),
+            ("kubectl bulkhead adopt", "Shows which volumes could be brought back after etcd was lost."),
+            ("kubectl bulkhead adopt --apply --with-claims", "Brings them back, with their claims."),
             ("kubectl bulkhead release-node worker-1", "Gives up what was on a node that is gone for good."),
             (
                 "kubectl bulkhead completion > /usr/local/bin/kubectl_complete-bulkhead",
@@ -108,6 +110,35 @@ pub struct Filter {
     pub phase: Option<String>,
 }
 
+/// Which volumes are brought back, and how.
+#[derive(Args, Debug)]
+pub struct Adopt {
+    /// Only volumes on this node; with --from, the node that the volumes in the file are on now.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+    /// Only this volume, and for this claim, whatever is noted on it.
+    #[arg(long, num_args = 2, value_names = ["NAMESPACE/NAME", "VOLUME"])]
+    pub claim: Option<Vec<String>>,
+    /// Read what `bulkheadctl volume export` printed, where agents are not pods.
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Do it. Without this it says what it would do.
+    #[arg(long)]
+    pub apply: bool,
+    /// Make the claims as well, if they are gone. Usually a StatefulSet or GitOps does.
+    #[arg(long)]
+    pub with_claims: bool,
+    /// Include volumes that were never published, which hold no data.
+    #[arg(long)]
+    pub include_unused: bool,
+    /// The storage class, instead of the noted one.
+    #[arg(long, value_name = "NAME")]
+    pub class: Option<String>,
+    /// The disk was in this node before: replace the PersistentVolumes that say so. Their claims stay.
+    #[arg(long, value_name = "NODE", requires = "node")]
+    pub replace_from: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List the nodes: whether the driver is registered, what they hold, and how much room is left.
@@ -150,6 +181,13 @@ pub enum Command {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Bring volumes back whose PersistentVolumes are gone: etcd was lost, a disk is in another node, an object was deleted.
+    ///
+    /// Each volume carries a note of whose it was. This reads the notes from the agents (which takes the right to get
+    /// pods/proxy) or from a file, and says what it would do with each volume; with --apply it makes a PersistentVolume for
+    /// each, with the policy Retain, that no claim but the noted one can have. Existing objects are never changed, and it may
+    /// be repeated. Run it before workloads are restored: a claim that is made first gets a new, empty volume.
+    Adopt(Adopt),
     /// Print the program by which kubectl completes this plugin's commands.
     ///
     /// Save it as kubectl_complete-bulkhead in a directory of the PATH, and make it executable.

@@ -72,14 +72,19 @@ async fn release(cluster: &Cluster, volume: &Volume) -> Result<Vec<String>, Fail
             .map_err(cluster.failed(format!("deleting claim {namespace}/{name}")))?;
         by_hand = delete_waiting_pods(cluster, namespace, name).await?;
     }
+    give_up(cluster, volume).await?;
+    Ok(by_hand)
+}
+
+/// Deletes a PersistentVolume, and no other of the same name, without waiting for the agent that would finish it.
+pub async fn give_up(cluster: &Cluster, volume: &Volume) -> Result<(), Failure> {
     let objects: Api<PersistentVolume> = Api::all(cluster.client.clone());
     let operation = || format!("deleting PersistentVolume {}", volume.name);
     unless_gone(objects.delete(&volume.name, &only(&volume.uid)).await).map_err(cluster.failed(operation()))?;
     // The agent that would remove the finalizer is gone.
     let patch = json!({ "metadata": { "uid": volume.uid, "finalizers": null } });
     let done = objects.patch(&volume.name, &PatchParams::default(), &Patch::Merge(patch)).await;
-    unless_gone(done).map_err(cluster.failed(operation()))?;
-    Ok(by_hand)
+    unless_gone(done).map_err(cluster.failed(operation()))
 }
 
 async fn delete_waiting_pods(cluster: &Cluster, namespace: &str, claim: &str) -> Result<Vec<String>, Failure> {

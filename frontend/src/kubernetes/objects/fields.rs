@@ -109,7 +109,9 @@ impl Fields {
 
             (Self::VolumeSpec, "claimRef") => Some(Self::Reference),
             (Self::VolumeSpec, "csi") => Some(Self::VolumeSource),
-            (Self::VolumeSource, "driver" | "volumeHandle") => Some(Self::Short),
+            (Self::VolumeSource, "driver" | "volumeHandle" | "fsType") => Some(Self::Short),
+            (Self::VolumeSpec, "accessModes" | "mountOptions") => Some(Self::Short),
+            (Self::VolumeSpec, "storageClassName" | "volumeAttributesClassName") => Some(Self::Short),
             (Self::VolumeSpec, "capacity") => Some(Self::Storage),
             // A part of it would say something else.
             (Self::VolumeSpec, "nodeAffinity") => Some(Self::All),

@@ -4,6 +4,7 @@ pub mod claim;
 pub mod fields;
 pub mod names;
 pub mod node_affinity;
+pub mod owner;
 pub mod persistent_volume;
 pub mod storage;
 pub mod storage_class;

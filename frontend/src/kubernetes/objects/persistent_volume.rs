@@ -17,6 +17,76 @@ use crate::volumes::{Mode, Place, Provisioned};
 
 const FILESYSTEM_PARAMETER: &str = "csi.storage.k8s.io/fstype";
 
+/// What an object of ours says of its volume, whoever makes it.
+#[derive(Clone, Debug, Default)]
+pub struct Description {
+    /// The object's name.
+    pub name: String,
+    /// The volume's id on its node.
+    pub handle: String,
+    /// The volume's size.
+    pub bytes: u64,
+    /// Whether it is a block volume.
+    pub block: bool,
+    /// The access modes.
+    pub modes: Option<Vec<String>>,
+    /// The claim that it is reserved for.
+    pub claim: ObjectReference,
+    /// The storage class.
+    pub class: Option<String>,
+    /// The filesystem that the class names. A block volume has none.
+    pub filesystem: Option<String>,
+    /// The mount options. A block volume has none.
+    pub mount_options: Option<Vec<String>>,
+    /// What becomes of the volume once its claim is gone.
+    pub policy: String,
+    /// The class of volume attributes.
+    pub attributes: Option<String>,
+}
+
+impl Description {
+    /// The object, for a volume of `driver` at `place`.
+    pub fn at(self, driver: &DriverName, place: &Place) -> PersistentVolume {
+        let text = |text: &str| text.to_owned();
+        PersistentVolume {
+            metadata: ObjectMeta {
+                name: Some(self.name),
+                labels: Some(place.segments()),
+                annotations: Some(BTreeMap::from([
+                    (text(PROVISIONED_BY), driver.to_string()),
+                    (text(DELETION_SECRET_NAME), String::new()),
+                    (text(DELETION_SECRET_NAMESPACE), String::new()),
+                ])),
+                finalizers: Some(vec![text(FINALIZER)]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(PersistentVolumeSpec {
+                access_modes: self.modes,
+                capacity: Some(BTreeMap::from([(text("storage"), storage::quantity(self.bytes))])),
+                claim_ref: Some(self.claim),
+                csi: Some(CSIPersistentVolumeSource {
+                    driver: driver.to_string(),
+                    volume_handle: self.handle,
+                    fs_type: self.filesystem.filter(|_| !self.block),
+                    volume_attributes: Some(BTreeMap::from([(
+                        text(PROVISIONER_IDENTITY),
+                        format!("{driver}-{}", place.value()),
+                    )])),
+                    ..CSIPersistentVolumeSource::default()
+                }),
+                mount_options: self.mount_options.filter(|_| !self.block),
+                node_affinity: Some(node_affinity::require(place)),
+                persistent_volume_reclaim_policy: Some(self.policy),
+                storage_class_name: self.class,
+                volume_attributes_class_name: self.attributes,
+                volume_mode: Some(text(if self.block { "Block" } else { "Filesystem" })),
+                ..PersistentVolumeSpec::default()
+            }),
+            status: None,
+        }
+    }
+}
+
 /// The object for the volume that was `provisioned` at `place` for `claim` of `class`.
 pub fn describe(
     driver: &DriverName,
@@ -25,45 +95,21 @@ pub fn describe(
     class: &StorageClass,
     provisioned: &Provisioned,
 ) -> PersistentVolume {
-    let text = |text: &str| text.to_owned();
-    let block = claim::mode(claim) == Mode::Block;
     let filesystem = class.parameters.as_ref().and_then(|parameters| parameters.get(FILESYSTEM_PARAMETER));
-    let spec = claim.spec.as_ref();
-    PersistentVolume {
-        metadata: ObjectMeta {
-            name: Some(name_of(&claim::volume_name(claim), place)),
-            labels: Some(place.segments()),
-            annotations: Some(BTreeMap::from([
-                (text(PROVISIONED_BY), driver.to_string()),
-                (text(DELETION_SECRET_NAME), String::new()),
-                (text(DELETION_SECRET_NAMESPACE), String::new()),
-            ])),
-            finalizers: Some(vec![text(FINALIZER)]),
-            ..ObjectMeta::default()
-        },
-        spec: Some(PersistentVolumeSpec {
-            access_modes: spec.and_then(|spec| spec.access_modes.clone()),
-            capacity: Some(BTreeMap::from([(text("storage"), storage::quantity(provisioned.size.get()))])),
-            claim_ref: Some(ObjectReference { resource_version: claim.resource_version(), ..claim.object_ref(&()) }),
-            csi: Some(CSIPersistentVolumeSource {
-                driver: driver.to_string(),
-                volume_handle: provisioned.volume.to_string(),
-                fs_type: filesystem.filter(|_| !block).cloned(),
-                volume_attributes: Some(BTreeMap::from([(
-                    text(PROVISIONER_IDENTITY),
-                    format!("{driver}-{}", place.value()),
-                )])),
-                ..CSIPersistentVolumeSource::default()
-            }),
-            mount_options: class.mount_options.clone().filter(|_| !block),
-            node_affinity: Some(node_affinity::require(place)),
-            persistent_volume_reclaim_policy: Some(class.reclaim_policy.clone().unwrap_or_else(|| text("Delete"))),
-            storage_class_name: class.metadata.name.clone(),
-            volume_mode: Some(text(if block { "Block" } else { "Filesystem" })),
-            ..PersistentVolumeSpec::default()
-        }),
-        status: None,
-    }
+    let description = Description {
+        name: name_of(&claim::volume_name(claim), place),
+        handle: provisioned.volume.to_string(),
+        bytes: provisioned.size.get(),
+        block: claim::mode(claim) == Mode::Block,
+        modes: claim.spec.as_ref().and_then(|spec| spec.access_modes.clone()),
+        claim: ObjectReference { resource_version: claim.resource_version(), ..claim.object_ref(&()) },
+        class: class.metadata.name.clone(),
+        filesystem: filesystem.cloned(),
+        mount_options: class.mount_options.clone(),
+        policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
+        attributes: None,
+    };
+    description.at(driver, place)
 }
 
 /// The name of the object that is made for `volume` at `place`. A policy compares its end with the selected node when the

@@ -4,4 +4,5 @@
 pub mod census;
 pub mod names;
 pub mod orphans;
+pub mod owners;
 pub mod reclaimer;

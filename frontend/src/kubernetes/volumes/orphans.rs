@@ -13,8 +13,8 @@ use bulkhead_protocol::{ErrorKind, VolumeId};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::Api;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -24,6 +24,7 @@ use crate::kubernetes::api::pages::{list, list_metadata};
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::objects::{claim, persistent_volume};
+use crate::owner;
 use crate::volumes::Guard;
 
 /// How often volumes are compared with what the API server knows.
@@ -59,6 +60,11 @@ pub async fn run(context: &Context) {
 async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
     for Suspect { volume, claim, _judging } in orphans(context, kept).await? {
         if is_wanted_now(context, &volume, claim.as_ref()).await? {
+            continue;
+        }
+        if let Some(why) = is_of_another_cluster(context, &volume).await? {
+            warn!(%volume, "orphaned volume kept: {why}; bring it back with `kubectl bulkhead adopt`, or delete it by hand");
+            kept.insert(volume);
             continue;
         }
         match context.volumes.discard(volume.clone()).await {
@@ -155,11 +161,43 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
     for node in persistent_volume::nodes(object, &context.place) {
         // It exists exactly as long as the Node object does.
         if request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
-            return Ok(false);
+            return is_noted(context, object, volume).await;
         }
     }
     info!(%volume, "volume kept: its PersistentVolume says that it is on a node that is gone");
     Ok(true)
+}
+
+/// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was given to
+/// another node has no note: it never had an object.
+async fn is_noted(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
+    let noted = owner_of(context, volume).await?.unwrap_or_default();
+    let is_noted = noted.get(owner::OBJECT).is_some_and(|name| *name == object.name_any());
+    if is_noted {
+        info!(%volume, "volume kept: a note on it says that it belongs to a PersistentVolume that is on another node");
+    }
+    Ok(is_noted)
+}
+
+/// Why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
+async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
+    let Some(cluster) = context.cluster().await? else { return Ok(None) };
+    let noted = owner_of(context, volume).await?.unwrap_or_default();
+    let other = noted.get(owner::CLUSTER).filter(|noted| *noted != cluster);
+    Ok(other
+        .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))
+}
+
+/// What is noted on `volume` about whose it is, if anything that can be read is.
+async fn owner_of(context: &Context, volume: &VolumeId) -> Result<Option<owner::Keys>, Failure> {
+    if !context.volumes.keep_owners().await? {
+        return Ok(None);
+    }
+    let noted = match context.volumes.owner(volume).await {
+        Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
+        noted => noted?.owner,
+    };
+    Ok(noted.and_then(|record| owner::read(record.as_str()).ok()))
 }
 
 /// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.

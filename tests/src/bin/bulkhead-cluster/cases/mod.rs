@@ -3,6 +3,7 @@
 use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 
+mod adopt;
 mod capacity;
 mod census;
 mod chart;
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         rights::cases(),
         interrupted::cases(),
         restored::cases(),
+        adopt::cases(),
         census::cases(),
         healing::cases(),
         nodes::cases(),

@@ -19,6 +19,7 @@ mod many;
 mod model;
 mod node_block;
 mod node_directory;
+mod owner;
 mod power_cuts;
 mod protocol;
 mod reboot;
@@ -57,6 +58,7 @@ pub fn all() -> Vec<Case> {
         bulkheadctl::cases(),
         kubelet_record::cases(),
         startup::cases(),
+        owner::cases(),
         versions::cases(),
         upgrades::cases(),
         protocol::cases(),

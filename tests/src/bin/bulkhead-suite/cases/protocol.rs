@@ -142,6 +142,8 @@ fn requests() -> Vec<Request> {
         Request::List { after: Some(id("vol-a")), limit: 16 },
         Request::PoolStatus { pool: "default".parse().expect("a name") },
         Request::Listen { socket: Socket::Csi },
+        Request::SetOwner { volume: id("vol-a"), owner: "claim=shop/data\n".parse().expect("a record") },
+        Request::Owner { volume: id("vol-a") },
         Request::DeleteUnused { volume: id("vol-a") },
         delete("vol-a"),
         delete("vol-b"),

@@ -72,7 +72,7 @@ fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
     // The number after this version's last request.
-    let mut packet = encode(&Request::DeleteUnused { volume: volume("vol-a") })?;
+    let mut packet = encode(&Request::Owner { volume: volume("vol-a") })?;
     packet[0] += 1;
     newer.send(&packet)?;
     newer.check_closed()?;

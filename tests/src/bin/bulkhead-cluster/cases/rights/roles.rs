@@ -31,6 +31,7 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/storageclasses",
             &format!("/apis/storage.k8s.io/v1/csinodes/{}", rights.here),
             CAPACITIES,
+            "/api/v1/namespaces/kube-system",
             &format!("{POLICIES}/bulkhead-agent-volumes"),
             &format!("{POLICY_BINDINGS}/bulkhead-agent-events"),
         ] {
@@ -53,6 +54,7 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
             "/api/v1/configmaps",
             "/api/v1/serviceaccounts",
             "/api/v1/namespaces",
+            "/api/v1/namespaces/default",
             "/api/v1/namespaces/bulkhead-system/secrets",
             "/apis/apps/v1/daemonsets",
             "/apis/coordination.k8s.io/v1/leases",

@@ -117,6 +117,9 @@ pub fn on_directories() -> Vec<Operation> {
     let operation = undone_by(vec![unbind.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(DIRECTORY), target: Some(target) };
     let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
+    let owner = Request::Owner { volume: volume(DIRECTORY) };
+    let note = "bulkhead-owner=1\nclaim=shop/data\n".parse().expect("a record");
+    let set_owner = Request::SetOwner { volume: volume(DIRECTORY), owner: note };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
     let list = Request::List { after: None, limit: 16 };
     vec![
@@ -128,6 +131,8 @@ pub fn on_directories() -> Vec<Operation> {
         operation("unmount", &[&create, &bind], &unbind),
         operation("delete a directory", &[&create, &bind, &unbind], &delete),
         operation("delete an unused directory", &[&create], &unused),
+        operation("note an owner", &[&create], &set_owner),
+        operation("read an owner", &[&create, &set_owner], &owner),
         operation("status of a pool", &[&create], &status),
         operation("list", &[&create], &list),
         operation("listen", &[], &Request::Listen { socket: Socket::Csi }),

@@ -1,0 +1,42 @@
+//! Whose volumes are: notes on the volumes themselves.
+
+use bulkhead_protocol::{OwnerRecord, Request, VolumeId};
+
+use super::{Fault, Volumes};
+use crate::helper::Owned;
+
+/// The protocol version that knows these notes.
+const SINCE: u16 = 3;
+
+impl Volumes {
+    /// Whether the helper keeps such notes. One of an earlier release does not.
+    ///
+    /// # Errors
+    /// When the helper cannot be reached.
+    pub async fn keep_owners(&self) -> Result<bool, Fault> {
+        Ok(self.helper.welcome().await?.version >= SINCE)
+    }
+
+    /// What is noted on `volume`.
+    ///
+    /// # Errors
+    /// `Io` when what is noted is not readable, `Unsupported` when the helper is too old for the request.
+    pub async fn owner(&self, volume: &VolumeId) -> Result<Owned, Fault> {
+        Ok(self.helper.owner(volume).await?)
+    }
+
+    /// Notes on `volume` whose it is, unless that is what is noted already.
+    ///
+    /// # Errors
+    /// As [`Self::owner`].
+    pub async fn note_owner(&self, volume: VolumeId, owner: OwnerRecord) -> Result<(), Fault> {
+        match self.owner(&volume).await {
+            Ok(owned) if owned.owner.as_ref() == Some(&owner) => return Ok(()),
+            // What cannot be read is replaced.
+            Err(fault) if !fault.is_io() => return Err(fault),
+            _ => {}
+        }
+        let _guard = self.in_flight.enter(&volume).await?;
+        Ok(self.helper.done(Request::SetOwner { volume, owner }).await?)
+    }
+}

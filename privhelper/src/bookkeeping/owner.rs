@@ -1,0 +1,39 @@
+//! Whose a volume is: a note that the frontend leaves on the volume's own directory, beside the record, for whoever finds
+//! the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
+
+use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Reply, VolumeId};
+use caps::Capability::CAP_SYS_ADMIN;
+use rustix::fs::{XattrFlags, fgetxattr, fsetxattr};
+
+use crate::state::{Held, State, failed, layout};
+use crate::sys::{Errno, Result as SysResult, capability::raise};
+
+const ATTRIBUTE: &str = "trusted.bulkhead.owner";
+
+/// Notes whose a volume is.
+pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
+    let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
+    let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
+    let write = || {
+        let outer = layout::open_volume(&served.directory, held.id.as_str())?;
+        raise(CAP_SYS_ADMIN).and_then(|_raised| fsetxattr(&outer, ATTRIBUTE, value, XattrFlags::empty()))?;
+        served.sync(outer)
+    };
+    write().map(|()| Reply::Done).map_err(|errno| failed("note the owner of volume", held.id, errno))
+}
+
+/// What is noted about whose a volume is, and whether it may hold data.
+pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
+    let (seen, mut buffer) = (state.see(id)?, [0_u8; MAX_OWNER]);
+    let served = seen.volume.pool.served()?;
+    let mut read = || -> SysResult<_> {
+        let outer = layout::open_volume(&served.directory, id.as_str())?;
+        let length = match raise(CAP_SYS_ADMIN).and_then(|_raised| fgetxattr(outer, ATTRIBUTE, &mut buffer[..])) {
+            Err(Errno::NODATA) => return Ok(None),
+            read => read?,
+        };
+        buffer.get(..length).and_then(|bytes| str::from_utf8(bytes).ok()?.parse().ok()).map(Some).ok_or(Errno::BADMSG)
+    };
+    let owner = read().map_err(|errno| failed("read the owner of volume", id, errno))?;
+    Ok(Reply::Owner { owner, used: !seen.volume.record.unused })
+}

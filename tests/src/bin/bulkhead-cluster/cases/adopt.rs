@@ -1,0 +1,362 @@
+//! `kubectl bulkhead adopt`: volumes whose objects are gone are brought back, by what is noted on them.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::Request;
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::manifests::NAMESPACE;
+use bulkhead_tests::cluster::network::POD_ADDRESS;
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, claim, on};
+use bulkhead_tests::cluster::{Cluster, node};
+use bulkhead_tests::commands::{Printed, bulkheadctl};
+use bulkhead_tests::csi::requests;
+use bulkhead_tests::helper::volume as volume_id;
+use bulkhead_tests::monitoring;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json, to_value};
+
+use super::plugin::{agent_pod, as_json, plugin};
+
+cases! {
+    on Cluster;
+    claims_come_back_after_etcd_was_lost: Bare,
+    a_claim_that_lost_its_volume_is_bound_again: Bare,
+    a_claim_made_anew_gets_its_volume_and_another_does_not: Bare,
+    a_disk_in_another_node_takes_its_claims_along: Bare,
+    an_orphan_of_another_cluster_is_kept,
+    a_thousand_volumes_come_back: Bare + Long,
+}
+
+/// Starts an agent whose node the plugin can reach once it has a pod, and returns the class of its claims.
+fn agent(cluster: &mut Cluster) -> Result<String> {
+    let class = cluster.add_class(|_| {})?;
+    cluster.add_agent_with(|stand| {
+        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
+        stand.add_pool("default")
+    })?;
+    Ok(class)
+}
+
+fn reachable(cluster: &Cluster) -> Result<()> {
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    agent_pod(cluster, NAMESPACE, address.port(), true)
+}
+
+/// Makes a claim, writes into its volume as a pod would, and returns the volume and the file.
+fn filled(cluster: &mut Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim(name, class, "8Mi"), &node))?;
+    let volume = cluster.bound(name)?.metadata.name.context("a name")?;
+    let stand = &cluster.agents[0].stand;
+    let target = stand.kubelet.prepare(&volume, &volume, name)?;
+    let csi = stand.csi()?;
+    csi.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
+    fs::write(target.join("file"), content(name))?;
+    csi.node_unpublish_volume(requests::unpublish(&volume, &target))?;
+    Ok((volume.clone(), stand.pool().volume(&volume).join("data/file")))
+}
+
+fn content(name: &str) -> String {
+    format!("the data of {name}\n").repeat(1000)
+}
+
+/// Waits until whose it is has been noted on each of these volumes.
+fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
+    cluster.access.wait(cluster.patience(), "whose the volumes are to be noted", || {
+        let (_, page) = monitoring::get(&cluster.agents[0].stand, "/volumes/owners")?;
+        let page: Value = serde_json::from_str(&page).with_context(|| page.clone())?;
+        let found = page["volumes"].as_array().context("no volumes")?;
+        let is_noted =
+            |volume: &&str| found.iter().any(|one| one["volume"] == **volume && one["owner"]["pv"] == **volume);
+        ensure!(volumes.iter().all(is_noted), "{page}");
+        Ok(())
+    })
+}
+
+/// Removes an object of the API with whatever holds it, as if it had never been.
+fn forget_volume(cluster: &Cluster, name: &str) -> Result<()> {
+    let bare = json!({ "metadata": { "finalizers": null }, "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
+    cluster.patch_volume(name, &bare)?;
+    cluster.access.run(cluster.volumes().delete(name, &DeleteParams::default()))?;
+    // The control plane may have added its own again.
+    let _ = cluster.patch_volume(name, &json!({ "metadata": { "finalizers": null } }));
+    cluster.volume_gone(name)
+}
+
+fn forget_claim(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.delete_claim(name)?;
+    let _ = cluster.patch_claim(name, &json!({ "metadata": { "finalizers": null } }));
+    cluster.access.wait_until_gone(&cluster.claims(), name, cluster.patience())
+}
+
+/// What `adopt` says of a volume, by its state and its reason.
+fn said<'v>(report: &'v Value, volume: &str) -> Result<(&'v str, &'v str)> {
+    let found = report["volumes"].as_array().and_then(|all| all.iter().find(|one| one["volume"] == volume));
+    let found = found.with_context(|| format!("{volume} is not in {report}"))?;
+    Ok((found["state"].as_str().unwrap_or_default(), found["reason"].as_str().unwrap_or_default()))
+}
+
+fn is_in_state(report: &Value, volume: &str, state: &str) -> Result<()> {
+    let said = said(report, volume)?;
+    ensure!(said.0 == state, "{volume} is not {state}: {said:?}");
+    Ok(())
+}
+
+fn adopt(cluster: &Cluster, more: &[&str]) -> Result<Value> {
+    let node = cluster.node();
+    as_json(cluster, &[&["adopt", "--node", &node], more].concat())
+}
+
+/// An adopted claim grows, as any other does.
+fn grows(cluster: &Cluster, name: &str) -> Result<()> {
+    cluster.patch_claim(name, &json!({ "spec": { "resources": { "requests": { "storage": "24Mi" } } } }))?;
+    cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to have grown", |claim| {
+        let status = to_value(&claim.status)?;
+        ensure!(status["capacity"]["storage"] == "24Mi", "its status is {status}, {:?}", claim.metadata.annotations);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// Lets volumes that were adopted go with their claims.
+fn let_go(cluster: &Cluster) -> Result<()> {
+    let listed = cluster.access.run(cluster.volumes().list(&ListParams::default()))?;
+    for object in listed.items {
+        let claim = object.spec.and_then(|spec| spec.claim_ref);
+        if claim.and_then(|claim| claim.namespace).as_ref() == Some(&cluster.namespace) {
+            let name = object.metadata.name.context("a name")?;
+            cluster.patch_volume(&name, &json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } }))?;
+        }
+    }
+    Ok(())
+}
+
+fn claims_come_back_after_etcd_was_lost(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    reachable(cluster)?;
+    let node = cluster.node();
+    let (first, first_file) = filled(cluster, "first", &class)?;
+    let (second, second_file) = filled(cluster, "second", &class)?;
+    let (garbled, garbled_file) = filled(cluster, "garbled", &class)?;
+    cluster.create_claim(&on(claim("unused", &class, "8Mi"), &node))?;
+    let unused = cluster.bound("unused")?.metadata.name.context("a name")?;
+    let volumes = [&first, &second, &garbled, &unused].map(String::as_str);
+    noted(cluster, &volumes)?;
+    ensure!(
+        volumes
+            .iter()
+            .all(|volume| said(&adopt(cluster, &[]).unwrap_or_default(), volume).is_ok_and(|said| said.0 == "there"))
+    );
+
+    cluster.agent().stand.kill_frontend()?;
+    for (volume, claim) in volumes.iter().zip(["first", "second", "garbled", "unused"]) {
+        forget_volume(cluster, volume)?;
+        forget_claim(cluster, claim)?;
+    }
+    let odd = "bulkhead-owner=1\nclaim=%ZZ\n".parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+    cluster.agents[0].stand.helper()?.ask(&Request::SetOwner { volume: volume_id(&garbled), owner: odd })?;
+    // Somebody was faster than the administrator.
+    cluster.create_claim(&on(claim("second", &class, "8Mi"), &node))?;
+    cluster.agent().stand.start_frontend()?;
+    let usurper = cluster.bound("second")?.metadata.name.context("a name")?;
+    // The pod has to name the new agent's port.
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::namespaced(cluster.access.client(), NAMESPACE);
+    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    cluster.access.run(pods.delete(&node, &now))?;
+    cluster.access.wait_until_gone(&pods, &node, cluster.patience())?;
+    reachable(cluster)?;
+
+    let dry = adopt(cluster, &["--with-claims"])?;
+    is_in_state(&dry, &first, "adopt")?;
+    is_in_state(&dry, &second, "conflict")?;
+    is_in_state(&dry, &garbled, "skip")?;
+    ensure!(said(&dry, &second)?.1.contains(&format!("has another volume, {usurper}")), "{dry}");
+    ensure!(said(&dry, &garbled)?.1.contains("line 2 is not KEY=VALUE"), "{dry}");
+    ensure!(dry["items"].as_array().is_some_and(|items| items.len() == 2), "an object and a claim: {dry}");
+    ensure!(cluster.access.run(cluster.volumes().get_opt(&first))?.is_none(), "a dry run has changed something");
+    let table = plugin(cluster, &["adopt", "--node", &node])?.succeeded()?;
+    Printed::row(&table, &["adopt", &node, &first, &format!("{}/first", cluster.namespace), "8 MiB"])?;
+    ensure!(table.contains("nothing has been changed: repeat with --apply"), "{table}");
+
+    let done = adopt(cluster, &["--apply", "--with-claims"])?;
+    is_in_state(&done, &first, "adopted")?;
+    let object = cluster.bound("first")?;
+    ensure!(object.metadata.name.as_ref() == Some(&first), "the claim has another object");
+    cluster.delete_claim("second")?;
+    cluster.volume_gone(&usurper)?;
+    let whose = format!("{}/garbled", cluster.namespace);
+    let done = adopt(cluster, &["--apply", "--with-claims", "--class", &class, "--claim", &whose, &garbled])?;
+    is_in_state(&done, &garbled, "adopted")?;
+    let done = adopt(cluster, &["--apply", "--with-claims"])?;
+    is_in_state(&done, &second, "adopted")?;
+    for (name, file) in [("first", &first_file), ("second", &second_file), ("garbled", &garbled_file)] {
+        cluster.bound(name)?;
+        ensure!(fs::read_to_string(file)? == content(name), "the data of {name} is not what it was");
+        grows(cluster, name)?;
+    }
+    let again = adopt(cluster, &["--apply", "--with-claims"])?;
+    for volume in [&first, &second, &garbled] {
+        is_in_state(&again, volume, "there")?;
+    }
+    ensure!(again["items"] == json!([]), "a second run has made something: {again}");
+    let_go(cluster)
+}
+
+fn a_claim_that_lost_its_volume_is_bound_again(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    reachable(cluster)?;
+    let (volume, file) = filled(cluster, "data", &class)?;
+    noted(cluster, &[&volume])?;
+    let before = cluster.access.run(cluster.claims().get("data"))?.metadata.uid;
+    forget_volume(cluster, &volume)?;
+    cluster.access.wait_for(&cluster.claims(), "data", cluster.patience(), "to be lost", |claim| {
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        ensure!(phase == Some("Lost"), "its phase is {phase:?}");
+        Ok(())
+    })?;
+    // Without an agent's pod, the administrator saves what the node says.
+    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let exported = Printed::by(bulkheadctl(&socket)?.args(["volume", "export"]))?.succeeded()?;
+    let saved = cluster.agents[0].stand.work().join("exported");
+    fs::write(&saved, exported)?;
+    let saved = saved.to_string_lossy().into_owned();
+    let begun = Instant::now();
+    let done = as_json(cluster, &["adopt", "--from", &saved, "--apply"])?;
+    is_in_state(&done, &volume, "adopted")?;
+    let object = cluster.bound("data")?;
+    println!("bound again after {:?}", begun.elapsed());
+    ensure!(object.spec.and_then(|spec| spec.claim_ref).and_then(|claim| claim.uid) == before, "another claim");
+    ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
+    grows(cluster, "data")?;
+    let_go(cluster)
+}
+
+fn a_claim_made_anew_gets_its_volume_and_another_does_not(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    reachable(cluster)?;
+    let (volume, file) = filled(cluster, "data", &class)?;
+    noted(cluster, &[&volume])?;
+    forget_volume(cluster, &volume)?;
+    forget_claim(cluster, "data")?;
+    let done = adopt(cluster, &["--apply"])?;
+    is_in_state(&done, &volume, "adopted")?;
+    // A StatefulSet makes its claim anew, for which no node is selected yet; another claim waits as well.
+    for name in ["other", "data"] {
+        cluster.create_claim(&claim(name, &class, "8Mi"))?;
+    }
+    let object = cluster.bound("data")?;
+    ensure!(object.metadata.name.as_ref() == Some(&volume), "the claim has another volume");
+    cluster.stays_pending("other", Duration::from_secs(2))?;
+    let marked = adopt(cluster, &["--apply"])?;
+    is_in_state(&marked, &volume, "marked")?;
+    let annotations = cluster.access.run(cluster.claims().get("data"))?.metadata.annotations.unwrap_or_default();
+    ensure!(annotations.contains_key(SELECTED_NODE) && annotations.contains_key(PROVISIONER), "{annotations:?}");
+    is_in_state(&adopt(cluster, &["--apply"])?, &volume, "there")?;
+    ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
+    grows(cluster, "data")?;
+    let_go(cluster)
+}
+
+fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    let (volume, file) = filled(cluster, "data", &class)?;
+    noted(cluster, &[&volume])?;
+    let former = cluster.node();
+    // The same disk, below a node of another name.
+    cluster.agent().stand.kill_frontend()?;
+    let name = format!("{former}-new");
+    let uid = node::make(&cluster.access, &name, &[])?;
+    let access = &cluster.access;
+    let agent = &mut cluster.agents[0];
+    (agent.node, agent.uid) = (name.clone(), uid);
+    agent.stand.node = name.clone();
+    agent.renew_token(access, Duration::from_secs(3600))?;
+    agent.stand.start_frontend()?;
+    reachable(cluster)?;
+
+    let asked = adopt(cluster, &["--apply"])?;
+    is_in_state(&asked, &volume, "conflict")?;
+    ensure!(said(&asked, &volume)?.1.contains(&format!("--replace-from {former}")), "{asked}");
+    // The former node exists, and nobody can tell that it has not the volume any more.
+    let replacing = ["--apply", "--replace-from", &former];
+    let refused = adopt(cluster, &replacing)?;
+    ensure!(
+        refused["volumes"] == json!([])
+            && refused["notes"][0].as_str().is_some_and(|note| note.contains("nothing is replaced")),
+        "{refused}"
+    );
+    node::delete(&cluster.access, &former)?;
+    let done = adopt(cluster, &replacing)?;
+    is_in_state(&done, &volume, "adopted")?;
+    let object = cluster.bound("data")?;
+    let labels = object.metadata.labels.unwrap_or_default();
+    ensure!(
+        object.metadata.name.as_ref() == Some(&volume) && labels.values().any(|value| *value == name),
+        "{labels:?}"
+    );
+    ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
+    grows(cluster, "data")?;
+    is_in_state(&adopt(cluster, &replacing)?, &volume, "there")?;
+    let_go(cluster)
+}
+
+fn an_orphan_of_another_cluster_is_kept(cluster: &mut Cluster) -> Result<()> {
+    let [foreign, own] = ["pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111", "pvc-0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a222"];
+    cluster.agent().stand.kill_frontend()?;
+    let helper = cluster.agents[0].stand.helper()?;
+    for volume in [foreign, own] {
+        helper.ask(&bulkhead_tests::helper::create(volume, bulkhead_tests::helper::directory_spec(1 << 20)))?;
+    }
+    let note = "bulkhead-owner=1\nclaim=shop/data\ncluster=another\n".parse().expect("a record");
+    helper.ask(&Request::SetOwner { volume: volume_id(foreign), owner: note })?;
+    cluster.agent().stand.start_frontend()?;
+    cluster.agents[0].has_logged("orphaned volume kept: a note on it says that it belongs to the cluster another")?;
+    cluster.access.wait(cluster.patience(), "the other orphan to be deleted", || {
+        let left = cluster.agents[0].volumes()?;
+        ensure!(left == [foreign], "it holds {left:?}");
+        Ok(())
+    })?;
+    cluster.agents[0].stand.helper()?.ask(&bulkhead_tests::helper::delete(foreign)).map(drop)
+}
+
+fn a_thousand_volumes_come_back(cluster: &mut Cluster) -> Result<()> {
+    const VOLUMES: usize = 1000;
+    let class = agent(cluster)?;
+    let helper = cluster.agents[0].stand.helper()?;
+    let id = |number: usize| format!("adopted-{number:04}");
+    for number in 0..VOLUMES {
+        let (id, claim) = (id(number), format!("{}/data-{number:04}", cluster.namespace));
+        helper.ask(&bulkhead_tests::helper::create(&id, bulkhead_tests::helper::directory_spec(1 << 20)))?;
+        let note = format!("bulkhead-owner=1\nclaim={claim}\npv={id}\nclass={class}\nmodes=ReadWriteOnce\n");
+        let owner = note.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        helper.ask(&Request::SetOwner { volume: volume_id(&id), owner })?;
+    }
+    reachable(cluster)?;
+    for (what, more) in
+        [("dry", &["--include-unused"][..]), ("apply", &["--include-unused", "--apply", "--with-claims"])]
+    {
+        let begun = Instant::now();
+        let report = adopt(cluster, more)?;
+        println!("adopt of {VOLUMES} volumes, {what}: {:?}", begun.elapsed());
+        ensure!(report["volumes"].as_array().is_some_and(|all| all.len() == VOLUMES));
+        is_in_state(&report, &id(VOLUMES - 1), if what == "dry" { "adopt" } else { "adopted" })?;
+    }
+    for number in [0, VOLUMES / 2, VOLUMES - 1] {
+        cluster.bound(&format!("data-{number:04}"))?;
+    }
+    let begun = Instant::now();
+    let again = adopt(cluster, &["--include-unused", "--apply", "--with-claims"])?;
+    println!("a second run: {:?}", begun.elapsed());
+    ensure!(again["items"] == json!([]), "a second run has made something");
+    let_go(cluster)?;
+    cluster.access.run(cluster.claims().delete_collection(&DeleteParams::default(), &ListParams::default()))?;
+    cluster.access.wait(Duration::from_secs(240), "the volumes to be deleted", || {
+        let left = cluster.agents[0].volumes()?.len();
+        ensure!(left == 0, "{left} are left");
+        Ok(())
+    })
+}
