@@ -120,7 +120,8 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
     let readiness = Readiness::default();
     let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned());
     if let Some(monitoring) = monitoring {
-        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.clone()));
+        let shared = options.share_owners.then(|| volumes.clone());
+        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health(), shared));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;

@@ -130,8 +130,14 @@ impl Monitoring {
         Ok(Self { listener, process })
     }
 
-    /// Serves for as long as it is polled.
-    pub async fn serve(self, helper: Helper, readiness: Readiness, volumes: Volumes) {
+    /// Serves for as long as it is polled. Whose the volumes are is served only if `owners` are given.
+    pub async fn serve(
+        self,
+        helper: Helper,
+        readiness: Readiness,
+        health: watch::Receiver<Health>,
+        owners: Option<Volumes>,
+    ) {
         let listener = match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return warn!("metrics and probes are not served: {error}"),
@@ -143,9 +149,9 @@ impl Monitoring {
         let shared = Arc::new(Shared {
             helper,
             readiness,
-            health: volumes.health(),
+            health,
             process,
-            volumes,
+            owners,
             exporting: Mutex::default(),
             helper_answered: Mutex::default(),
             written: Mutex::default(),
@@ -176,7 +182,8 @@ struct Shared {
     readiness: Readiness,
     health: watch::Receiver<Health>,
     process: Process,
-    volumes: Volumes,
+    /// The volumes, if it is served whose they are.
+    owners: Option<Volumes>,
     /// Locked while a page of volumes is made.
     exporting: Mutex<()>,
     /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
@@ -239,10 +246,13 @@ fn unserved_pools(health: &Health) -> String {
 /// A page of volumes with whose they are. Anyone who can reach the port may ask for it, so it is made at a pace that the
 /// helper does not notice, one page at a time.
 async fn owners(shared: &Shared, query: &str) -> Response<Full<Bytes>> {
+    let Some(volumes) = &shared.owners else {
+        return text(StatusCode::NOT_FOUND, "whose the volumes are is served with --share-owners only\n");
+    };
     let token = query.strip_prefix("after=").unwrap_or_default();
     let _turn = shared.exporting.lock().await;
     sleep(EXPORT_PAUSE).await;
-    match export::page(&shared.volumes, EXPORTED, token).await {
+    match export::page(volumes, EXPORTED, token).await {
         Ok(page) => json(&page),
         Err(fault) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")),
     }

@@ -52,6 +52,11 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS:PORT", env = "BULKHEAD_METRICS_ADDRESS")]
     pub metrics_address: Option<MetricsAddress>,
 
+    /// Also serve at --metrics-address, as /volumes/owners, to which claim each volume belongs, for `kubectl bulkhead
+    /// adopt`. Anyone who can reach the port can read it.
+    #[arg(long, requires = "metrics_address", env = "BULKHEAD_SHARE_OWNERS", value_parser = clap::builder::FalseyValueParser::new())]
+    pub share_owners: bool,
+
     /// Only test whether the privileged helper answers, and exit with 0 if it does: for startup probes.
     #[arg(long)]
     pub probe: bool,

@@ -11,9 +11,12 @@ use crate::stand::Stand;
 /// The flags that make a frontend serve them on a port of its choice.
 pub const FLAGS: [&str; 2] = ["--metrics-address", "127.0.0.1:0"];
 
+/// The flag that makes it say there whose the volumes are.
+pub const WITH_OWNERS: &str = "--share-owners";
+
 /// Makes the next frontend of `stand` serve none.
 pub fn leave_out(stand: &mut Stand) {
-    stand.frontend_flags.retain(|flag| !FLAGS.iter().any(|usual| flag == usual));
+    stand.frontend_flags.retain(|flag| flag != WITH_OWNERS && !FLAGS.iter().any(|usual| flag == usual));
 }
 
 /// Makes the next frontend of `stand` serve them at this address.

@@ -39,6 +39,7 @@ impl Agent {
         stand.frontend_flags = vec!["--kubeconfig".into(), directory.join("kubeconfig").into()];
         stand.frontend_flags.extend(["--namespace", manifests::NAMESPACE].map(Into::into));
         stand.frontend_flags.extend(monitoring::FLAGS.map(Into::into));
+        stand.frontend_flags.push(monitoring::WITH_OWNERS.into());
         Ok(Self { node: name.to_owned(), uid, stand })
     }
 

@@ -29,8 +29,8 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_167, goal: 2_600 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_600, goal: 1_600 };
+const CORE: Budget = Budget { name: "core", limit: 4_166, goal: 2_600 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_598, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_167, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 

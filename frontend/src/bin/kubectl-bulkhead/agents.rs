@@ -131,8 +131,10 @@ impl AgentPod {
         let (mut volumes, mut token) = (Vec::new(), String::new());
         loop {
             let (status, text) = self.get(client, &format!("volumes/owners?after={token}")).await?;
-            if status != StatusCode::OK {
-                return Err(Unread::Status(status));
+            match status {
+                StatusCode::OK => {}
+                StatusCode::NOT_FOUND => return Err(Unread::NotShared),
+                _ => return Err(Unread::Status(status)),
             }
             let page: ExportedPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
             volumes.extend(page.volumes);

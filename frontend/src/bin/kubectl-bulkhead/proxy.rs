@@ -24,6 +24,11 @@ pub enum Unread {
     Late,
     #[error("it cannot be reached: the API server's proxy answers {0}")]
     Status(StatusCode),
+    #[error(
+        "its agent does not share it: save the output of `bulkheadctl volume export` there, and read it with --from, or \
+         set --share-owners"
+    )]
+    NotShared,
     #[error("its answer cannot be read: {0}")]
     Answer(BoxError),
     #[error("{}", error_text(.0))]
