@@ -92,6 +92,7 @@ async fn claims_as_large_as_the_api_server_stores_need_no_more_memory_than_other
     let frontend = start(&helper, &api);
     let events = || api.seen(&Method::POST, "/events");
     until(&frontend, "refusing 200 claims of 1.3 MB", || events().len() >= 200).await;
+    until(&frontend, "watching claims", || api.is_watched()).await;
     // The same on the watch, and one whose name is short enough to be shown.
     api.put_and_report(&large(200));
     let mut forging = large(201);

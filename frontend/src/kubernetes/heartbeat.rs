@@ -30,6 +30,9 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// How long nobody should worry if it is not: three times missed.
 pub const OVERDUE: Duration = Duration::from_secs(180);
 
+/// How long it is not written again, whatever changes.
+const FLOOR: Duration = Duration::from_secs(10);
+
 /// How soon it is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -102,7 +105,10 @@ pub async fn run(context: &Context, capacity: &CapacityPublisher) {
         told = written.is_err();
         // It is written at once when something has changed, unless the server asks for rest.
         match written {
-            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), context.record.changed.notified()).await),
+            Ok(()) => {
+                sleep(FLOOR).await;
+                drop(timeout(pause - FLOOR + jitter(PERIOD / 6), context.record.changed.notified()).await);
+            }
             Err(_) => sleep(pause + jitter(RETRY)).await,
         }
     }

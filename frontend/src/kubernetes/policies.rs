@@ -39,13 +39,14 @@ pub async fn in_force(client: &Client, account: &str, driver: &str) -> Result<()
     check(client, account, driver).await.map_err(|failure| failure.to_string())
 }
 
-/// Waits until a policy is found not to be in force any more, and returns why. An API server that does not answer says
-/// nothing about its policies, and takes no writes either.
+/// Waits until a policy is found not to be in force any more, or may not be looked at, and returns why. An API server that
+/// does not answer says nothing about its policies, and takes no writes either.
 pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
     loop {
         sleep(PERIOD - jitter(PERIOD / 4)).await;
-        if let Err(refused @ Failure::Refused(_)) = check(client, account, driver).await {
-            return refused;
+        match check(client, account, driver).await {
+            Err(failure) if matches!(failure, Failure::Refused(_)) || failure.is_forbidden() => return failure,
+            _ => {}
         }
     }
 }
@@ -84,6 +85,11 @@ fn flaw(
     let failure_policy = spec.and_then(|spec| spec.failure_policy.as_deref());
     if failure_policy.is_some_and(|failure_policy| failure_policy != "Fail") {
         return Some(format!("ValidatingAdmissionPolicy {name} is ignored when it cannot be evaluated"));
+    }
+    if spec.is_some_and(|spec| spec.param_kind.is_some())
+        || binding.spec.as_ref().is_some_and(|spec| spec.param_ref.is_some())
+    {
+        return Some(format!("ValidatingAdmissionPolicy {name} depends on parameters, which may not exist"));
     }
     let spec = binding.spec.as_ref();
     let actions = spec.and_then(|spec| spec.validation_actions.as_deref()).unwrap_or_default();

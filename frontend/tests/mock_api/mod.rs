@@ -113,6 +113,11 @@ impl MockApi {
         let _ = self.shared.events.send(json!({ "type": "MODIFIED", "object": claim }));
     }
 
+    /// Whether claims are watched, so that what is reported now arrives.
+    pub fn is_watched(&self) -> bool {
+        self.shared.events.receiver_count() > 0
+    }
+
     /// Stores the PersistentVolume `volume`.
     pub fn put_volume(&self, volume: &Value) {
         self.shared.volumes.lock().unwrap().push(volume.clone());

@@ -171,7 +171,10 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
 /// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was given to
 /// another node has no note: it never had an object.
 async fn is_noted(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
-    let noted = owner_of(context, volume).await?.unwrap_or_default();
+    let noted = match owner_of(context, volume).await {
+        Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
+        noted => noted?.unwrap_or_default(),
+    };
     let is_noted = noted.get(owner::OBJECT).is_some_and(|name| *name == object.name_any());
     if is_noted {
         info!(%volume, "volume kept: a note on it says that it belongs to a PersistentVolume that is on another node");
@@ -182,7 +185,13 @@ async fn is_noted(context: &Context, object: &PersistentVolume, volume: &VolumeI
 /// Why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
 async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
     let Some(cluster) = context.cluster().await? else { return Ok(None) };
-    let noted = owner_of(context, volume).await?.unwrap_or_default();
+    let noted = match owner_of(context, volume).await {
+        // It may say so.
+        Err(Failure::Volume(fault)) if fault.is_io() => {
+            return Ok(Some(format!("the note on it cannot be read ({fault})")));
+        }
+        noted => noted?.unwrap_or_default(),
+    };
     let other = noted.get(owner::CLUSTER).filter(|noted| *noted != cluster);
     Ok(other
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))

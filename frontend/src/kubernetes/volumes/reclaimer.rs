@@ -18,7 +18,7 @@ use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::objects::names::FINALIZER;
-use crate::kubernetes::objects::persistent_volume;
+use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::kubernetes::reconcile::Controller;
 
 /// The controller.
@@ -102,8 +102,13 @@ impl Reclaimer {
     ) -> Result<(), Failure> {
         let namespace = claim.namespace.as_deref().unwrap_or_default();
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.context.client.clone(), namespace);
-        let now = request("reading a claim", claims.get_metadata_opt(&claim.name)).await?;
-        if now.is_none_or(|now| now.metadata.uid != claim.extra.uid) {
+        let now = request("reading a claim", claims.get_opt(&claim.name)).await?;
+        let name = object.name_any();
+        // Two nodes may have made one for the same claim, which has only one of them.
+        let is_its_claim = |now: PersistentVolumeClaim| {
+            now.metadata.uid == claim.extra.uid && claim::persistent_volume(&now).is_none_or(|of| of == name)
+        };
+        if !now.is_some_and(is_its_claim) {
             return Ok(());
         }
         let refusal = format!(

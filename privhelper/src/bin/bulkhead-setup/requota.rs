@@ -148,16 +148,22 @@ impl Pool {
             VolumeKind::Image { .. } => (0, 0),
         };
         let before = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
-        let mut found = self.charge(id, &outer, project, before).map_err(cannot("go through its files"))?;
+        let charged = self.charge(id, &outer, project, before);
+        // Whatever became of the files, limits that were lifted for that are set again.
+        let mut after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
+        if self.writes && !after.is_limited_to(wanted) {
+            quota::set(&self.directory, project, wanted.0, wanted.1).map_err(cannot("set its quota"))?;
+            after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
+        }
+        let mut found = charged.map_err(cannot("go through its files"))?;
         if !before.is_limited_to(wanted) {
             found.moved = found.moved.saturating_add(1);
         }
         if self.writes && found.moved > 0 {
-            let set = quota::set(&self.directory, project, wanted.0, wanted.1).and_then(|()| file::sync(&outer));
-            set.map_err(cannot("set its quota"))?;
+            file::sync(&outer).map_err(cannot("sync its directory"))?;
         }
-        let after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
-        Ok(describe(&found, project, self.writes, wanted.0, after))
+        let (said, is_right) = describe(&found, project, self.writes, wanted.0, after);
+        Ok((said, is_right && (!self.writes || after.is_limited_to(wanted))))
     }
 
     /// Puts everything in a volume into a project, the volume's own directory last.
@@ -223,7 +229,7 @@ fn describe(found: &Found, project: ProjectId, writes: bool, limit: u64, after: 
     };
     for (number, what) in [
         (found.uncharged, "links, pipes or nodes that only Linux 6.17 and later can charge"),
-        (found.shared, "files that are charged to another volume, where they have a name too"),
+        (found.shared, "files with several names that are charged to another volume: copy each to a file of its own"),
         (found.covered, "directories that something is mounted on: unmount it and repeat"),
         (found.failed, "entries that cannot be changed (immutable? see lsattr, chattr -i)"),
     ] {
@@ -237,7 +243,7 @@ fn describe(found: &Found, project: ProjectId, writes: bool, limit: u64, after: 
     if limit > 0 && after.used_bytes > limit {
         said.push_str(&format!("; it uses {} bytes of {limit}: expand it, or delete files", after.used_bytes));
     }
-    (said, (found.covered, found.failed) == (0, 0) && (writes || found.moved == 0))
+    (said, (found.shared, found.covered, found.failed) == (0, 0, 0) && (writes || found.moved == 0))
 }
 
 fn counted(number: impl TryInto<u64>, what: &str) -> String {

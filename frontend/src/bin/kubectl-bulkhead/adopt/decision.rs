@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_frontend::export::Exported;
 use bulkhead_frontend::kubernetes::Description;
-use bulkhead_frontend::owner::{ATTRIBUTES, CLAIM, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
+use bulkhead_frontend::owner::{ATTRIBUTES, CLAIM, CLAIM_UID, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::cluster::Volume;
@@ -78,9 +78,18 @@ impl Facts {
             return Decision::Skip(format!("there is no node {node:?}: say with --node where the volume is"));
         };
         let mut replaces = None;
-        if let Some(object) = self.objects.iter().find(|object| object.handle == found.volume) {
-            if object.node == *place {
-                return self.mark(object, node);
+        let objects: Vec<_> = self.objects.iter().filter(|object| object.handle == found.volume).collect();
+        if let Some(object) = objects.iter().find(|object| object.node == *place) {
+            return self.mark(object, node);
+        }
+        if let [object, ..] = objects[..] {
+            // Nodes to which a claim was given once and taken again may have empty volumes with the same id.
+            let noted = found.owner.as_ref().and_then(|keys| keys.get(OBJECT));
+            if wishes.claim.is_none() && (!found.ever_published || noted != Some(&object.name)) {
+                return Decision::Skip(format!(
+                    "it is not known to be that of PersistentVolume {}, which is on node {}: say whose it is with --claim",
+                    object.name, object.node
+                ));
             }
             if wishes.replace_from.as_ref() != Some(&object.node) {
                 return Decision::Conflict(format!(
@@ -119,6 +128,14 @@ impl Facts {
             let why = if found.problem.is_empty() { "nothing is noted on it" } else { &found.problem };
             skip(format!("nobody knows whose it is ({why}): say so with --claim NAMESPACE/NAME {}", found.volume))
         })?;
+        let of_id = found.volume.strip_prefix("pvc-").filter(|_| wishes.claim.is_none());
+        if let (Some(own), Some(noted)) = (of_id, noted(CLAIM_UID))
+            && own != noted
+        {
+            return Err(Decision::Conflict(format!(
+                "the note on it is about the claim with uid {noted}, and its id is not: say whose it is with --claim"
+            )));
+        }
         let Some((namespace, name)) = claim.split_once('/') else {
             return Err(skip(format!("{claim:?}, which is noted on it, is no claim: say whose it is with --claim")));
         };
@@ -130,13 +147,21 @@ impl Facts {
             )));
         }
         let object = replaces.as_ref().map(|object| object.name.clone()).or_else(|| noted(OBJECT));
-        let object = object.unwrap_or_else(|| found.volume.clone());
+        let mut object = object.unwrap_or_else(|| found.volume.clone());
+        let existing = self.claims.get(&claim);
+        // A claim that never had a volume is bound to one with such a name only on the node that is selected for it.
+        if existing.is_some_and(|waiting| {
+            waiting.object.is_empty()
+                && object.starts_with(&format!("{}.", found.volume))
+                && found.volume.ends_with(&waiting.uid)
+        }) {
+            object.clone_from(&found.volume);
+        }
         if replaces.is_none() && self.names.contains(&object) {
             return Err(Decision::Conflict(format!(
                 "PersistentVolume {object} is another volume: delete it if nobody needs it"
             )));
         }
-        let existing = self.claims.get(&claim);
         if let Some(existing) = existing {
             if existing.is_being_deleted {
                 return Err(Decision::Conflict(format!("claim {claim} is being deleted: repeat this once it is gone")));
@@ -286,7 +311,9 @@ mod tests {
         facts.claims.insert("shop/data".to_owned(), claim("pvc-1.a"));
         assert!(why(facts.decide(&found(), "b", &Wishes::default())).contains("--replace-from a"));
         let wishes = Wishes { replace_from: Some("a".to_owned()), ..Wishes::default() };
-        let plan = planned(facts.decide(&Exported { ever_published: false, ..found() }, "b", &wishes));
+        let unused = Exported { ever_published: false, ..found() };
+        assert!(why(facts.decide(&unused, "b", &wishes)).contains("not known to be that of"));
+        let plan = planned(facts.decide(&found(), "b", &wishes));
         assert_eq!((plan.description.claim.uid.as_deref(), plan.replaces.unwrap().node.as_str()), (Some("u"), "a"));
     }
 

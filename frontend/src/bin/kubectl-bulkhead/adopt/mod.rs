@@ -30,10 +30,12 @@ struct Outcome {
     why: String,
 }
 
-/// Says what is to be done with each volume, or does it. Returns whether nothing has failed.
+/// Says what is to be done with each volume, or does it. Returns whether nothing has failed, and no node's volumes are
+/// unknown.
 pub async fn run(cluster: &Cluster, options: &Adopt) -> Result<(Report, bool), Failure> {
     let driver: DriverName = cluster.driver.parse().map_err(|_| Failure::Driver(cluster.driver.clone()))?;
     let (mut found, mut notes) = read::volumes(cluster, options).await?;
+    let is_known = notes.is_empty();
     let facts = read::facts(cluster, &driver).await?;
     let wishes = wishes(cluster, &driver, options, &facts, &mut found, &mut notes).await?;
     let mut decisions: Vec<_> = found.iter().map(|(node, volume)| facts.decide(volume, node, &wishes)).collect();
@@ -65,7 +67,7 @@ pub async fn run(cluster: &Cluster, options: &Adopt) -> Result<(Report, bool), F
         let claims = unbound.join(", ");
         notes.push(format!("not bound yet, and cannot be expanded until this is repeated once they are: {claims}"));
     }
-    let is_complete = outcomes.iter().all(|outcome| outcome.state != "failed");
+    let is_complete = is_known && outcomes.iter().all(|outcome| outcome.state != "failed");
     Ok((report(&outcomes, objects, notes, options.apply), is_complete))
 }
 

@@ -104,7 +104,7 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
 
 /// The policies are all there, and the pods have what SECURITY.md says and nothing else.
 fn confined(objects: &Objects, container: bool) -> Result<()> {
-    for kind in ["volumes", "claims", "bindings", "capacities", "events"] {
+    for kind in ["volumes", "claims", "bindings", "capacities", "events", "leases"] {
         let name = format!("bulkhead-agent-{kind}");
         let policy = named(objects, "ValidatingAdmissionPolicy", &name)?;
         ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
