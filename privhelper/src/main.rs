@@ -52,7 +52,7 @@ fn serve(config: &Config) -> Result<(), String> {
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     server::start(&service)?;
     filter::install(Process::Server, config.on_violation)?;
-    service_manager.ready();
+    service_manager.ready(config);
     loop {
         let why = watch(&service.state, &mounts, &mut missing);
         if service.end_in_order(&why) {

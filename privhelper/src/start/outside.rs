@@ -29,8 +29,6 @@ pub struct ServiceManager(Option<OwnedFd>);
 /// # Errors
 /// A sentence on what is wrong with the socket.
 pub fn take(config: &Config) -> Result<(Listener, ServiceManager), String> {
-    let pools: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
-    log::info!("the helper starts release={} pools={pools:?}", env!("CARGO_PKG_VERSION"));
     // Everything that is created gets exactly the mode that is asked for.
     rustix::process::umask(Mode::empty());
     let passed = take_passed()?;
@@ -76,13 +74,14 @@ impl Listener {
 
 impl ServiceManager {
     /// Tells systemd that requests are served.
-    pub fn ready(self) {
+    pub fn ready(self, config: &Config) {
         if let Some(manager) = self.0
             && let Err(errno) = socket::send(&manager, b"READY=1\nSTATUS=Serving requests", None)
         {
             log::warning!("cannot notify systemd that the helper is ready errno={errno}");
         }
-        log::info!("serving requests");
+        let pools: Vec<_> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
+        log::info!("serving requests release={} pools={pools:?}", env!("CARGO_PKG_VERSION"));
     }
 }
 
