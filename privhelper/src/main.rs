@@ -35,6 +35,8 @@ fn main() -> ExitCode {
 }
 
 fn serve(config: &Config) -> Result<(), String> {
+    // Afterwards, no filter allows it.
+    std::sync::LazyLock::force(&log::IS_JOURNAL);
     server::allow_descriptors(config.pools.len())?;
     let (listener, service_manager) = outside::take(config)?;
     let mut host = host::inspect(config, directory::open_or_make, true)?;

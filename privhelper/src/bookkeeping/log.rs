@@ -56,7 +56,7 @@ pub(crate) use {error, info, warning};
 /// Where lines wait. At start and in the emptier there is no thread that writes them, and each is written immediately.
 static QUEUE: LazyLock<Mutex<Queue>> = LazyLock::new(Mutex::default);
 /// Whether standard error is the journal (systemd.exec(5)).
-static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
+pub static IS_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
     rustix::fs::fstat(std::io::stderr()).is_ok_and(|own| stream == format!("{}:{}", own.st_dev, own.st_ino))
 });
