@@ -10,7 +10,7 @@ use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
-use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, claim, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, claim, handle, on};
 use bulkhead_tests::cluster::{Cluster, node};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests;
@@ -36,6 +36,7 @@ fn agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
     cluster.add_agent_with(|stand| {
         monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
+        stand.frontend_flags.push(monitoring::WITH_OWNERS.into());
         stand.add_pool("default")
     })?;
     Ok(class)
@@ -50,14 +51,20 @@ fn reachable(cluster: &Cluster) -> Result<()> {
 fn filled(cluster: &mut Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
     let node = cluster.node();
     cluster.create_claim(&on(claim(name, class, "8Mi"), &node))?;
-    let volume = cluster.bound(name)?.metadata.name.context("a name")?;
+    let object = cluster.bound(name)?.metadata.name.context("a name")?;
+    let volume = handle(&object).to_owned();
     let stand = &cluster.agents[0].stand;
-    let target = stand.kubelet.prepare(&volume, &volume, name)?;
+    let target = stand.kubelet.prepare(&volume, &object, name)?;
     let csi = stand.csi()?;
     csi.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
     fs::write(target.join("file"), content(name))?;
     csi.node_unpublish_volume(requests::unpublish(&volume, &target))?;
     Ok((volume.clone(), stand.pool().volume(&volume).join("data/file")))
+}
+
+/// The name of the object that the agent made for a volume.
+fn object_of(volume: &str, node: &str) -> String {
+    format!("{volume}.{node}")
 }
 
 fn content(name: &str) -> String {
@@ -66,19 +73,22 @@ fn content(name: &str) -> String {
 
 /// Waits until whose it is has been noted on each of these volumes.
 fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
+    let node = cluster.node();
     cluster.access.wait(cluster.patience(), "whose the volumes are to be noted", || {
         let (_, page) = monitoring::get(&cluster.agents[0].stand, "/volumes/owners")?;
         let page: Value = serde_json::from_str(&page).with_context(|| page.clone())?;
         let found = page["volumes"].as_array().context("no volumes")?;
-        let is_noted =
-            |volume: &&str| found.iter().any(|one| one["volume"] == **volume && one["owner"]["pv"] == **volume);
+        let is_noted = |volume: &&str| {
+            found.iter().any(|one| one["volume"] == **volume && one["owner"]["pv"] == object_of(volume, &node))
+        };
         ensure!(volumes.iter().all(is_noted), "{page}");
         Ok(())
     })
 }
 
-/// Removes an object of the API with whatever holds it, as if it had never been.
-fn forget_volume(cluster: &Cluster, name: &str) -> Result<()> {
+/// Removes a volume's object with whatever holds it, as if it had never been.
+fn forget_volume(cluster: &Cluster, volume: &str) -> Result<()> {
+    let name = &object_of(volume, &cluster.node());
     let bare = json!({ "metadata": { "finalizers": null }, "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
     cluster.patch_volume(name, &bare)?;
     cluster.access.run(cluster.volumes().delete(name, &DeleteParams::default()))?;
@@ -143,7 +153,7 @@ fn claims_come_back_after_etcd_was_lost(cluster: &mut Cluster) -> Result<()> {
     let (second, second_file) = filled(cluster, "second", &class)?;
     let (garbled, garbled_file) = filled(cluster, "garbled", &class)?;
     cluster.create_claim(&on(claim("unused", &class, "8Mi"), &node))?;
-    let unused = cluster.bound("unused")?.metadata.name.context("a name")?;
+    let unused = handle(&cluster.bound("unused")?.metadata.name.context("a name")?).to_owned();
     let volumes = [&first, &second, &garbled, &unused].map(String::as_str);
     noted(cluster, &volumes)?;
     ensure!(
@@ -177,7 +187,10 @@ fn claims_come_back_after_etcd_was_lost(cluster: &mut Cluster) -> Result<()> {
     ensure!(said(&dry, &second)?.1.contains(&format!("has another volume, {usurper}")), "{dry}");
     ensure!(said(&dry, &garbled)?.1.contains("line 2 is not KEY=VALUE"), "{dry}");
     ensure!(dry["items"].as_array().is_some_and(|items| items.len() == 2), "an object and a claim: {dry}");
-    ensure!(cluster.access.run(cluster.volumes().get_opt(&first))?.is_none(), "a dry run has changed something");
+    ensure!(
+        cluster.access.run(cluster.volumes().get_opt(&object_of(&first, &node)))?.is_none(),
+        "a dry run has changed something"
+    );
     let table = plugin(cluster, &["adopt", "--node", &node])?.succeeded()?;
     Printed::row(&table, &["adopt", &node, &first, &format!("{}/first", cluster.namespace), "8 MiB"])?;
     ensure!(table.contains("nothing has been changed: repeat with --apply"), "{table}");
@@ -185,7 +198,7 @@ fn claims_come_back_after_etcd_was_lost(cluster: &mut Cluster) -> Result<()> {
     let done = adopt(cluster, &["--apply", "--with-claims"])?;
     is_in_state(&done, &first, "adopted")?;
     let object = cluster.bound("first")?;
-    ensure!(object.metadata.name.as_ref() == Some(&first), "the claim has another object");
+    ensure!(object.metadata.name == Some(object_of(&first, &node)), "the claim has another object");
     cluster.delete_claim("second")?;
     cluster.volume_gone(&usurper)?;
     let whose = format!("{}/garbled", cluster.namespace);
@@ -249,7 +262,7 @@ fn a_claim_made_anew_gets_its_volume_and_another_does_not(cluster: &mut Cluster)
         cluster.create_claim(&claim(name, &class, "8Mi"))?;
     }
     let object = cluster.bound("data")?;
-    ensure!(object.metadata.name.as_ref() == Some(&volume), "the claim has another volume");
+    ensure!(object.metadata.name == Some(object_of(&volume, &cluster.node())), "the claim has another volume");
     cluster.stays_pending("other", Duration::from_secs(2))?;
     let marked = adopt(cluster, &["--apply"])?;
     is_in_state(&marked, &volume, "marked")?;
@@ -295,7 +308,7 @@ fn a_disk_in_another_node_takes_its_claims_along(cluster: &mut Cluster) -> Resul
     let object = cluster.bound("data")?;
     let labels = object.metadata.labels.unwrap_or_default();
     ensure!(
-        object.metadata.name.as_ref() == Some(&volume) && labels.values().any(|value| *value == name),
+        object.metadata.name == Some(object_of(&volume, &former)) && labels.values().any(|value| *value == name),
         "{labels:?}"
     );
     ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
@@ -314,12 +327,12 @@ fn an_orphan_of_another_cluster_is_kept(cluster: &mut Cluster) -> Result<()> {
     let note = "bulkhead-owner=1\nclaim=shop/data\ncluster=another\n".parse().expect("a record");
     helper.ask(&Request::SetOwner { volume: volume_id(foreign), owner: note })?;
     cluster.agent().stand.start_frontend()?;
-    cluster.agents[0].has_logged("orphaned volume kept: a note on it says that it belongs to the cluster another")?;
     cluster.access.wait(cluster.patience(), "the other orphan to be deleted", || {
         let left = cluster.agents[0].volumes()?;
         ensure!(left == [foreign], "it holds {left:?}");
         Ok(())
     })?;
+    cluster.agents[0].has_logged("orphaned volume kept: a note on it says that it belongs to the cluster another")?;
     cluster.agents[0].stand.helper()?.ask(&bulkhead_tests::helper::delete(foreign)).map(drop)
 }
 
