@@ -343,7 +343,7 @@ fn a_thousand_volumes_come_back(cluster: &mut Cluster) -> Result<()> {
     let id = |number: usize| format!("adopted-{number:04}");
     for number in 0..VOLUMES {
         let (id, claim) = (id(number), format!("{}/data-{number:04}", cluster.namespace));
-        helper.ask(&bulkhead_tests::helper::create(&id, bulkhead_tests::helper::directory_spec(1 << 20)))?;
+        helper.ask(&bulkhead_tests::helper::create(&id, bulkhead_tests::helper::directory_spec(1 << 18)))?;
         let note = format!("bulkhead-owner=1\nclaim={claim}\npv={id}\nclass={class}\nmodes=ReadWriteOnce\n");
         let owner = note.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
         helper.ask(&Request::SetOwner { volume: volume_id(&id), owner })?;
