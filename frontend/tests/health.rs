@@ -110,13 +110,7 @@ fn events(api: &MockApi, reason: &str) -> Vec<(String, String)> {
     of_reason.map(|seen| (text(&seen.body["regarding"]["kind"]), text(&seen.body["note"]))).collect()
 }
 
-#[tokio::test]
-async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
-    let said = Arc::new(Mutex::new(Said::default()));
-    let helper = helper(&said);
-    let api = MockApi::start(helper.directory(), Vec::new(), |_, _| None).await;
-    api.put_volume(&persistent_volume());
-    let volumes = Volumes::new(Helper::new(helper.path()));
+fn start_agent(api: &MockApi, volumes: &Volumes) {
     let agent = Agent {
         access: Access::Kubeconfig(api.kubeconfig()),
         namespace: Some("bulkhead-system".to_owned()),
@@ -127,6 +121,16 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
         readiness: Readiness::default(),
     };
     tokio::spawn(agent.run(Shutdown::default()));
+}
+
+#[tokio::test]
+async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
+    let said = Arc::new(Mutex::new(Said::default()));
+    let helper = helper(&said);
+    let api = MockApi::start(helper.directory(), Vec::new(), |_, _| None).await;
+    api.put_volume(&persistent_volume());
+    let volumes = Volumes::new(Helper::new(helper.path()));
+    start_agent(&api, &volumes);
     let watched = volumes.clone();
     tokio::spawn(async move { watched.watch_health().await });
     until("a look", || METRICS.text().contains("bulkhead_pool_volumes{pool=\"default\"} 1")).await;
@@ -170,16 +174,7 @@ async fn what_an_earlier_agent_has_reported_is_over_for_this_one() {
     };
     let api = MockApi::start(helper.directory(), Vec::new(), answers).await;
     let volumes = Volumes::new(Helper::new(helper.path()));
-    let agent = Agent {
-        access: Access::Kubeconfig(api.kubeconfig()),
-        namespace: Some("bulkhead-system".to_owned()),
-        driver: "bulkhead.csi.local".parse().unwrap(),
-        node: "node-1".to_owned(),
-        volumes: volumes.clone(),
-        view: View::of_agent(),
-        readiness: Readiness::default(),
-    };
-    tokio::spawn(agent.run(Shutdown::default()));
+    start_agent(&api, &volumes);
     let written = || {
         let leases = api.seen(&Method::PATCH, "/leases/node-1");
         let text = |lease: &mock_api::Seen| lease.body["metadata"]["annotations"].as_object()?.values().next().cloned();
