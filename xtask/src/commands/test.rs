@@ -13,7 +13,7 @@ use crate::policy;
 use crate::programs::Programs;
 use crate::progress::say;
 use crate::sanity;
-use crate::test::{self, Report, Schedule, Step, Suites, Touched, require_host};
+use crate::test::{self, Notable, Report, Schedule, Step, Suites, Touched, require_host};
 use crate::vm::require_packages;
 use crate::workspace::{Architecture, BuiltTests, Profile, Selection, TestProgram, Workspace};
 
@@ -81,7 +81,7 @@ pub fn test(workspace: &Workspace, arguments: &TestArguments) -> Result<ExitCode
     if steps.contains(&Step::Policy) {
         let start = Instant::now();
         let result = policy::check(workspace);
-        report.step(Step::Policy, start.elapsed(), result, Vec::new());
+        report.step(Step::Policy, start.elapsed(), result, Notable::default());
     }
     if steps.iter().any(|step| step.needs_build()) {
         run(workspace, arguments, &steps, units.as_ref(), &report);

@@ -2,6 +2,7 @@
 
 mod changed;
 mod count;
+mod failures;
 mod mutants;
 mod progress;
 mod release;
@@ -19,3 +20,4 @@ pub use self::report::Report;
 pub use self::schedule::Schedule;
 pub use self::step::Step;
 pub use self::suites::{Suites, require_host};
+pub use self::transcript::Notable;

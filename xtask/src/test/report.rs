@@ -1,4 +1,4 @@
-//! The summary of a run: each step with its time, the slowest tests, and the total.
+//! The summary of a run: the failed tests, the slowest ones, each step with its time, and the total.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Error, Result};
 
 use super::count::Count;
+use super::failures::FailedTest;
 use super::step::Step;
-use super::transcript::SlowTest;
+use super::transcript::{Notable, SlowTest};
 use crate::progress::say;
 
 /// How many of the slowest tests are listed.
@@ -18,7 +19,7 @@ const SLOWEST: usize = 10;
 pub struct Report {
     start: Instant,
     lines: Mutex<Vec<Line>>,
-    slow: Mutex<Vec<(Step, SlowTest)>>,
+    notable: Mutex<Vec<(Step, Notable)>>,
 }
 
 struct Line {
@@ -38,7 +39,7 @@ enum Outcome {
 impl Report {
     /// An empty report.
     pub fn new() -> Self {
-        Report { start: Instant::now(), lines: Mutex::default(), slow: Mutex::default() }
+        Report { start: Instant::now(), lines: Mutex::default(), notable: Mutex::default() }
     }
 
     /// Does something that steps depend on, and returns its result if it succeeded.
@@ -54,11 +55,10 @@ impl Report {
     }
 
     /// Adds the result of a step.
-    pub fn step(&self, step: Step, time: Duration, result: Result<Count>, slow: Vec<SlowTest>) {
+    pub fn step(&self, step: Step, time: Duration, result: Result<Count>, notable: Notable) {
         let outcome = result.map_or_else(|error| broken(step.title(), &error), Outcome::Counted);
         self.add(Line { step: Some(step), title: step.title().to_owned(), time, outcome });
-        let mut all = self.slow.lock().unwrap_or_else(PoisonError::into_inner);
-        all.extend(slow.into_iter().map(|test| (step, test)));
+        self.notable.lock().unwrap_or_else(PoisonError::into_inner).push((step, notable));
     }
 
     fn add(&self, line: Line) {
@@ -68,13 +68,8 @@ impl Report {
     /// Prints the summary. Its last line is the total, in which a step that broke counts as one failure.
     pub fn finish(self) -> ExitCode {
         let mut lines = self.lines.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut slow = self.slow.into_inner().unwrap_or_else(PoisonError::into_inner);
         lines.sort_by_key(|line| line.step);
-        slow.sort_by_key(|(_, test)| std::cmp::Reverse(test.time));
-        println!("\nslowest tests:");
-        for (step, SlowTest { time, name }) in slow.iter().take(SLOWEST) {
-            println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
-        }
+        name_tests(self.notable.into_inner().unwrap_or_else(PoisonError::into_inner));
         println!("\nsteps:");
         let mut total = Count::default();
         for Line { step, title, time, outcome } in &lines {
@@ -90,6 +85,27 @@ impl Report {
         println!("{:>7.1} s  total", self.start.elapsed().as_secs_f64());
         println!("{total}");
         if total.failed == 0 && total.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+/// Prints the failed tests and the slowest ones.
+fn name_tests(steps: Vec<(Step, Notable)>) {
+    let (mut failed, mut slow) = (Vec::new(), Vec::new());
+    for (step, notable) in steps {
+        failed.extend(notable.failed.into_iter().map(|test| (step, test)));
+        slow.extend(notable.slow.into_iter().map(|test| (step, test)));
+    }
+    if !failed.is_empty() {
+        println!("\nfailed tests:");
+    }
+    for (step, FailedTest { name, said }) in &failed {
+        println!("  {}: {name}", step.name());
+        said.iter().for_each(|line| println!("      {line}"));
+    }
+    slow.sort_by_key(|(_, test)| std::cmp::Reverse(test.time));
+    println!("\nslowest tests:");
+    for (step, SlowTest { time, name }) in slow.iter().take(SLOWEST) {
+        println!("{:>7.1} s  {}: {name}", time.as_secs_f64(), step.name());
     }
 }
 

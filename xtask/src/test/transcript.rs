@@ -1,4 +1,5 @@
-//! The output of a step, and what is read from it: how many tests passed, and how long the slowest ones took.
+//! The output of a step, and what is read from it: how many tests passed, what the failed ones said, and how long the
+//! slowest ones took.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::count::Count;
+use super::failures::{FailedTest, Failures};
 use super::progress::Progress;
 use super::step::Step;
 use crate::vm::{Output, show};
@@ -28,13 +30,31 @@ pub struct Transcript<'a> {
     line: Vec<u8>,
     counts: Vec<Count>,
     slow: Vec<SlowTest>,
+    failures: Failures,
+}
+
+/// Tests of a step that its summary names.
+#[derive(Debug, Default)]
+pub struct Notable {
+    /// The slowest.
+    pub slow: Vec<SlowTest>,
+    /// Those that failed.
+    pub failed: Vec<FailedTest>,
 }
 
 impl<'a> Transcript<'a> {
     /// An empty transcript. If `live`, output is shown as it arrives, otherwise at the end.
     pub fn new(step: Step, progress: &'a Progress, live: bool) -> Self {
         let kept = if live { None } else { Some(Vec::new()) };
-        Transcript { step, progress, kept, line: Vec::new(), counts: Vec::new(), slow: Vec::new() }
+        Transcript {
+            step,
+            progress,
+            kept,
+            line: Vec::new(),
+            counts: Vec::new(),
+            slow: Vec::new(),
+            failures: Failures::default(),
+        }
     }
 
     /// Adds output.
@@ -51,6 +71,7 @@ impl<'a> Transcript<'a> {
             let line = String::from_utf8_lossy(&self.line).into_owned();
             self.counts.extend(Count::of_line(&line));
             self.slow.extend(slow_test(&line));
+            self.failures.read(&line);
             self.progress.wrote(self.step, &line);
             self.line.clear();
         }
@@ -86,13 +107,13 @@ impl<'a> Transcript<'a> {
         self.counts.len()
     }
 
-    /// Shows the output that was kept back, and returns the times.
-    pub fn close(self) -> Vec<SlowTest> {
+    /// Shows the output that was kept back, and returns the tests to name.
+    pub fn close(self) -> Notable {
         if let Some(kept) = &self.kept {
             let title = format!("\n== {}\n", self.step.title());
             show(Output::Stdout, &[title.as_bytes(), kept].concat());
         }
-        self.slow
+        Notable { slow: self.slow, failed: self.failures.into_all() }
     }
 }
 

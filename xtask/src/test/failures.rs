@@ -1,0 +1,76 @@
+//! Failed tests, as test programs report them at their end: `---- theme::test ----`, or with ` stdout` after the name,
+//! followed by what the test said.
+
+/// How many lines of what a test said are kept, so that the summary stays one.
+const LINES: usize = 25;
+
+/// A failed test.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FailedTest {
+    /// Its name.
+    pub name: String,
+    /// What it said last: at most [`LINES`] lines.
+    pub said: Vec<String>,
+}
+
+/// Reads failed tests from the lines of an output.
+#[derive(Debug, Default)]
+pub struct Failures {
+    all: Vec<FailedTest>,
+    /// Whether the lines belong to the last test.
+    inside: bool,
+}
+
+impl Failures {
+    /// Reads the next line.
+    pub fn read(&mut self, line: &str) {
+        if let Some(name) = heading(line) {
+            self.all.push(FailedTest { name: name.to_owned(), said: Vec::new() });
+            self.inside = true;
+        } else if line == "failures:" || line.starts_with("test result:") {
+            self.inside = false;
+        } else if let Some(test) = self.all.last_mut().filter(|_| self.inside && !line.is_empty()) {
+            if test.said.len() == LINES {
+                test.said.remove(0);
+            }
+            test.said.push(line.to_owned());
+        }
+    }
+
+    /// The failed tests.
+    pub fn into_all(self) -> Vec<FailedTest> {
+        self.all
+    }
+}
+
+fn heading(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("---- ")?.strip_suffix(" ----")?;
+    Some(name.strip_suffix(" stdout").unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_tests_are_read_with_what_they_said() {
+        let mut failures = Failures::default();
+        let output = "test a::b ... FAILED\n\nfailures:\n\n---- a::b ----\nfirst\n\nsecond\n\n---- c stdout ----\n\
+                      third\n\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed\nother";
+        output.lines().for_each(|line| failures.read(line));
+        let test = |name: &str, said: &[&str]| FailedTest {
+            name: name.to_owned(),
+            said: said.iter().map(|&line| line.to_owned()).collect(),
+        };
+        assert_eq!(failures.into_all(), [test("a::b", &["first", "second"]), test("c", &["third"])]);
+    }
+
+    #[test]
+    fn of_a_long_report_the_end_is_kept() {
+        let mut failures = Failures::default();
+        failures.read("---- a ----");
+        (0..=LINES).for_each(|number| failures.read(&number.to_string()));
+        let said = failures.into_all().remove(0).said;
+        assert_eq!((said.len(), said[0].as_str()), (LINES, "1"));
+    }
+}
