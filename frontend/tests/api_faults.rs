@@ -63,7 +63,7 @@ fn claim(version: u32, node: Option<&str>) -> Value {
 fn agent(helper: &FakeHelper, api: &MockApi) -> View {
     let view = View::of_agent();
     let agent = Agent {
-        access: Access::Kubeconfig(api.kubeconfig()),
+        access: Access::kubeconfig(api.kubeconfig(), None),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),

@@ -13,6 +13,7 @@
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
+//! - `renewal`: the token of an agent on a host, renewed by the agent itself
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
@@ -31,6 +32,7 @@ mod memory;
 mod objects;
 mod policies;
 mod reconcile;
+mod renewal;
 mod view;
 mod volumes;
 

@@ -20,6 +20,7 @@ mod plugin;
 mod provision;
 mod reclaim;
 mod refuse;
+mod renewal;
 mod requests;
 mod resize;
 mod restored;
@@ -52,6 +53,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         provision::cases(),
         immediate::cases(),
         refuse::cases(),
+        renewal::cases(),
         manifests::cases(),
         chart::cases(),
         fallback::cases(),
