@@ -11,6 +11,7 @@ mod fallback;
 mod healing;
 mod immediate;
 mod interrupted;
+mod late;
 mod manifests;
 mod monitoring;
 mod no_room;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         storm::cases(),
         rights::cases(),
         interrupted::cases(),
+        late::cases(),
         restored::cases(),
         adopt::cases(),
         census::cases(),
