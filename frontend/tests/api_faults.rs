@@ -133,6 +133,20 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
 }
 
 #[tokio::test]
+async fn an_agent_that_may_not_know_its_cluster_asks_again() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, path| {
+        path.ends_with("/kube-system").then(|| Fault::Refuse(403, status(403, "Forbidden", 0)))
+    })
+    .await;
+    agent(&helper, &api);
+    let asked =
+        until("the second question", || Some(api.seen(&Method::GET, "/kube-system")).filter(|seen| seen.len() == 2))
+            .await;
+    assert!(asked[1].at - asked[0].at >= Duration::from_secs(10));
+}
+
+#[tokio::test]
 async fn an_expired_watch_starts_again_with_a_list() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;

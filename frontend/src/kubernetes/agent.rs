@@ -10,7 +10,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::{WatchStreamExt, watcher};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{error, info};
 
@@ -30,6 +30,7 @@ use super::claims::watch::watch;
 use super::context::{Context, Stores};
 use super::health;
 use super::heartbeat::{self, Record};
+use super::identity::ClusterIdentity;
 use super::memory::Memory;
 use super::objects::claim;
 use super::policies;
@@ -200,7 +201,7 @@ impl Agent {
             capacity_changed: Notify::new(),
             rewound,
             orphan_suspected: Notify::new(),
-            cluster: OnceCell::new(),
+            cluster: ClusterIdentity::default(),
         });
         self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);

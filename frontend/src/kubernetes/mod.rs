@@ -17,6 +17,7 @@
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
+//! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects
 //! - `api`: talking to the API server, whatever the subject
 //! - `objects`: the API's objects as values
@@ -28,6 +29,7 @@ mod claims;
 mod context;
 mod health;
 mod heartbeat;
+mod identity;
 mod memory;
 mod objects;
 mod policies;
