@@ -16,7 +16,7 @@ use bulkhead_frontend::registration::{self, Registrar};
 use bulkhead_frontend::sandbox;
 use bulkhead_frontend::server::{self, ServeError, Shutdown};
 use bulkhead_frontend::telemetry;
-use bulkhead_frontend::volumes::Volumes;
+use bulkhead_frontend::volumes::{Unseen, Volumes};
 use bulkhead_protocol::{Socket, Welcome};
 use clap::Parser;
 use std::os::unix::net::UnixListener;
@@ -118,7 +118,9 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
         return Ok(());
     }
     let readiness = Readiness::default();
-    let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned());
+    // An agent finds out once it knows the cluster's objects. Without one, nobody does.
+    let unseen = if options.access().is_some() { Unseen::NotKnownYet } else { Unseen::NotNeeded };
+    let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned(), unseen);
     if let Some(monitoring) = monitoring {
         let shared = options.share_owners.then(|| volumes.clone());
         tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health(), shared));

@@ -34,6 +34,11 @@ pub struct Options {
     #[arg(long, value_name = "PATH", env = "BULKHEAD_KUBECONFIG", conflicts_with = "in_cluster")]
     pub kubeconfig: Option<PathBuf>,
 
+    /// Directory in which the storage agent keeps the token that it renews for itself, when that of the kubeconfig's token
+    /// file is about to expire. Without it, somebody has to replace that file.
+    #[arg(long, value_name = "DIRECTORY", env = "BULKHEAD_STATE_DIR", requires = "kubeconfig")]
+    pub state_dir: Option<PathBuf>,
+
     /// Also run the node's storage agent, using the service account of the pod this runs in.
     #[arg(long, env = "BULKHEAD_IN_CLUSTER")]
     pub in_cluster: bool,
@@ -78,7 +83,7 @@ impl Options {
     /// How to reach the API server, if the agent is to run.
     pub fn access(&self) -> Option<Access> {
         match &self.kubeconfig {
-            Some(path) => Some(Access::Kubeconfig(path.clone())),
+            Some(file) => Some(Access::kubeconfig(file.clone(), self.state_dir.clone())),
             None => self.in_cluster.then_some(Access::InCluster),
         }
     }

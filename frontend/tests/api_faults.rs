@@ -63,7 +63,7 @@ fn claim(version: u32, node: Option<&str>) -> Value {
 fn agent(helper: &FakeHelper, api: &MockApi) -> View {
     let view = View::of_agent();
     let agent = Agent {
-        access: Access::Kubeconfig(api.kubeconfig()),
+        access: Access::kubeconfig(api.kubeconfig(), None),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),
@@ -130,6 +130,20 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
     assert_eq!(creations[1].body["metadata"]["name"], format!("pvc-{UID}.node-1"));
     assert_eq!(creations[1].body["spec"]["csi"]["volumeHandle"], format!("pvc-{UID}"));
     assert_eq!(creations[0].body, creations[1].body, "the second attempt is for the same volume");
+}
+
+#[tokio::test]
+async fn an_agent_that_may_not_know_its_cluster_asks_again() {
+    let helper = helper();
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, path| {
+        path.ends_with("/kube-system").then(|| Fault::Refuse(403, status(403, "Forbidden", 0)))
+    })
+    .await;
+    agent(&helper, &api);
+    let asked =
+        until("the second question", || Some(api.seen(&Method::GET, "/kube-system")).filter(|seen| seen.len() == 2))
+            .await;
+    assert!(asked[1].at - asked[0].at >= Duration::from_secs(10));
 }
 
 #[tokio::test]

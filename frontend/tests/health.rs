@@ -112,7 +112,7 @@ fn events(api: &MockApi, reason: &str) -> Vec<(String, String)> {
 
 fn start_agent(api: &MockApi, volumes: &Volumes) {
     let agent = Agent {
-        access: Access::Kubeconfig(api.kubeconfig()),
+        access: Access::kubeconfig(api.kubeconfig(), None),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),

@@ -7,20 +7,20 @@ use bulkhead_protocol::DriverName;
 use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
 use kube::runtime::reflector::{ObjectRef, store};
 use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{error, info};
 
-use super::api::access::{Access, AccessError};
+use super::api::access::{Access, AccessError, Reached};
 use super::api::backoff::{Interruptions, jitter};
-use super::api::events::{Events, Reason};
+use super::api::credential::Credential;
+use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
 use super::api::registered;
-use super::api::token;
 use super::api::watch::{config, follow};
 use super::capacity::publisher::CapacityPublisher;
 use super::capacity::schedule;
@@ -30,10 +30,12 @@ use super::claims::watch::watch;
 use super::context::{Context, Stores};
 use super::health;
 use super::heartbeat::{self, Record};
+use super::identity::ClusterIdentity;
 use super::memory::Memory;
 use super::objects::claim;
 use super::policies;
 use super::reconcile::{self, Changes};
+use super::renewal;
 use super::view::View;
 use super::volumes::reclaimer::Reclaimer;
 use super::volumes::{census, orphans, owners};
@@ -65,6 +67,7 @@ pub struct Agent {
 /// What an agent works with once it has reached the API server.
 struct Connected {
     context: Arc<Context>,
+    credential: Option<Credential>,
     claims: Changes<PersistentVolumeClaim>,
     persistent_volumes: Changes<PersistentVolume>,
 }
@@ -100,7 +103,7 @@ impl Agent {
     /// Works until `shutdown` begins, or until a policy is not in force any more: then it returns why. Finishes the work
     /// in progress.
     async fn work(&self, connected: Connected, shutdown: &Shutdown) -> Option<Failure> {
-        let Connected { context, claims, persistent_volumes } = connected;
+        let Connected { context, credential, claims, persistent_volumes } = connected;
         let end = Shutdown::default();
         let stop = || {
             let end = end.clone();
@@ -116,9 +119,11 @@ impl Agent {
         );
         let background = async {
             if context.stores.are_complete().await {
-                let token = token::watch_expiry(&self.access, |note| {
-                    context.events.publish_about(context.node.reference(), Reason::TokenExpiring, note);
-                });
+                let token = async {
+                    if let Some(credential) = &credential {
+                        renewal::run(&context, credential).await;
+                    }
+                };
                 let volumes = future::join3(orphans::run(&context), census::run(&context), owners::run(&context));
                 let reports = async {
                     let before = heartbeat::reported_before(&context).await;
@@ -146,7 +151,7 @@ impl Agent {
 
     /// Reaches the API server and starts to watch.
     async fn connect(&self) -> Connected {
-        let (client, node, namespace) = loop {
+        let (Reached { client, namespace, credential }, node) = loop {
             match self.introduce().await {
                 Ok(introduced) => break introduced,
                 Err(why) => {
@@ -196,22 +201,26 @@ impl Agent {
             capacity_changed: Notify::new(),
             rewound,
             orphan_suspected: Notify::new(),
-            cluster: OnceCell::new(),
+            cluster: ClusterIdentity::default(),
         });
         self.view.works(Arc::clone(&context));
         let of_changed_classes = waiting_claims(Arc::clone(&context), class_changes);
         Connected {
             context,
+            credential,
             claims: stream::select(claim_changes, of_changed_classes).boxed(),
             persistent_volumes: persistent_volume_changes.boxed(),
         }
     }
 
-    async fn introduce(&self) -> Result<(Client, NodeIdentity, String), ConnectError> {
-        let (client, namespace) = self.access.client(&self.readiness).await?;
-        let node = NodeIdentity::review(&client, &self.node).await?;
-        policies::check(&client, &node.account, self.driver.as_str()).await?;
-        Ok((client, node, self.namespace.clone().unwrap_or(namespace)))
+    async fn introduce(&self) -> Result<(Reached, NodeIdentity), ConnectError> {
+        let mut reached = self.access.client(&self.readiness).await?;
+        let node = NodeIdentity::review(&reached.client, &self.node).await?;
+        policies::check(&reached.client, &node.account, self.driver.as_str()).await?;
+        if let Some(namespace) = &self.namespace {
+            reached.namespace.clone_from(namespace);
+        }
+        Ok((reached, node))
     }
 }
 

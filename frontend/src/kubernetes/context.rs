@@ -4,17 +4,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bulkhead_protocol::DriverName;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::Store;
 use kube::{Api, Client, ResourceExt};
-use tokio::sync::{Notify, OnceCell};
+use tokio::sync::Notify;
 
 use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
-use super::api::request::request;
 use super::heartbeat::Record;
+use super::identity::ClusterIdentity;
 use super::memory::Memory;
 use crate::volumes::{InFlight, Place, Volumes};
 
@@ -49,8 +49,8 @@ pub struct Context {
     pub rewound: Arc<Notify>,
     /// Notified when a volume may have been left without a PersistentVolume.
     pub orphan_suspected: Notify,
-    /// The uid of the cluster once it is known; `None` in it if the agent may not know.
-    pub cluster: OnceCell<Option<String>>,
+    /// Which cluster this is.
+    pub cluster: ClusterIdentity,
 }
 
 /// The objects that the agent watches.
@@ -77,21 +77,13 @@ impl Context {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
     }
 
-    /// What tells this cluster from any other: the uid of its namespace kube-system. `None` if the agent may not read it:
-    /// the rules of an earlier release do not grant that.
+    /// What tells this cluster from any other: the uid of its namespace kube-system. `None` while the agent may not read
+    /// it: the rules of an earlier release do not grant that.
     ///
     /// # Errors
     /// When the API server does not answer.
     pub async fn cluster(&self) -> Result<Option<&str>, Failure> {
-        let read = || async {
-            let namespaces: Api<Namespace> = Api::all(self.client.clone());
-            match request("reading the namespace kube-system", namespaces.get_metadata_opt("kube-system")).await {
-                Ok(found) => Ok(found.and_then(|found| found.metadata.uid)),
-                Err(failure) if failure.is_forbidden() => Ok(None),
-                Err(failure) => Err(failure),
-            }
-        };
-        Ok(self.cluster.get_or_try_init(read).await?.as_deref())
+        self.cluster.uid(&self.client).await
     }
 
     /// The API's PersistentVolumes.

@@ -27,6 +27,8 @@ pub struct Entry {
     pub bid_at: Option<Instant>,
     /// Of a claim that any node may take: whether its owner was told that this node has no room for it.
     pub no_room_reported: bool,
+    /// Of a claim that any node may take: whether its owner was told that this node may not.
+    pub refusal_reported: bool,
     /// Of a claim: its last expansion, if that failed for good.
     pub failed_expansion: Option<FailedExpansion>,
 }

@@ -13,9 +13,11 @@
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
+//! - `renewal`: the token of an agent on a host, renewed by the agent itself
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
+//! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects
 //! - `api`: talking to the API server, whatever the subject
 //! - `objects`: the API's objects as values
@@ -27,10 +29,12 @@ mod claims;
 mod context;
 mod health;
 mod heartbeat;
+mod identity;
 mod memory;
 mod objects;
 mod policies;
 mod reconcile;
+mod renewal;
 mod view;
 mod volumes;
 

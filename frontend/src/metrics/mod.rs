@@ -91,7 +91,9 @@ table! {
     log_lines_dropped: Counter "bulkhead_log_lines_dropped_total" []
         "Lines of the log that were dropped because nobody read them.";
     token_expiry: Gauge "bulkhead_token_expiry_timestamp_seconds" []
-        "When the token for the API server expires, if it comes from a file that the operator replaces.";
+        "When the token for the API server expires, if it is not the kubelet that replaces it.";
+    token_renewing: Gauge "bulkhead_token_renewing" []
+        "Whether the agent renews its token for the API server itself, and its latest attempt has not failed.";
 
     process_cpu: Counter "process_cpu_seconds_total" []
         "CPU time used by the frontend.";

@@ -21,6 +21,10 @@ pub(super) fn restrict(needs: &Needs) -> Result<RulesetStatus, RulesetError> {
     for directory in &needs.read {
         rules = allow(rules, directory, AccessFs::ReadFile | AccessFs::ReadDir)?;
     }
+    for directory in &needs.replace {
+        let files = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile;
+        rules = allow(rules, directory, files | AccessFs::MakeReg | AccessFs::RemoveFile)?;
+    }
     for directory in &needs.sockets {
         rules = allow(rules, directory, AccessFs::MakeSock | AccessFs::RemoveFile)?;
     }
@@ -39,5 +43,38 @@ fn allow(
     match PathFd::new(directory) {
         Ok(opened) => rules.add_rule(PathBeneath::new(opened, rights)),
         Err(_) => Ok(rules),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::ErrorKind;
+
+    use super::*;
+
+    /// Only the thread that is restricted is subject to it.
+    #[test]
+    fn files_are_replaced_in_one_directory_only() {
+        let [own, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+        let (own, other) = (own.path().to_owned(), other.path().to_owned());
+        fs::write(other.join("file"), "kept").unwrap();
+        let refused = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+        let needs = Needs { replace: vec![own.clone()], ..Needs::default() };
+        let confined = std::thread::spawn(move || {
+            if restrict(&needs).unwrap() == RulesetStatus::NotEnforced {
+                panic!("the kernel has no Landlock");
+            }
+            fs::write(own.join("new"), "a").unwrap();
+            fs::rename(own.join("new"), own.join("file")).unwrap();
+            assert_eq!(fs::read_to_string(own.join("file")).unwrap(), "a");
+            fs::remove_file(own.join("file")).unwrap();
+            assert!(fs::create_dir(own.join("directory")).is_err_and(refused));
+            assert!(std::os::unix::fs::symlink("/", own.join("link")).is_err_and(refused));
+            assert!(fs::write(other.join("file"), "a").is_err_and(refused));
+            assert!(fs::read(other.join("file")).is_err_and(refused));
+            assert!(fs::remove_file(other.join("file")).is_err_and(refused));
+        });
+        confined.join().unwrap();
     }
 }

@@ -27,6 +27,8 @@ pub enum Sandbox {
 pub struct Needs {
     /// Directories that files are read from.
     pub read: Vec<PathBuf>,
+    /// Directories whose files are read, and replaced by new ones.
+    pub replace: Vec<PathBuf>,
     /// Directories in which a socket is created and removed.
     pub sockets: Vec<PathBuf>,
     /// The ports to which TCP connections are made; `None` allows any, where they are not known.

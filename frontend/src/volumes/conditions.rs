@@ -133,6 +133,11 @@ impl Conditions {
         });
     }
 
+    /// Has all that wait for a change look again.
+    pub fn wake(&self) {
+        self.0.send_modify(|_| {});
+    }
+
     /// Records that all pools have been looked at.
     pub fn note_known(&self) {
         self.0.send_if_modified(|health| !std::mem::replace(&mut health.are_pools_known, true));

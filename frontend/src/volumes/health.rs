@@ -112,7 +112,9 @@ impl Volumes {
             };
             pools.insert(pool.name.clone(), status);
         }
-        self.conditions.note_known();
+        if self.optional.is_decided() {
+            self.conditions.note_known();
+        }
         self.note_stuck().await;
         self.conditions.forget_recovered();
         for pool in pools.keys() {

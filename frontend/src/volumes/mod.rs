@@ -34,6 +34,7 @@ use crate::helper::Helper;
 use conditions::Conditions;
 use health::Measurements;
 use optional::Optional;
+pub use optional::Unseen;
 use stuck::Stuck;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
@@ -70,10 +71,10 @@ impl Volumes {
         Self { helper, in_flight: InFlight::default(), conditions, measurements, optional, stuck }
     }
 
-    /// The same on a node that may lack these pools.
+    /// The same on a node that may lack these pools, while no more than this is known of what is in them.
     #[must_use]
-    pub fn with_optional_pools(mut self, pools: impl IntoIterator<Item = PoolName>) -> Self {
-        self.optional = Optional::new(pools);
+    pub fn with_optional_pools(mut self, pools: impl IntoIterator<Item = PoolName>, unseen: Unseen) -> Self {
+        self.optional = Optional::new(pools, unseen);
         self
     }
 

@@ -31,6 +31,18 @@ pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)]).map(drop)
 }
 
+/// Runs `test` while agents may renew their tokens.
+///
+/// # Errors
+/// What kubectl or the test reports.
+pub fn with_renewal<T>(kubeconfig: &Path, test: impl FnOnce() -> Result<T>) -> Result<T> {
+    apply(kubeconfig, "renewal")?;
+    let done = test();
+    // Other tests check that agents may not, even if this one has failed.
+    kubectl(kubeconfig, &["delete", "--kustomize", &path("renewal")])?;
+    done
+}
+
 /// Copies deploy/kubernetes to a directory, where a test may change it, and returns the copy of the container
 /// deployment, which can be applied like the original.
 ///

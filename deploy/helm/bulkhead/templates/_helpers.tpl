@@ -38,6 +38,11 @@ Objects from deploy/kubernetes, with this driver name and namespace. The files a
 {{- range $subject := $object.subjects }}
 {{- $_ := set $subject "namespace" $namespace }}
 {{- end }}
+{{- range $rule := $object.rules }}
+{{- if and $.audiences (has "request-serviceaccounts-token-audience" $rule.verbs) }}
+{{- $_ := set $rule "resources" $.audiences }}
+{{- end }}
+{{- end }}
 {{- $_ := set $object.metadata "labels" (merge (dict) $labels ($object.metadata.labels | default dict)) }}
 ---
 {{ toYaml $object }}

@@ -11,7 +11,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
+use super::credential::Credential;
 use super::observed::ObserveLayer;
+use super::own_token::OwnToken;
 use super::projection::ProjectionLayer;
 use super::rewound::RewoundLayer;
 use super::transport::transport;
@@ -21,12 +23,28 @@ use crate::readiness::Readiness;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the API server is, and the credentials to use with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Access {
     /// Those of the pod's service account.
     InCluster,
-    /// Those in a kubeconfig; a token file that it names is read again when it changes.
-    Kubeconfig(PathBuf),
+    /// Those in a kubeconfig.
+    Kubeconfig {
+        /// The kubeconfig; a token file that it names is read again when it changes.
+        file: PathBuf,
+        /// The token that the agent renews for itself, if it does.
+        own: Option<OwnToken>,
+    },
+}
+
+/// A way to the API server.
+pub(in crate::kubernetes) struct Reached {
+    /// The client. Nothing has been sent yet.
+    pub client: Client,
+    /// The default namespace.
+    pub namespace: String,
+    /// The token that the client sends, if it is from a file that an operator has to replace. The kubelet replaces that
+    /// of a pod.
+    pub credential: Option<Credential>,
 }
 
 /// Why there is no client for the API server.
@@ -38,6 +56,9 @@ pub enum AccessError {
     /// The kubeconfig is missing or invalid.
     #[error("kubeconfig {0} cannot be used: {1}")]
     Kubeconfig(PathBuf, kube::config::KubeconfigError),
+    /// The kubeconfig's token cannot be read.
+    #[error("token file {0}, which the kubeconfig names, cannot be read: {1}; put the agent's token there")]
+    Token(PathBuf, std::io::Error),
     /// What is sent to the server could be read, and its answers forged, by anybody on the way.
     #[error(
         "kubeconfig {0} cannot be used: its server {1} would receive the token unencrypted, and anybody on the way could answer in its place; give an https:// address"
@@ -49,42 +70,49 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// The file whose token is used, if the operator has to replace it. The kubelet replaces that of a pod.
-    pub(in crate::kubernetes) async fn token_file(&self) -> Option<PathBuf> {
-        let Self::Kubeconfig(path) = self else { return None };
-        let kubeconfig = Kubeconfig::read_from(path).ok()?;
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.ok()?;
-        config.auth_info.token_file.map(PathBuf::from)
+    /// What a kubeconfig says. If `state` is given, the agent renews the token of the file that the kubeconfig names, and
+    /// keeps its own in that directory.
+    pub fn kubeconfig(file: PathBuf, state: Option<PathBuf>) -> Self {
+        Self::Kubeconfig { file, own: state.map(OwnToken::in_directory) }
     }
 
-    /// Creates a client, and returns it with its default namespace. Nothing is sent yet. The watches that the client
-    /// begins are reported to `readiness`.
+    /// Creates a client. The watches that it begins are reported to `readiness`.
     ///
     /// # Errors
     /// See [`AccessError`].
-    pub(in crate::kubernetes) async fn client(&self, readiness: &Readiness) -> Result<(Client, String), AccessError> {
+    pub(in crate::kubernetes) async fn client(&self, readiness: &Readiness) -> Result<Reached, AccessError> {
+        let mut credential = None;
         let mut config = match self {
             Self::InCluster => Config::incluster()?,
-            Self::Kubeconfig(path) => {
-                let failed = |error| AccessError::Kubeconfig(path.clone(), error);
-                let kubeconfig = Kubeconfig::read_from(path).map_err(failed)?;
+            Self::Kubeconfig { file, own } => {
+                let failed = |error| AccessError::Kubeconfig(file.clone(), error);
+                let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
                 let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
-                let config = config.map_err(failed)?;
+                let mut config = config.map_err(failed)?;
                 if !is_private(&config.cluster_url) {
-                    return Err(AccessError::Unencrypted(path.clone(), config.cluster_url));
+                    return Err(AccessError::Unencrypted(file.clone(), config.cluster_url));
+                }
+                if let Some(given) = config.auth_info.token_file.take().map(PathBuf::from) {
+                    let read = Credential::new(given.clone(), own.clone());
+                    credential = Some(read.map_err(|error| AccessError::Token(given, error))?);
                 }
                 config
             }
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         let namespace = config.default_namespace.clone();
-        let builder = ClientBuilder::new(transport(&config)?, namespace.clone())
+        let transport = transport(&config)?;
+        let transport = match credential.clone() {
+            Some(credential) => credential.authorize(transport),
+            None => transport,
+        };
+        let builder = ClientBuilder::new(transport, namespace.clone())
             .with_layer(&ProjectionLayer)
             .with_layer(&RewoundLayer::default())
             .with_layer(&MapFutureLayer::new(limits::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
             .with_layer(&ObserveLayer::new(readiness.clone()));
-        Ok((builder.build(), namespace))
+        Ok(Reached { client: builder.build(), namespace, credential })
     }
 }
 
@@ -110,7 +138,7 @@ mod tests {
             "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
         });
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        Access::Kubeconfig(path).client(&Readiness::default()).await.err()
+        Access::kubeconfig(path, None).client(&Readiness::default()).await.err()
     }
 
     #[tokio::test]

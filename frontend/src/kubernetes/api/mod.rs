@@ -1,16 +1,18 @@
 //! Talking to the API server, whatever the subject. Nothing here knows about claims, volumes or capacity.
 //!
-//! From top to bottom, each importing only from those below it: [`reach`], [`token`], [`access`] ([`limits`],
-//! [`projection`], [`retry_after`], [`rewound`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
+//! From top to bottom, each importing only from those below it: [`reach`], [`access`] ([`limits`],
+//! [`projection`], [`retry_after`], [`rewound`]), [`credential`] ([`own_token`], [`token`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
 //! [`backoff`], [`request`], [`failure`].
 
 pub mod access;
 pub mod backoff;
+pub mod credential;
 pub mod events;
 pub mod failure;
 mod limits;
 pub mod node_identity;
 pub mod observed;
+pub mod own_token;
 pub mod pages;
 mod projection;
 mod reach;

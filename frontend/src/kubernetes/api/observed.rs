@@ -16,9 +16,9 @@ use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
 /// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
-const RESOURCES: [&str; 9] = [
+const RESOURCES: [&str; 10] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
-    "selfsubjectreviews", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+    "selfsubjectreviews", "serviceaccounts", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
 ];
 
 /// A watch of `resource` has failed.

@@ -27,9 +27,10 @@ impl Access {
                 let port = variable("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
                 reach_server(host.as_deref().unwrap_or_default(), port, true, needs);
             }
-            Self::Kubeconfig(path) => {
-                needs.read.extend(directories(path));
-                match Kubeconfig::read_from(path) {
+            Self::Kubeconfig { file, own } => {
+                needs.read.extend(directories(file));
+                needs.replace.extend(own.as_ref().map(|own| own.directory().to_owned()));
+                match Kubeconfig::read_from(file) {
                     Ok(kubeconfig) => reach_servers(&kubeconfig, needs),
                     // It may be created later. Which port it will name is unknown.
                     Err(_) => reach_server("", None, false, needs),
@@ -119,8 +120,9 @@ mod tests {
     #[test]
     fn a_kubeconfig_that_is_not_there_yet_may_name_any_port() {
         let mut needs = Needs { ports: Some(Vec::new()), ..Needs::default() };
-        Access::Kubeconfig("/no/such/kubeconfig".into()).reach(&mut needs);
+        Access::kubeconfig("/no/such/kubeconfig".into(), Some("/state".into())).reach(&mut needs);
         assert_eq!(needs.ports, None);
         assert!(needs.read.contains(&"/no/such".into()));
+        assert_eq!(needs.replace, [PathBuf::from("/state")]);
     }
 }

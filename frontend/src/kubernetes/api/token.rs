@@ -1,82 +1,41 @@
-//! When a token from a file expires. Only the operator renews it, and once it has expired the agent can do nothing.
-
-use std::time::Duration;
+//! What a token of a service account says about itself: JSON Web Tokens, RFC 7519. The API server judges them; whoever
+//! holds one only reads in it for how long it is good, and whose it is.
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
 
-use super::access::Access;
-use crate::metrics::METRICS;
+/// The fields that say whose a token is: the cluster's, the service account's, and the Node's that it is bound to.
+const HOLDER: [&str; 4] = ["/iss", "/sub", "/kubernetes.io/serviceaccount", "/kubernetes.io/node"];
 
-/// How long before a token expires the first warning is given.
-const NOTICE: SignedDuration = SignedDuration::from_hours(7 * 24);
+/// What a token says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claims {
+    /// When it was issued.
+    pub issued: Timestamp,
+    /// When it expires.
+    pub end: Timestamp,
+    all: Value,
+}
 
-/// How often the token is read: it may have been replaced.
-const PERIOD: Duration = Duration::from_secs(60);
-
-/// How often the warning about a token that expires soon is repeated.
-const REPEATED: Duration = Duration::from_secs(12 * 3600);
-
-/// Logs when the token expires: once for each new token, and repeatedly for one that expires soon, with a call of
-/// `warn_of` each time.
-pub async fn watch_expiry(access: &Access, warn_of: impl Fn(String)) {
-    let Some(file) = access.token_file().await else { return };
-    let mut watch = Expiry::default();
-    loop {
-        let end = tokio::fs::read_to_string(&file).await.ok().and_then(|token| expiry(&token));
-        if let Some(end) = end {
-            METRICS.token_expiry.with([]).set(end.as_second() as f64);
-            match watch.look(end, Timestamp::now(), Instant::now()) {
-                News::None => {}
-                News::Known => info!(%end, "the token for the API server expires: replace its file before then"),
-                News::Soon => {
-                    warn!(%end, "the token for the API server expires soon: replace its file, or the agent will stop working");
-                    warn_of(format!(
-                        "the agent's token for the API server expires at {end}: replace its file, or the agent will stop working"
-                    ));
-                }
-            }
-        }
-        sleep(PERIOD).await;
+impl Claims {
+    /// What `token` says; `None` if it is not such a token, or does not say for how long it is good.
+    pub fn of(token: &str) -> Option<Self> {
+        let all: Value = serde_json::from_slice(&decode(token.trim().split('.').nth(1)?)?).ok()?;
+        let time = |field: &str| Timestamp::from_second(all[field].as_i64()?).ok();
+        Some(Self { issued: time("iat")?, end: time("exp")?, all })
     }
-}
 
-/// What has been said about a token.
-#[derive(Default)]
-struct Expiry {
-    known: Option<Timestamp>,
-    warned: Option<Instant>,
-}
-
-/// What is to be said about it now.
-#[derive(Debug, PartialEq, Eq)]
-enum News {
-    None,
-    Known,
-    Soon,
-}
-
-impl Expiry {
-    fn look(&mut self, end: Timestamp, now: Timestamp, clock: Instant) -> News {
-        let is_new = self.known.replace(end) != Some(end);
-        if end.duration_since(now) >= NOTICE {
-            return if is_new { News::Known } else { News::None };
-        }
-        let is_due = self.warned.is_none_or(|at| clock.duration_since(at) >= REPEATED);
-        if !is_new && !is_due {
-            return News::None;
-        }
-        self.warned = Some(clock);
-        News::Soon
+    /// How long it is good, from its issue to its end.
+    pub fn life(&self) -> SignedDuration {
+        self.end.duration_since(self.issued)
     }
-}
 
-/// When a JSON Web Token expires (RFC 7519, 4.1.4).
-fn expiry(token: &str) -> Option<Timestamp> {
-    let claims: Value = serde_json::from_slice(&decode(token.split('.').nth(1)?)?).ok()?;
-    Timestamp::from_second(claims["exp"].as_i64()?).ok()
+    /// Whether it is of the same account, bound to the same Node, as `other`: the same objects, and not only of the
+    /// same names.
+    pub fn has_holder_of(&self, other: &Self) -> bool {
+        let of = |claims: &Self, field| claims.all.pointer(field).cloned();
+        HOLDER.iter().all(|field| of(self, field).is_some_and(|value| Some(value) == of(other, field)))
+    }
 }
 
 /// Decodes base64 for URLs (RFC 4648, 5) without padding.
@@ -103,20 +62,35 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
+pub mod fixtures {
+    //! Tokens for tests.
+
+    use serde_json::{Value, json};
+
+    /// A token, unsigned, of the agents' account, bound to the Node of that uid.
+    pub fn token(node_uid: &str, issued: i64, end: i64) -> String {
+        let account = json!({ "name": "bulkhead-agent", "uid": "a" });
+        let bound = json!({ "serviceaccount": account, "node": { "name": "here", "uid": node_uid } });
+        let subject = "system:serviceaccount:storage:bulkhead-agent";
+        let all = json!({ "iss": "here", "sub": subject, "iat": issued, "exp": end, "kubernetes.io": bound });
+        format!("x.{}.y", encode(&all))
+    }
+
+    fn encode(value: &Value) -> String {
+        const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let text = value.to_string().into_bytes();
+        let group = |bytes: &[u8]| {
+            let bits =
+                bytes.iter().chain([0, 0].iter()).take(3).fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte));
+            (0..=bytes.len()).map(|digit| char::from(DIGITS[bits >> (18 - 6 * digit) & 63])).collect::<String>()
+        };
+        text.chunks(3).map(group).collect()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_token_is_warned_of_from_seven_days_before_its_end_and_not_all_the_time() {
-        let (mut watch, clock, now) = (Expiry::default(), Instant::now(), Timestamp::UNIX_EPOCH);
-        let days = |days: i64| now + SignedDuration::from_hours(24 * days);
-        assert_eq!(watch.look(days(8), now, clock), News::Known);
-        assert_eq!(watch.look(days(8), now, clock), News::None);
-        assert_eq!(watch.look(days(6), now, clock), News::Soon);
-        assert_eq!(watch.look(days(6), now, clock + PERIOD), News::None);
-        assert_eq!(watch.look(days(6), now, clock + REPEATED), News::Soon);
-        assert_eq!(watch.look(days(30), now, clock + REPEATED), News::Known, "it was replaced");
-    }
 
     #[test]
     fn decoding() {
@@ -129,11 +103,22 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_when_it_expires() {
-        // {"exp":1767225600}
-        assert_eq!(expiry("x.eyJleHAiOjE3NjcyMjU2MDB9.y").unwrap().to_string(), "2026-01-01T00:00:00Z");
+    fn a_token_says_for_how_long_it_is_good() {
+        let claims = Claims::of(&fixtures::token("1", 1_767_222_000, 1_767_225_600)).unwrap();
+        assert_eq!(claims.end.to_string(), "2026-01-01T00:00:00Z");
+        assert_eq!(claims.life(), SignedDuration::from_hours(1));
         for other in ["", "opaque", "x.e30.y", "x.%%.y"] {
-            assert_eq!(expiry(other), None, "{other}");
+            assert_eq!(Claims::of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_node_that_is_registered_again_is_another_holder() {
+        let of = |node| Claims::of(&fixtures::token(node, 0, 600)).unwrap();
+        assert!(of("1").has_holder_of(&of("1")));
+        assert!(!of("1").has_holder_of(&of("2")));
+        // {"iat":0,"exp":600}
+        let bare = Claims::of("x.eyJpYXQiOjAsImV4cCI6NjAwfQ.y").unwrap();
+        assert!(!bare.has_holder_of(&bare), "it says nothing about its holder");
     }
 }

@@ -79,6 +79,18 @@ impl ImmediateBinding {
         }
     }
 
+    /// Tells the claim's owner, once, that this node may not take it, as when the class is not granted to the agents.
+    fn report_refusal(&self, claim: &PersistentVolumeClaim, failure: &Failure) {
+        let is_news =
+            self.context.memory.with(claim::uid(claim), |entry| !std::mem::replace(&mut entry.refusal_reported, true));
+        if is_news {
+            let node = &self.context.node.name;
+            let note =
+                format!("node {node} may not take the claim: {failure}; `kubectl bulkhead doctor` says what to do");
+            self.context.events.publish(claim, Reason::ProvisioningFailed, note);
+        }
+    }
+
     /// Bids for `claim` of `class`, or waits until it is time to.
     ///
     /// # Errors
@@ -114,6 +126,11 @@ impl ImmediateBinding {
         memory.with(uid, |entry| entry.bid_at = None);
         let outcome = select(&self.context, claim, Some(&self.context.node.name)).await;
         self.losses.note(outcome.as_ref().is_err_and(Failure::is_conflict));
+        if let Err(failure) = &outcome
+            && failure.is_forbidden()
+        {
+            self.report_refusal(claim, failure);
+        }
         outcome?;
         // The volume is made when the watch reports the claim with this node.
         debug!(claim = %claim.name_any(), "claim taken for this node");

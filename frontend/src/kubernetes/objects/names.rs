@@ -44,9 +44,9 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 pub const MANAGED_BY: &str = "bulkhead";
 
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
-pub const AGENT_POLICIES: [&str; 6] = [
+pub const AGENT_POLICIES: [&str; 7] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",
-    "bulkhead-agent-events", "bulkhead-agent-leases",
+    "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens",
 ];
 
 /// The one of them that judges whoever binds a claim, and not only agents.

@@ -9,7 +9,7 @@ use crate::kubernetes::objects::names::BINDING_POLICY;
 
 /// What has to be judged of objects of one kind, by a policy's name: all that an agent's rights let it do, and all that
 /// binds a claim.
-const WRITABLE: [(&str, Writable); 6] = [
+const WRITABLE: [(&str, Writable); 7] = [
     (
         "bulkhead-agent-volumes",
         Writable { group: "", resources: &["persistentvolumes"], operations: &["CREATE", "UPDATE", "DELETE"] },
@@ -39,6 +39,7 @@ const WRITABLE: [(&str, Writable); 6] = [
         "bulkhead-agent-leases",
         Writable { group: "coordination.k8s.io", resources: &["leases"], operations: &["CREATE", "UPDATE"] },
     ),
+    ("bulkhead-agent-tokens", Writable { group: "", resources: &["serviceaccounts/token"], operations: &["CREATE"] }),
 ];
 
 struct Writable {

@@ -9,13 +9,14 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::ResourceExt;
 
 /// The manifests, by the policy's name.
-const MANIFESTS: [(&str, &str); 6] = [
+const MANIFESTS: [(&str, &str); 7] = [
     ("bulkhead-agent-volumes", include_str!("../../../../deploy/kubernetes/base/policy-volumes.yaml")),
     ("bulkhead-agent-claims", include_str!("../../../../deploy/kubernetes/base/policy-claims.yaml")),
     ("bulkhead-agent-bindings", include_str!("../../../../deploy/kubernetes/base/policy-bindings.yaml")),
     ("bulkhead-agent-capacities", include_str!("../../../../deploy/kubernetes/base/policy-capacities.yaml")),
     ("bulkhead-agent-events", include_str!("../../../../deploy/kubernetes/base/policy-events.yaml")),
     ("bulkhead-agent-leases", include_str!("../../../../deploy/kubernetes/base/policy-leases.yaml")),
+    ("bulkhead-agent-tokens", include_str!("../../../../deploy/kubernetes/base/policy-tokens.yaml")),
 ];
 
 /// The driver's name in them.

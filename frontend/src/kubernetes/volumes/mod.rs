@@ -2,7 +2,8 @@
 //! which finds those that are missing.
 
 pub mod census;
-pub mod names;
+pub mod late;
+mod names;
 pub mod orphans;
 pub mod owners;
 pub mod reclaimer;

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
+use super::late;
 use super::names::Names;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
@@ -35,10 +36,8 @@ impl Controller for Reclaimer {
     }
 
     async fn reconcile(&self, object: Arc<PersistentVolume>) -> Result<Action, Failure> {
-        if let Some(object) = self.current(object).await? {
-            self.serve(&object).await?;
-        }
-        Ok(Action::await_change())
+        let Some(object) = self.current(object).await? else { return Ok(Action::await_change()) };
+        self.serve(&object).await
     }
 }
 
@@ -59,9 +58,18 @@ impl Reclaimer {
         Ok(now.filter(|now| now.uid() == object.uid()).map(Arc::new))
     }
 
-    async fn serve(&self, object: &PersistentVolume) -> Result<(), Failure> {
+    async fn serve(&self, object: &PersistentVolume) -> Result<Action, Failure> {
         let Context { driver, place, .. } = &*self.context;
-        let Some(volume) = persistent_volume::own_volume(object, driver, place) else { return Ok(()) };
+        let Some(volume) = persistent_volume::own_volume(object, driver, place) else {
+            return Ok(Action::await_change());
+        };
+        if late::is_unbound(&self.context, object) {
+            return late::look(&self.context, object).await;
+        }
+        self.settle(object, &volume).await.map(|()| Action::await_change())
+    }
+
+    async fn settle(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
         let has_finalizer = persistent_volume::has_finalizer(object);
         let is_being_deleted = persistent_volume::is_being_deleted(object);
         match (persistent_volume::is_deleted_when_released(object), persistent_volume::phase(object)) {
@@ -70,8 +78,8 @@ impl Reclaimer {
                 // Without a claim's uid it is not reserved any more: its phase is about to change.
                 let Some(claim) = persistent_volume::claim_reference(object) else { return Ok(()) };
                 self.refuse_if_claimed(object, &claim).await?;
-                self.refuse_if_named(object, &volume).await?;
-                self.reclaim(object, &volume).await?;
+                self.refuse_if_named(object, volume).await?;
+                self.reclaim(object, volume).await?;
                 if !is_being_deleted {
                     self.delete(object).await?;
                 }

@@ -156,6 +156,14 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
         ensure!(metrics.contains("bulkhead_pool_condition{pool=\"fast\",condition=\"not_served\"} 1.0"), "{metrics}");
         Ok(())
     })?;
+    // The next agent does not take it for absent until it knows what is needed.
+    cluster.agent().stand.restart_frontend()?;
+    cluster.access.wait(NOTICED, "the next agent to call it a failure too", || {
+        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        ensure!(metrics.contains("bulkhead_pool_condition{pool=\"fast\",condition=\"not_served\"} 1.0"), "{metrics}");
+        ensure!(!metrics.contains("condition=\"absent\""), "it was absent before: {metrics}");
+        Ok(())
+    })?;
     mount(&cluster.agents[0].stand)?;
     cluster.agent().stand.await_end_of_helper(limit)?;
     cluster.agent().stand.start_helper()

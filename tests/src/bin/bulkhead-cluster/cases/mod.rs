@@ -11,6 +11,7 @@ mod fallback;
 mod healing;
 mod immediate;
 mod interrupted;
+mod late;
 mod manifests;
 mod monitoring;
 mod no_room;
@@ -20,6 +21,7 @@ mod plugin;
 mod provision;
 mod reclaim;
 mod refuse;
+mod renewal;
 mod requests;
 mod resize;
 mod restored;
@@ -36,6 +38,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         storm::cases(),
         rights::cases(),
         interrupted::cases(),
+        late::cases(),
         restored::cases(),
         adopt::cases(),
         census::cases(),
@@ -52,6 +55,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         provision::cases(),
         immediate::cases(),
         refuse::cases(),
+        renewal::cases(),
         manifests::cases(),
         chart::cases(),
         fallback::cases(),

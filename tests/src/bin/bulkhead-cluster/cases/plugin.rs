@@ -285,6 +285,9 @@ fn a_class_that_is_not_granted_is_named(cluster: &mut Cluster) -> Result<()> {
         class["allowedTopologies"] = json!([{ "matchLabelExpressions": [{ "key": TOPOLOGY_KEY, "values": [node] }] }]);
     })?;
     cluster.event(&node, "StorageClassInvalid", "granted the verb provision")?;
+    cluster.create_claim(&claim("early", &class, "8Mi"))?;
+    cluster.event("early", "ProvisioningFailed", "granted the verb take")?;
+    cluster.delete_claim("early")?;
     let told = plugin(cluster, &["doctor"])?.failed()?;
     let told = Printed::row(&told, &["FAILED", "class", &class])?;
     let commands: Vec<_> = told.split('`').filter(|part| part.starts_with("kubectl create clusterrole")).collect();

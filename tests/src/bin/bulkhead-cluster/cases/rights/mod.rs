@@ -9,6 +9,7 @@ mod labels;
 mod leases;
 mod reports;
 mod roles;
+mod tokens;
 mod volumes;
 
 use std::time::Duration;
@@ -32,6 +33,9 @@ const CAPACITIES: &str = "/apis/storage.k8s.io/v1/namespaces/bulkhead-system/csi
 /// Where the agents' pods are.
 const PODS: &str = "/api/v1/namespaces/bulkhead-system/pods";
 
+/// What makes tokens of the agents' account.
+const TOKENS: &str = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
+
 /// What each of the policies says to the holder of a token that is not bound to a node.
 const UNBOUND: &str = "the agent's token is not bound to a node";
 
@@ -45,6 +49,7 @@ pub fn cases() -> Vec<Case<Cluster>> {
         reports::cases(),
         leases::cases(),
         roles::cases(),
+        tokens::cases(),
     ];
     modules.concat()
 }
@@ -123,6 +128,29 @@ impl Rights<'_> {
             return Ok(());
         }
         answer.refused_by(policy, message)
+    }
+
+    /// The holder of the token of an agent's pod on the first node.
+    fn in_a_pod(&self) -> Result<Holder<'_>> {
+        let pod = json!({
+            "metadata": { "name": format!("{}-agent", self.cluster.namespace) },
+            "spec": {
+                "serviceAccountName": "bulkhead-agent",
+                "nodeName": self.here,
+                "containers": [{ "name": "main", "image": "none" }],
+            },
+        });
+        let pod = self.administrator.create(PODS, &pod).granted()?;
+        let metadata = &pod["metadata"];
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"] });
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": { "boundObjectRef": bound },
+        });
+        let answer = self.administrator.create(TOKENS, &request).granted()?;
+        let token = answer["status"]["token"].as_str().context("an answer without a token")?;
+        Holder::of_token(&self.cluster.access, token)
     }
 
     /// Removes everything outside the test's namespace, continuing even if a removal fails.

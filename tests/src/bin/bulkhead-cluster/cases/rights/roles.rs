@@ -1,12 +1,12 @@
 //! What the agents' role grants, and what it does not.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use serde_json::json;
 
 use super::volumes::{OWN, POLICY};
-use super::{CAPACITIES, Holder, PODS, UNBOUND, VOLUMES, with_rights};
+use super::{CAPACITIES, TOKENS, UNBOUND, VOLUMES, with_rights};
 
 cases! {
     on Cluster;
@@ -18,7 +18,6 @@ cases! {
     the_policies_have_no_type_warnings: Bare,
 }
 
-const TOKENS: &str = "/api/v1/namespaces/bulkhead-system/serviceaccounts/bulkhead-agent/token";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 const POLICY_BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/mutatingadmissionpolicybindings";
@@ -95,25 +94,7 @@ fn the_server_says_which_node_a_token_is_bound_to(cluster: &mut Cluster) -> Resu
 
 fn a_pods_token_is_bound_to_its_node(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        let pod = json!({
-            "metadata": { "name": format!("{}-agent", rights.cluster.namespace) },
-            "spec": {
-                "serviceAccountName": "bulkhead-agent",
-                "nodeName": rights.here,
-                "containers": [{ "name": "main", "image": "none" }],
-            },
-        });
-        let pod = rights.administrator.create(PODS, &pod).granted()?;
-        let metadata = &pod["metadata"];
-        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"] });
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": { "boundObjectRef": bound },
-        });
-        let answer = rights.administrator.create(TOKENS, &request).granted()?;
-        let token = answer["status"]["token"].as_str().context("an answer without a token")?;
-        let holder = Holder::of_token(&rights.cluster.access, token)?;
+        let holder = rights.in_a_pod()?;
         let (_, own) = rights.make_claim(&rights.claim("own", &rights.here))?;
         let (_, theirs) = rights.make_claim(&rights.claim("theirs", &rights.there))?;
         holder.try_create(VOLUMES, &rights.volume(&own, &rights.here)).granted()?;
@@ -136,7 +117,7 @@ fn an_agent_impersonates_no_other(cluster: &mut Cluster) -> Result<()> {
 
 fn the_policies_have_no_type_warnings(cluster: &mut Cluster) -> Result<()> {
     with_rights(cluster, |rights| {
-        for name in ["volumes", "claims", "bindings", "capacities", "events", "leases"] {
+        for name in ["volumes", "claims", "bindings", "capacities", "events", "leases", "tokens"] {
             let path = format!("{POLICIES}/bulkhead-agent-{name}");
             let status = rights.cluster.access.wait(rights.cluster.patience(), "a policy to be checked", || {
                 let policy = rights.administrator.get(&path).granted()?;
