@@ -14,6 +14,12 @@ pub struct Exported {
     /// The node that it is on; empty where that is known from elsewhere.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
+    /// When it was read, as RFC 3339 has it; empty where it is read at this moment.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exported_at: String,
+    /// The release of the program that read it; empty likewise.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub release: String,
     /// Its id.
     pub volume: String,
     /// Its pool.
@@ -69,8 +75,8 @@ async fn export(volumes: &Volumes, listed: Listed) -> Result<Option<Exported>, F
         // Whoever cannot be asked may hold data.
         Err(fault) => (true, None, fault.to_string()),
     };
-    let (volume, pool, node) = (volume.to_string(), pool.to_string(), String::new());
-    Ok(Some(Exported { node, volume, pool, block, bytes: size.get(), ever_published, owner, problem }))
+    let (volume, pool, bytes) = (volume.to_string(), pool.to_string(), size.get());
+    Ok(Some(Exported { volume, pool, block, bytes, ever_published, owner, problem, ..Exported::default() }))
 }
 
 async fn noted(volumes: &Volumes, volume: &VolumeId) -> Result<(bool, Option<Keys>, String), Fault> {

@@ -5,6 +5,7 @@ use bulkhead_frontend::printable::visible_json;
 use bulkhead_frontend::proto::csi::NodeGetInfoRequest;
 use bulkhead_frontend::proto::inspection::ExportVolumesRequest;
 use bulkhead_frontend::report;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -14,6 +15,7 @@ pub async fn run(mut client: Client, pool: Option<&str>) -> Result<(), Failure> 
     // A frontend that runs without a node's name says so when it is asked; the volumes can be told without it.
     let node = client.node.node_get_info(NodeGetInfoRequest {}).await;
     let node = node.map(|info| info.into_inner().node_id).unwrap_or_default();
+    let (exported_at, release) = (Timestamp::now().to_string(), env!("CARGO_PKG_VERSION").to_owned());
     let mut starting_token = String::new();
     loop {
         let page = client.inspection.export_volumes(ExportVolumesRequest { starting_token }).await?.into_inner();
@@ -21,7 +23,8 @@ pub async fn run(mut client: Client, pool: Option<&str>) -> Result<(), Failure> 
         for volume in &page.volumes {
             let volume: Exported = serde_json::from_str(volume).map_err(|_| Failure::Incomplete("volume"))?;
             if pool.is_none_or(|pool| pool == volume.pool) {
-                let volume = Exported { node: node.clone(), ..volume };
+                let (node, exported_at, release) = (node.clone(), exported_at.clone(), release.clone());
+                let volume = Exported { node, exported_at, release, ..volume };
                 let line = serde_json::to_string(&volume).map_err(|_| Failure::Incomplete("volume"))?;
                 lines.push_str(&visible_json(&line));
                 lines.push('\n');

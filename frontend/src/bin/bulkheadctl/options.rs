@@ -144,7 +144,8 @@ pub enum VolumeCommand {
     },
     /// List the volumes that no PersistentVolume names. This needs a frontend that is the node's storage agent.
     Orphans,
-    /// Print all volumes with what is noted on each about whose it is: a JSON object for each volume, one a line.
+    /// Print all volumes with what is noted on each about whose it is: a JSON object for each volume, one a line, which also
+    /// says when it was printed, on which node, and by which release.
     ///
     /// Whoever has these lines can bring the volumes back into a cluster that has lost its objects, with
     /// `kubectl bulkhead adopt --from FILE`.

@@ -38,6 +38,10 @@ pub enum Failure {
     Manual(#[from] ManualError),
     #[error("cannot read {0}: {1}; `bulkheadctl volume export` writes such a file")]
     Exported(String, String),
+    #[error(
+        "{file} {why}: volumes may have been deleted since; run `bulkheadctl volume export` on the node again, or repeat this with --allow-old"
+    )]
+    Old { file: String, why: String },
     #[error("--driver {0} is no name of a CSI driver")]
     Driver(String),
     #[error("{0} is no claim: it is called NAMESPACE/NAME")]
@@ -57,6 +61,7 @@ impl Failure {
             Self::Kubeconfig(_) | Self::Client(_) => "Kubeconfig".to_owned(),
             Self::Exists(_) => "NodeExists".to_owned(),
             Self::Exported(..) | Self::ClaimName(_) | Self::Driver(_) => "Invalid".to_owned(),
+            Self::Old { .. } => "Old".to_owned(),
             Self::NotConfirmed(_) => "NotConfirmed".to_owned(),
             Self::Runtime(_) | Self::Manual(_) | Self::Output(_) => "Failed".to_owned(),
         }

@@ -122,6 +122,9 @@ pub struct Adopt {
     /// Read what `bulkheadctl volume export` printed, where agents are not pods.
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
+    /// Act on a file that is older than an hour, too: volumes that were deleted since get objects without data.
+    #[arg(long, requires = "from")]
+    pub allow_old: bool,
     /// Do it. Without this it says what it would do.
     #[arg(long)]
     pub apply: bool,

@@ -26,7 +26,7 @@ pub enum Unread {
     Status(StatusCode),
     #[error(
         "its agent does not share it: save the output of `bulkheadctl volume export` there, and read it with --from, or \
-         set --share-owners"
+         set --share-owners (the chart's frontend.shareOwners)"
     )]
     NotShared,
     #[error("its answer cannot be read: {0}")]

@@ -1,5 +1,6 @@
 //! `adopt`: brings volumes back whose PersistentVolumes are gone, by what is noted on each about whose it was.
 
+mod age;
 mod apply;
 mod decision;
 mod read;
@@ -11,6 +12,7 @@ use bulkhead_frontend::quantity::{Quantity, count};
 use bulkhead_frontend::report::{Report, Table};
 use bulkhead_frontend::volumes::Place;
 use bulkhead_protocol::DriverName;
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::decision::{Decision, Facts, Plan, Wishes, part};
@@ -36,6 +38,15 @@ pub async fn run(cluster: &Cluster, options: &Adopt) -> Result<(Report, bool), F
     let driver: DriverName = cluster.driver.parse().map_err(|_| Failure::Driver(cluster.driver.clone()))?;
     let (mut found, mut notes) = read::volumes(cluster, options).await?;
     let is_known = notes.is_empty();
+    if let Some(file) = &options.from
+        && let Some(why) = age::objection(found.iter().map(|(_, volume)| volume), Timestamp::now())
+    {
+        let old = Failure::Old { file: file.display().to_string(), why };
+        if options.apply && !options.allow_old {
+            return Err(old);
+        }
+        notes.push(old.to_string());
+    }
     let facts = read::facts(cluster, &driver).await?;
     let wishes = wishes(cluster, &driver, options, &facts, &mut found, &mut notes).await?;
     let mut decisions: Vec<_> = found.iter().map(|(node, volume)| facts.decide(volume, node, &wishes)).collect();

@@ -1,6 +1,7 @@
 //! `kubectl bulkhead adopt`: volumes whose objects are gone are brought back, by what is noted on them.
 
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,12 +11,13 @@ use bulkhead_protocol::Request;
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
-use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, claim, handle, on};
+use bulkhead_tests::cluster::objects::{PROVISIONER, SELECTED_NODE, block, claim, handle, on};
 use bulkhead_tests::cluster::{Cluster, node};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests;
 use bulkhead_tests::helper::volume as volume_id;
 use bulkhead_tests::monitoring;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json, to_value};
 
@@ -26,6 +28,7 @@ cases! {
     claims_come_back_after_etcd_was_lost: Bare,
     a_claim_that_lost_its_volume_is_bound_again: Bare,
     a_claim_made_anew_gets_its_volume_and_another_does_not: Bare,
+    a_block_volume_comes_back_from_a_file: Bare,
     a_disk_in_another_node_takes_its_claims_along: Bare,
     an_orphan_of_another_cluster_is_kept,
     a_thousand_volumes_come_back: Bare + Long,
@@ -235,8 +238,15 @@ fn a_claim_that_lost_its_volume_is_bound_again(cluster: &mut Cluster) -> Result<
     let socket = cluster.agents[0].stand.kubelet.csi_socket();
     let exported = Printed::by(bulkheadctl(&socket)?.args(["volume", "export"]))?.succeeded()?;
     let saved = cluster.agents[0].stand.work().join("exported");
-    fs::write(&saved, exported)?;
     let saved = saved.to_string_lossy().into_owned();
+    // One of yesterday may name volumes that were deleted since.
+    fs::write(&saved, aged(&exported)?)?;
+    let refused = plugin(cluster, &["adopt", "--from", &saved, "--apply"])?.failed()?;
+    ensure!(refused.contains(", 26 h ago: volumes may have been deleted since"), "{refused}");
+    let dry = as_json(cluster, &["adopt", "--from", &saved])?;
+    is_in_state(&dry, &volume, "adopt")?;
+    ensure!(dry["notes"][0].as_str().is_some_and(|note| note.contains("--allow-old")), "{dry}");
+    fs::write(&saved, exported)?;
     let begun = Instant::now();
     let done = as_json(cluster, &["adopt", "--from", &saved, "--apply"])?;
     is_in_state(&done, &volume, "adopted")?;
@@ -245,6 +255,55 @@ fn a_claim_that_lost_its_volume_is_bound_again(cluster: &mut Cluster) -> Result<
     ensure!(object.spec.and_then(|spec| spec.claim_ref).and_then(|claim| claim.uid) == before, "another claim");
     ensure!(fs::read_to_string(file)? == content("data"), "the data is not what it was");
     grows(cluster, "data")?;
+    let_go(cluster)
+}
+
+/// What was exported, as if that had been on the day before.
+fn aged(exported: &str) -> Result<String> {
+    let mut lines = String::new();
+    for line in exported.lines() {
+        let mut volume: Value = serde_json::from_str(line)?;
+        ensure!(volume["release"] == env!("CARGO_PKG_VERSION") && volume["node"].is_string(), "{volume}");
+        let written: Timestamp = volume["exportedAt"].as_str().context("no time")?.parse()?;
+        volume["exportedAt"] = json!((written - SignedDuration::from_hours(26)).to_string());
+        lines += &format!("{volume}\n");
+    }
+    Ok(lines)
+}
+
+fn a_block_volume_comes_back_from_a_file(cluster: &mut Cluster) -> Result<()> {
+    let class = agent(cluster)?;
+    reachable(cluster)?;
+    let node = cluster.node();
+    cluster.create_claim(&on(block(claim("disk", &class, "8Mi")), &node))?;
+    let object = cluster.bound("disk")?.metadata.name.context("a name")?;
+    let volume = handle(&object).to_owned();
+    let stand = &cluster.agents[0].stand;
+    let target = stand.kubelet.prepare_block(&volume, &object, "disk")?;
+    let csi = stand.csi()?;
+    csi.node_publish_volume(requests::publish(&volume, &target, requests::block()))?;
+    fs::OpenOptions::new().write(true).open(&target)?.write_all(content("disk").as_bytes())?;
+    csi.node_unpublish_volume(requests::unpublish(&volume, &target))?;
+    noted(cluster, &[&volume])?;
+    forget_volume(cluster, &volume)?;
+    forget_claim(cluster, "disk")?;
+
+    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let exported = Printed::by(bulkheadctl(&socket)?.args(["volume", "export"]))?.succeeded()?;
+    let line: Value = serde_json::from_str(exported.lines().next().context("no line")?)?;
+    ensure!(line["block"] == true && line["everPublished"] == true && line["owner"]["pv"] == object, "{line}");
+    let saved = cluster.agents[0].stand.work().join("exported").to_string_lossy().into_owned();
+    // The administrator knows that nothing was deleted since yesterday.
+    fs::write(&saved, aged(&exported)?)?;
+    let done = as_json(cluster, &["adopt", "--from", &saved, "--apply", "--with-claims", "--allow-old"])?;
+    is_in_state(&done, &volume, "adopted")?;
+    let made = cluster.bound("disk")?.spec.context("a specification")?;
+    ensure!(made.volume_mode.as_deref() == Some("Block"), "{:?}", made.volume_mode);
+    let claim = cluster.access.run(cluster.claims().get("disk"))?.spec.context("a specification")?;
+    ensure!(claim.volume_mode.as_deref() == Some("Block"), "{:?}", claim.volume_mode);
+    let image = fs::read(cluster.agents[0].stand.pool().volume(&volume).join("image"))?;
+    ensure!(image.starts_with(content("disk").as_bytes()), "the data is not what it was");
+    grows(cluster, "disk")?;
     let_go(cluster)
 }
 
