@@ -43,6 +43,11 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 /// The value of [`MANAGED_BY_LABEL`] on ours.
 pub const MANAGED_BY: &str = "bulkhead";
 
+/// On an agent's Lease: what of the agent of `driver` does not work. Missing if everything does.
+pub fn not_ready(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/not-ready")
+}
+
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
 pub const AGENT_POLICIES: [&str; 7] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",

@@ -30,6 +30,7 @@ cases! {
     a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere,
     a_claim_does_not_wait_for_a_helper_that_is_gone,
     an_agent_that_has_stopped_is_named,
+    an_agent_without_its_helper_is_named,
     a_node_without_a_kubelet_is_named,
 }
 
@@ -224,6 +225,23 @@ fn an_agent_that_has_stopped_is_named(cluster: &mut Cluster) -> Result<()> {
     cluster.access.wait(cluster.patience(), "the agent to say that it works again", || {
         Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
     })
+}
+
+fn an_agent_without_its_helper_is_named(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let state = |cluster: &Cluster, state: &str| {
+        cluster.access.wait(NOTICED, &format!("the node to be {state}"), || {
+            Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, state]).map(drop)
+        })
+    };
+    state(cluster, "ready")?;
+    cluster.agent().stand.kill_helper()?;
+    state(cluster, "not-ready")?;
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&doctor, &["FAILED", "node", &node, "the agent is not ready: helper not ready: "])?;
+    ensure!(told.contains("systemctl status bulkhead-privhelper"), "{told}");
+    cluster.agent().stand.start_helper()?;
+    state(cluster, "ready")
 }
 
 fn a_node_without_a_kubelet_is_named(cluster: &mut Cluster) -> Result<()> {
