@@ -54,6 +54,11 @@ pub const AGENT_POLICIES: [&str; 7] = [
     "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens",
 ];
 
+/// Selects them, by a label.
+pub fn confines_agents(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/confines=agent")
+}
+
 /// The one of them that judges whoever binds a claim, and not only agents.
 pub const BINDING_POLICY: &str = "bulkhead-agent-bindings";
 
