@@ -78,15 +78,18 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + 'static> Watched<K> {
                 self.forbidden = 0;
                 self.is_complete |= matches!(event, Event::InitDone);
                 self.writer.apply_watcher_event(&event);
-                Ok(())
             }
             Err(Error::InitialListFailed(error) | Error::WatchStartFailed(error) | Error::WatchFailed(error)) => {
                 let failure = Failure::Api { operation: super::LOOKING, error: Box::new(error) };
                 self.forbidden = if failure.is_forbidden() { self.forbidden + 1 } else { 0 };
-                if self.forbidden >= FORBIDDEN { Err(failure) } else { Ok(debug!("{failure}")) }
+                if self.forbidden >= FORBIDDEN {
+                    return Err(failure);
+                }
+                debug!("{failure}");
             }
-            Err(error) => Ok(debug!("watching the agents' admission policies is interrupted: {error}")),
+            Err(error) => debug!("watching the agents' admission policies is interrupted: {error}"),
         }
+        Ok(())
     }
 
     /// All objects, once they have been listed.

@@ -12,7 +12,6 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::late;
 use super::names::Names;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
@@ -69,9 +68,6 @@ impl Reclaimer {
         let Some(volume) = persistent_volume::own_volume(object, driver, place) else {
             return Ok(Action::await_change());
         };
-        if late::is_unbound(&self.context, object) {
-            return late::look(&self.context, object).await;
-        }
         match self.settle(object, &volume).await {
             Err(Failure::Volume(fault)) if self.context.volumes.is_of_absent_pool(&fault) => {
                 Ok(self.await_pool(object, &fault))
