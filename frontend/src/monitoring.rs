@@ -42,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// clients cannot keep probes out.
 const CLIENTS: usize = 32;
 
-/// How long the helper may take to answer before it counts as not ready.
-const HELPER_ANSWERS: Duration = Duration::from_secs(2);
-
 /// How long an answer may be reused, the helper's as well as the metrics. Anyone who can reach the port may ask, each
 /// request to the helper adds a line to its audit log, and writing the metrics keeps the only thread busy for
 /// milliseconds.
@@ -287,14 +284,7 @@ async fn look_at_helper(shared: &Shared) {
     if answered.is_some_and(|at| at.elapsed() < GOOD_FOR) {
         return;
     }
-    match timeout(HELPER_ANSWERS, helper.probe()).await {
-        Ok(Ok(())) => readiness.ready(Part::Helper),
-        Ok(Err(error)) => readiness.not_ready(Part::Helper, error),
-        Err(_) => {
-            let seconds = HELPER_ANSWERS.as_secs();
-            readiness.not_ready(Part::Helper, format!("the privileged helper did not answer within {seconds} seconds"));
-        }
-    }
+    readiness.look_at_helper(helper.probe()).await;
     *answered = Some(Instant::now());
 }
 

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::metrics::METRICS;
@@ -11,6 +14,9 @@ use crate::printable::printable;
 
 /// The longest reason that is given, in bytes. It may be in another server's words.
 pub const LONGEST_REASON: usize = 1024;
+
+/// How long the helper may take to answer before it counts as not ready.
+const HELPER_ANSWERS: Duration = Duration::from_secs(2);
 
 /// A part that has to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,6 +86,25 @@ impl Readiness {
         self.set(part, Some(printable(&reason.to_string(), LONGEST_REASON).into_owned()));
     }
 
+    /// Records whether the privileged helper works, by what comes of a request to it.
+    pub async fn look_at_helper(&self, probed: impl Future<Output = Result<(), impl Display>>) {
+        match timeout(HELPER_ANSWERS, probed).await {
+            Ok(Ok(())) => self.ready(Part::Helper),
+            Ok(Err(error)) => self.not_ready(Part::Helper, error),
+            Err(_) => {
+                let seconds = HELPER_ANSWERS.as_secs();
+                self.not_ready(Part::Helper, format!("the privileged helper did not answer within {seconds} seconds"));
+            }
+        }
+    }
+
+    /// The parts that do not work, each with the reason.
+    pub fn missing(&self) -> Vec<String> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = state.parts.iter().filter_map(|(part, reason)| Some((part.name(), reason.as_ref()?)));
+        missing.map(|(part, reason)| format!("{part} not ready: {reason}")).collect()
+    }
+
     /// Whether `part` works, or why it does not; `None` if it is not needed.
     pub fn state(&self, part: Part) -> Option<Result<(), String>> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +169,9 @@ mod tests {
         );
         readiness.ready(Part::Registration);
         assert!(readiness.report().0 && readiness.report().1.ends_with("ok\nready\n"));
+        assert!(readiness.missing().is_empty());
         readiness.not_ready(Part::Helper, "it is away");
+        assert_eq!(readiness.missing(), ["helper not ready: it is away"]);
         readiness.not_ready(Part::Agent, "no\n[+]agent ok\nready");
         assert!(readiness.report().1.contains("[-]agent not ready: no\\n[+]agent ok\\nready\n"));
         assert!(!readiness.report().0 && readiness.report().1.contains("[-]helper not ready: it is away\n"));

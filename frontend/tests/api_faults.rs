@@ -15,7 +15,7 @@ use bulkhead_frontend::kubernetes::{Access, Agent, Owner, Ownership, View};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
-use bulkhead_protocol::{Listed, Reply, Request, Response, VolumeId, Welcome};
+use bulkhead_protocol::{ErrorKind, Listed, Reply, Request, Response, VolumeId, Welcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -130,6 +130,20 @@ async fn a_busy_server_is_left_alone_for_as_long_as_it_asks() {
     assert_eq!(creations[1].body["metadata"]["name"], format!("pvc-{UID}.node-1"));
     assert_eq!(creations[1].body["spec"]["csi"]["volumeHandle"], format!("pvc-{UID}"));
     assert_eq!(creations[0].body, creations[1].body, "the second attempt is for the same volume");
+}
+
+#[tokio::test]
+async fn a_claim_whose_object_exists_is_not_given_back() {
+    let helper = helper_that_creates(|_| fake::failure(ErrorKind::PoolBroken));
+    let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
+    agent(&helper, &api);
+    until("a watch", || api.is_watched().then_some(())).await;
+    // The API server has made it, and neither its answer nor the watch has said so.
+    api.put_volume(&json!({ "metadata": { "name": format!("pvc-{UID}.node-1"), "resourceVersion": "11" } }));
+    api.put_and_report(&claim(10, Some("node-1")));
+    until("a question", || api.seen(&Method::GET, &format!("/persistentvolumes/pvc-{UID}.node-1")).pop()).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(api.seen(&Method::PATCH, "/persistentvolumeclaims/data").is_empty());
 }
 
 #[tokio::test]

@@ -127,7 +127,11 @@ impl Agent {
                 let volumes = future::join3(orphans::run(&context), census::run(&context), owners::run(&context));
                 let reports = async {
                     let before = heartbeat::reported_before(&context).await;
-                    future::join(health::report(&context, before), heartbeat::run(&context, &capacity)).await;
+                    future::join(
+                        health::report(&context, before),
+                        heartbeat::run(&context, &capacity, &self.readiness),
+                    )
+                    .await;
                 };
                 future::join4(schedule::run(&capacity), volumes, reports, token).await;
             }

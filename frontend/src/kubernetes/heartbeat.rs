@@ -1,5 +1,6 @@
 //! The node's Lease: written anew every minute while the agent works, so that everybody can see whether it does, wherever
-//! it runs. It also holds what was reported about pools, so that the next agent can say that it is over.
+//! it runs; and what of it does not, which for an agent on a host nobody else could say. It also holds what was reported
+//! about pools, so that the next agent can say that it is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +22,8 @@ use super::api::node_identity::owner;
 use super::api::request::request;
 use super::capacity::publisher::CapacityPublisher;
 use super::context::Context;
-use super::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use super::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use crate::readiness::{LONGEST_REASON, Readiness};
 use crate::volumes::{Health, Identity};
 
 /// How often it is written. Kubelets write theirs every ten seconds.
@@ -30,7 +32,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// How long nobody should worry if it is not: three times missed.
 pub const OVERDUE: Duration = Duration::from_secs(180);
 
-/// How long it is not written again, whatever changes.
+/// How long it is not written again, whatever changes, and how often it is looked whether something does.
 const FLOOR: Duration = Duration::from_secs(10);
 
 /// How soon it is tried again.
@@ -91,10 +93,11 @@ fn read(lease: Option<Lease>, annotation: &str) -> Reported {
 }
 
 /// Writes the Lease for as long as it is polled.
-pub async fn run(context: &Context, capacity: &CapacityPublisher) {
+pub async fn run(context: &Context, capacity: &CapacityPublisher, readiness: &Readiness) {
     let mut told = false;
     loop {
-        let written = write(context, capacity.owner()).await;
+        let missing = missing(context, readiness).await;
+        let written = write(context, capacity.owner(), &missing).await;
         let pause = match &written {
             Ok(()) => PERIOD,
             Err(failure) => failure.retry_after().unwrap_or(RETRY),
@@ -105,31 +108,51 @@ pub async fn run(context: &Context, capacity: &CapacityPublisher) {
         told = written.is_err();
         // It is written at once when something has changed, unless the server asks for rest.
         match written {
-            Ok(()) => {
-                sleep(FLOOR).await;
-                drop(timeout(pause - FLOOR + jitter(PERIOD / 6), context.record.changed.notified()).await);
-            }
+            Ok(()) => drop(timeout(pause + jitter(PERIOD / 6), changed(context, readiness, &missing)).await),
             Err(_) => sleep(pause + jitter(RETRY)).await,
         }
     }
 }
 
-async fn write(context: &Context, uid: Option<String>) -> Result<(), Failure> {
-    let patch = Patch::Apply(describe(context, uid));
+/// Waits until something else is to be written.
+async fn changed(context: &Context, readiness: &Readiness, known: &str) {
+    loop {
+        sleep(FLOOR).await;
+        let is_reported = timeout(Duration::ZERO, context.record.changed.notified()).await.is_ok();
+        if is_reported || missing(context, readiness).await != known {
+            return;
+        }
+    }
+}
+
+/// What does not work, in one line; empty if everything does.
+async fn missing(context: &Context, readiness: &Readiness) -> String {
+    readiness.look_at_helper(context.volumes.probe()).await;
+    let mut missing = readiness.missing().join("; ");
+    missing.truncate(missing.floor_char_boundary(LONGEST_REASON));
+    missing
+}
+
+async fn write(context: &Context, uid: Option<String>, missing: &str) -> Result<(), Failure> {
+    let patch = Patch::Apply(describe(context, uid, missing));
     let (leases, parameters) = (api(context), PatchParams::apply(context.driver.as_str()).force());
     request("writing the agent's Lease", leases.patch(&context.node.name, &parameters, &patch)).await.map(drop)
 }
 
-fn describe(context: &Context, uid: Option<String>) -> Lease {
+fn describe(context: &Context, uid: Option<String>, missing: &str) -> Lease {
     let labels = [(DRIVER_LABEL, context.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
     let mut labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     labels.extend(context.place.segments());
+    let mut annotations = BTreeMap::from([(annotation(&context.driver), context.record.text())]);
+    if !missing.is_empty() {
+        annotations.insert(names::not_ready(&context.driver), missing.to_owned());
+    }
     Lease {
         metadata: ObjectMeta {
             name: Some(context.node.name.clone()),
             namespace: Some(context.namespace.clone()),
             labels: Some(labels),
-            annotations: Some([(annotation(&context.driver), context.record.text())].into()),
+            annotations: Some(annotations),
             owner_references: uid.map(|uid| vec![owner(&context.node.name, &uid)]),
             ..ObjectMeta::default()
         },

@@ -29,6 +29,8 @@ pub struct Entry {
     pub no_room_reported: bool,
     /// Of a claim that any node may take: whether its owner was told that this node may not.
     pub refusal_reported: bool,
+    /// Of a PersistentVolume: whether it was said that its deletion waits for a pool.
+    pub waiting_reported: bool,
     /// Of a claim: its last expansion, if that failed for good.
     pub failed_expansion: Option<FailedExpansion>,
 }

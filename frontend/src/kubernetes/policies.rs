@@ -3,32 +3,38 @@
 
 mod reach;
 mod text;
+mod watch;
 
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use futures::future::try_join_all;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use kube::{Api, Client};
-use tokio::time::sleep;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
 
-use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::request::request;
-use super::objects::names::{AGENT_POLICIES, BINDING_POLICY};
+use super::objects::names::{self, AGENT_POLICIES, BINDING_POLICY};
 use crate::printable::printable;
 
-/// How often they are looked at while an agent works.
-const PERIOD: Duration = Duration::from_secs(60);
+pub use watch::lost;
 
 /// How much is shown of an expression, in bytes.
 const LONGEST: usize = 120;
+
+const LOOKING: &str = "looking for the agents' admission policies";
 
 /// Checks that all policies are in force for the user called `account`, an agent of `driver`.
 ///
 /// # Errors
 /// `Refused` when one is not.
 pub async fn check(client: &Client, account: &str, driver: &str) -> Result<(), Failure> {
-    try_join_all(AGENT_POLICIES.map(|name| check_one(client, account, driver, name))).await.map(drop)
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
+    // From the API server's cache: a thousand agents may start at a time.
+    let parameters = ListParams::default().match_any().labels(&names::confines_agents(&driver));
+    let policies = request(LOOKING, policies.list(&parameters)).await?;
+    let bindings = request(LOOKING, bindings.list(&parameters)).await?;
+    judge(account, driver, &by_name(policies.items), &by_name(bindings.items))
 }
 
 /// The same, for a program that an operator runs.
@@ -39,24 +45,20 @@ pub async fn in_force(client: &Client, account: &str, driver: &str) -> Result<()
     check(client, account, driver).await.map_err(|failure| failure.to_string())
 }
 
-/// Waits until a policy is found not to be in force any more, or may not be looked at, and returns why. An API server that
-/// does not answer says nothing about its policies, and takes no writes either.
-pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
-    loop {
-        sleep(PERIOD - jitter(PERIOD / 4)).await;
-        match check(client, account, driver).await {
-            Err(failure) if matches!(failure, Failure::Refused(_)) || failure.is_forbidden() => return failure,
-            _ => {}
-        }
-    }
+fn by_name<K: ResourceExt>(objects: impl IntoIterator<Item = K>) -> BTreeMap<String, K> {
+    objects.into_iter().map(|object| (object.name_any(), object)).collect()
 }
 
-async fn check_one(client: &Client, account: &str, driver: &str, name: &str) -> Result<(), Failure> {
-    let policies: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
-    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
-    let policy = request("looking for the agents' admission policies", policies.get_opt(name)).await?;
-    let binding = request("looking for the agents' admission policies", bindings.get_opt(name)).await?;
-    match flaw(name, account, driver, policy.as_ref(), binding.as_ref()) {
+/// Checks that these are all the policies that there have to be, and that they are in force.
+fn judge(
+    account: &str,
+    driver: &str,
+    policies: &BTreeMap<String, ValidatingAdmissionPolicy>,
+    bindings: &BTreeMap<String, ValidatingAdmissionPolicyBinding>,
+) -> Result<(), Failure> {
+    let mut flaws =
+        AGENT_POLICIES.iter().filter_map(|name| flaw(name, account, driver, policies.get(*name), bindings.get(*name)));
+    match flaws.next() {
         Some(flaw) => Err(Failure::Refused(format!(
             "{flaw}, so that nothing would confine this agent to its own node: apply deploy/kubernetes/base"
         ))),

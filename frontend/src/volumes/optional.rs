@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bulkhead_protocol::PoolName;
+use bulkhead_protocol::{ErrorKind, PoolName};
 
 use super::{Fault, PoolCondition, Volumes};
 
@@ -53,6 +53,18 @@ impl Volumes {
         }
     }
 
+    /// Whether `fault` says that a volume may be in a pool that is not served, and every such pool is one that this node
+    /// may lack: then it is known only once the pool is there.
+    pub fn is_of_absent_pool(&self, fault: &Fault) -> bool {
+        let health = self.health();
+        let health = health.borrow();
+        let mut conditions = health.pools.values().flat_map(|conditions| conditions.values());
+        let is_absent = conditions.clone().any(|condition| matches!(condition, PoolCondition::Absent(_)));
+        fault.is(ErrorKind::PoolBroken)
+            && (is_absent || !self.optional.is_decided())
+            && !conditions.any(|condition| matches!(condition, PoolCondition::NotServed(_)))
+    }
+
     /// What it means for `pool` that the helper answers a question about it with `fault`; `None` if the fault is not about
     /// the pool, or if it is not known yet what it means.
     pub(super) fn condition_of(&self, pool: &PoolName, fault: &Fault) -> Option<PoolCondition> {
@@ -67,8 +79,6 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_protocol::ErrorKind;
-
     use super::*;
     use crate::helper::Helper;
     use crate::volumes::FaultKind;
@@ -90,6 +100,13 @@ mod tests {
         assert_eq!(of(&fast, ErrorKind::PoolBroken), Some("absent"));
         assert_eq!(of(&slow, ErrorKind::PoolBroken), Some("not_served"));
         assert_eq!((of(&fast, ErrorKind::Io(5)), of(&fast, ErrorKind::Busy)), (Some("errors"), None));
+        let fault = Fault::new(FaultKind::Typed(ErrorKind::PoolBroken), "text");
+        assert!(!volumes.is_of_absent_pool(&fault), "no pool is known to be absent");
+        volumes.conditions.note(&fast, volumes.condition_of(&fast, &fault));
+        assert!(volumes.is_of_absent_pool(&fault));
+        assert!(!volumes.is_of_absent_pool(&Fault::new(FaultKind::Typed(ErrorKind::Io(5)), "text")));
+        volumes.conditions.note(&slow, volumes.condition_of(&slow, &fault));
+        assert!(!volumes.is_of_absent_pool(&fault), "it may be in the other one");
         volumes.note_unseen(true);
         assert_eq!(of(&fast, ErrorKind::PoolBroken), Some("not_served"));
     }

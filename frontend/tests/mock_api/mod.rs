@@ -11,6 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{Method, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
+use bulkhead_frontend::kubernetes::names;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast};
@@ -195,23 +196,16 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::GET if name == "storageclasses" => {
             answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes, query))
         }
-        Method::GET if path.contains("/validatingadmissionpolicies/") => {
-            let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
-            let mut conditions = json!([{ "name": "agent", "expression": agent }]);
-            if name == "bulkhead-agent-bindings" {
-                conditions = json!([]);
-            }
-            let everything =
-                json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
-            let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },
-                               "validations": [{ "expression": "variables.own" }] });
-            // Its expressions are not compared with those of this release.
-            let metadata = json!({ "name": name, "labels": { "app.kubernetes.io/version": "0.0.1" } });
-            answer(200, &json!({ "metadata": metadata, "spec": spec }))
+        Method::GET if name == "validatingadmissionpolicies" => {
+            let policies = names::AGENT_POLICIES.map(policy);
+            answer(200, &list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", &policies, query))
         }
-        Method::GET if path.contains("/validatingadmissionpolicybindings/") => {
-            let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
-            answer(200, &json!({ "metadata": { "name": name }, "spec": spec }))
+        Method::GET if name == "validatingadmissionpolicybindings" => {
+            let bindings = names::AGENT_POLICIES.map(|name| {
+                let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
+                json!({ "metadata": { "name": name }, "spec": spec })
+            });
+            answer(200, &list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", &bindings, query))
         }
         Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
         Method::GET if name == "persistentvolumes" => {
@@ -233,6 +227,21 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::POST => answer(201, body),
         _ => answer(200, &json!({ "metadata": { "name": name, "resourceVersion": "1000" } })),
     }
+}
+
+/// A policy that confines agents.
+fn policy(name: &str) -> Value {
+    let agent = "request.userInfo.username.matches('^system:serviceaccount:[^:]+:bulkhead-agent$')";
+    let mut conditions = json!([{ "name": "agent", "expression": agent }]);
+    if name == names::BINDING_POLICY {
+        conditions = json!([]);
+    }
+    let everything = json!({ "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"] });
+    let spec = json!({ "matchConditions": conditions, "matchConstraints": { "resourceRules": [everything] },
+                       "validations": [{ "expression": "variables.own" }] });
+    // Its expressions are not compared with those of this release.
+    let metadata = json!({ "name": name, "labels": { "app.kubernetes.io/version": "0.0.1" } });
+    json!({ "metadata": metadata, "spec": spec })
 }
 
 /// The object of that name, or the answer that there is none.

@@ -84,6 +84,14 @@ pub struct Cluster {
     pub namespace: String,
 }
 
+/// What the agent of a node last said.
+pub struct Heartbeat {
+    /// When.
+    pub at: Timestamp,
+    /// What of it did not work then.
+    pub not_ready: Option<String>,
+}
+
 /// What volumes need of a node.
 #[derive(Clone, Copy, Default)]
 pub struct KnownNode {
@@ -181,15 +189,19 @@ impl Cluster {
         Ok(list.items.into_iter().map(known).collect())
     }
 
-    /// When the agent of each node last said that it works. Nothing is known of any for a user who may not read it.
-    pub async fn heartbeats(&self) -> Result<BTreeMap<String, Timestamp>, Failure> {
+    /// What the agent of each node last said. Nothing is known of any for a user who may not read it.
+    pub async fn heartbeats(&self) -> Result<BTreeMap<String, Heartbeat>, Failure> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
         let list = match leases.list(&parameters).await {
             Err(kube::Error::Api(status)) if status.code == 403 => return Ok(BTreeMap::new()),
             found => found.map_err(self.failed("listing the agents' Leases"))?,
         };
-        let heartbeat = |lease: Lease| Some((lease.name_any(), lease.spec?.renew_time?.0));
+        let missing = names::not_ready(&self.driver);
+        let heartbeat = |lease: Lease| {
+            let not_ready = lease.annotations().get(&missing).cloned();
+            Some((lease.name_any(), Heartbeat { at: lease.spec?.renew_time?.0, not_ready }))
+        };
         Ok(list.items.into_iter().filter_map(heartbeat).collect())
     }
 

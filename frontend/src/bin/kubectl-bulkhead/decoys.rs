@@ -17,10 +17,9 @@ pub fn find(claims: &[(String, PersistentVolumeClaim)], volumes: &[Volume]) -> V
         };
         checks.extend(volumes.iter().filter(is_decoy).map(|volume| {
             let message = format!(
-                "{} may have a volume on node {node} only, and PersistentVolume {} on node {} holds it up: the agent of {} deletes it within a minute or two; if none runs there, `kubectl delete pv {} --wait=false`, and take away its finalizers; if it comes again, somebody has the agent's token of that node",
+                "{} may have a volume on node {node} only, and PersistentVolume {} on node {} holds it up: `kubectl delete pv {} --wait=false`, after which the agent there deletes its volume; if you have not made it and it comes again, somebody has the agent's token of that node",
                 full_name(claim),
                 volume.name,
-                volume.node,
                 volume.node,
                 volume.name
             );

@@ -16,7 +16,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use crate::agents::{self, AgentPod, Pool};
+use crate::agents::{self, Pool};
 use crate::classes;
 use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
@@ -162,14 +162,19 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
             );
             Check::failed(name, message)
         }
-        "not-ready" => Check::failed(name, not_ready(cluster, member.pod.as_ref()).await),
+        "not-ready" => Check::failed(name, not_ready(cluster, member).await),
         _ => Check::failed(name, "publishes no capacity, so no pod is scheduled there: see the agent's log"),
     }
 }
 
 /// Why an agent is not ready, in its own words.
-async fn not_ready(cluster: &Cluster, pod: Option<&AgentPod>) -> String {
-    let Some(pod) = pod else { return String::new() };
+async fn not_ready(cluster: &Cluster, member: &Member) -> String {
+    let Some(pod) = &member.pod else {
+        let why = member.not_ready.as_deref().unwrap_or_default();
+        return format!(
+            "the agent is not ready: {why}; on the node, see `systemctl status bulkhead-privhelper bulkhead-frontend` and their logs"
+        );
+    };
     match pod.missing_parts(&cluster.client).await {
         Ok(parts) if parts.is_empty() => "the agent is ready, but its pod is not yet: wait a moment".to_owned(),
         Ok(parts) => format!("the agent is not ready: {}", parts.join("; ")),

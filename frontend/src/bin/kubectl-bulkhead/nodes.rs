@@ -26,6 +26,8 @@ pub struct Member {
     pub registered: bool,
     /// For how long the agent has not said that it works; missing if it never has.
     pub silent: Option<SignedDuration>,
+    /// What of the agent does not work, in its own words.
+    pub not_ready: Option<String>,
     /// The agent's pod. An agent that runs as a service of the host has none.
     pub pod: Option<AgentPod>,
     pub volumes: usize,
@@ -59,11 +61,13 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
         member.volumes += 1;
         member.promised += volume.bytes;
     }
-    let (nodes, heartbeats, now) = (cluster.known_nodes().await?, cluster.heartbeats().await?, Timestamp::now());
+    let (nodes, mut heartbeats, now) = (cluster.known_nodes().await?, cluster.heartbeats().await?, Timestamp::now());
     for (name, member) in &mut members {
         let found = nodes.get(name);
         (member.exists, member.known) = (found.is_some(), found.copied().unwrap_or_default());
-        member.silent = heartbeats.get(name).map(|heard| now.duration_since(*heard));
+        if let Some(heard) = heartbeats.remove(name) {
+            (member.silent, member.not_ready) = (Some(now.duration_since(heard.at)), heard.not_ready);
+        }
     }
     Ok(members)
 }
@@ -99,6 +103,8 @@ pub fn state(member: &Member) -> &'static str {
         Member { known: KnownNode { is_labelled: false, .. }, .. } => "not-labelled",
         Member { pod: Some(AgentPod { is_ready: false, .. }), .. } => "not-ready",
         Member { silent: Some(silent), .. } if *silent > overdue() => "silent",
+        // A pod's own readiness is more recent.
+        Member { pod: None, not_ready: Some(_), .. } => "not-ready",
         Member { available: None, .. } => "no-capacity",
         _ => "ready",
     }
@@ -114,5 +120,6 @@ fn described(name: &str, member: &Member) -> Value {
         "name": name, "state": state(member), "exists": member.exists, "registered": member.registered,
         "pod": member.pod.as_ref().map(|pod| &pod.name), "volumes": member.volumes, "promisedBytes": member.promised,
         "availableBytes": member.available, "silentSeconds": member.silent.map(|silent| silent.as_secs()),
+        "notReady": member.not_ready,
     })
 }

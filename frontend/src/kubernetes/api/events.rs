@@ -45,6 +45,8 @@ pub enum Reason {
     VolumeResizeFailed,
     /// A released volume could not be deleted.
     VolumeFailedDelete,
+    /// A released volume is deleted once a pool is there that the node may lack.
+    VolumeDeleteWaiting,
     /// A pool needs attention.
     PoolConditionAbnormal,
     /// A pool has a condition that is intended.
@@ -78,6 +80,7 @@ impl Reason {
             | Self::Provisioning
             | Self::Resizing
             | Self::VolumeResizeSuccessful
+            | Self::VolumeDeleteWaiting
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal
             | Self::VolumeConditionNormal => EventType::Normal,
@@ -90,7 +93,7 @@ impl Reason {
                 "Provision"
             }
             Self::Resizing | Self::VolumeResizeSuccessful | Self::VolumeResizeFailed => "Resize",
-            Self::VolumeFailedDelete => "Delete",
+            Self::VolumeFailedDelete | Self::VolumeDeleteWaiting => "Delete",
             Self::PoolConditionAbnormal
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal

@@ -90,8 +90,15 @@ impl Provisioner {
                 Ok(action) => Ok(action),
                 Err(failure) if self.is_of_this_node(&failure) => {
                     let failure = self.report(claim, failure);
-                    self.reschedule(claim, &class).await?;
-                    info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
+                    if let Some(object) = self.made(claim).await? {
+                        info!(
+                            claim = %claim.name_any(),
+                            "not given back to the scheduler: PersistentVolume {object} has been made for it"
+                        );
+                    } else {
+                        self.reschedule(claim, &class).await?;
+                        info!(claim = %claim.name_any(), "given back to the scheduler: {failure}");
+                    }
                     Ok(Action::await_change())
                 }
                 Err(failure) => Err(self.report(claim, failure)),
@@ -207,6 +214,15 @@ impl Provisioner {
             )));
         }
         Ok(())
+    }
+
+    /// The PersistentVolume that this node has made for `claim`, though it may not know: the answer was lost, and the watch
+    /// is late. The control plane would try in vain to bind the claim to it once another node is selected.
+    async fn made(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Failure> {
+        let (objects, volume) = (self.context.persistent_volumes(), claim::volume_name(claim));
+        let name = persistent_volume::name_of(&volume, &self.context.place);
+        let found = request("reading a PersistentVolume", objects.get_metadata_opt(&name)).await?;
+        Ok(found.map(|_| name))
     }
 
     /// Lets the scheduler choose another node. The remaining capacity of this one is published first: otherwise the

@@ -43,11 +43,21 @@ pub const MANAGED_BY_LABEL: &str = "csi.storage.k8s.io/managed-by";
 /// The value of [`MANAGED_BY_LABEL`] on ours.
 pub const MANAGED_BY: &str = "bulkhead";
 
+/// On an agent's Lease: what of the agent of `driver` does not work. Missing if everything does.
+pub fn not_ready(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/not-ready")
+}
+
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
 pub const AGENT_POLICIES: [&str; 7] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",
     "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens",
 ];
+
+/// Selects them, by a label.
+pub fn confines_agents(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/confines=agent")
+}
 
 /// The one of them that judges whoever binds a claim, and not only agents.
 pub const BINDING_POLICY: &str = "bulkhead-agent-bindings";

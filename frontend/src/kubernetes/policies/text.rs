@@ -70,6 +70,8 @@ mod tests {
             for driver in [DRIVER, "other.example.com"] {
                 let policy = of_release(name, driver);
                 assert_eq!((policy.name_any().as_str(), lacks(name, driver, &policy)), (name, None));
+                let (key, value) = (format!("{driver}/confines"), "agent".to_owned());
+                assert_eq!(policy.labels().get(&key), Some(&value), "it would not be found");
             }
         }
     }

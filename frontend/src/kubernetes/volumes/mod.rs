@@ -2,7 +2,6 @@
 //! which finds those that are missing.
 
 pub mod census;
-pub mod late;
 mod names;
 pub mod orphans;
 pub mod owners;

@@ -1,6 +1,7 @@
 //! The controller of PersistentVolumes: deletes volumes that were released, and keeps those that are to be kept.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -11,8 +12,8 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::late;
 use super::names::Names;
+use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
@@ -21,6 +22,10 @@ use crate::kubernetes::memory::Memory;
 use crate::kubernetes::objects::names::FINALIZER;
 use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::kubernetes::reconcile::Controller;
+use crate::volumes::Fault;
+
+/// How soon a volume is looked for again that may be in an absent pool.
+const AWAITING_POOL: Duration = Duration::from_secs(30);
 
 /// The controller.
 pub struct Reclaimer {
@@ -63,10 +68,12 @@ impl Reclaimer {
         let Some(volume) = persistent_volume::own_volume(object, driver, place) else {
             return Ok(Action::await_change());
         };
-        if late::is_unbound(&self.context, object) {
-            return late::look(&self.context, object).await;
+        match self.settle(object, &volume).await {
+            Err(Failure::Volume(fault)) if self.context.volumes.is_of_absent_pool(&fault) => {
+                Ok(self.await_pool(object, &fault))
+            }
+            settled => settled.map(|()| Action::await_change()),
         }
-        self.settle(object, &volume).await.map(|()| Action::await_change())
     }
 
     async fn settle(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
@@ -141,8 +148,24 @@ impl Reclaimer {
         Failure::NotYet(refusal)
     }
 
+    /// Says that the volume is deleted later: it may be in a pool that this node may lack, and be there one day.
+    fn await_pool(&self, object: &PersistentVolume, fault: &Fault) -> Action {
+        let uid = persistent_volume::uid(object);
+        if self.context.memory.with(uid, |entry| !std::mem::replace(&mut entry.waiting_reported, true)) {
+            let note = format!(
+                "the released volume may be in a pool that is absent, and is deleted once the pool is there: {fault}; if it never will be, take the pool out of the helper's configuration"
+            );
+            info!(object = %object.name_any(), "{note}");
+            self.context.events.publish(object, Reason::VolumeDeleteWaiting, note);
+        }
+        Action::requeue(AWAITING_POOL + jitter(AWAITING_POOL / 4))
+    }
+
     async fn reclaim(&self, object: &PersistentVolume, volume: &VolumeId) -> Result<(), Failure> {
         if let Err(fault) = self.context.volumes.reclaim(volume.clone()).await {
+            if self.context.volumes.is_of_absent_pool(&fault) {
+                return Err(fault.into());
+            }
             warn!(object = %object.name_any(), "cannot delete the released volume yet: {fault}");
             self.context.events.publish(object, Reason::VolumeFailedDelete, fault.to_string());
             return Err(fault.into());

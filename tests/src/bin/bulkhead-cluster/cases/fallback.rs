@@ -113,8 +113,8 @@ fn claims_from_before_the_policy_are_found(cluster: &mut Cluster) -> Result<()> 
     cluster.agents[0].has_logged("watching claims by label")
 }
 
-/// An agent looks at the policies once a minute.
-const NOTICED: Duration = Duration::from_secs(90);
+/// An agent watches the policies.
+const NOTICED: Duration = Duration::from_secs(20);
 
 fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()> {
     let kubeconfig = cluster.access.kubeconfig();

@@ -9,7 +9,7 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::{NAMESPACE, kubectl};
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, on};
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, on, volume};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::monitoring;
 use bulkhead_tests::observe::mounts;
@@ -30,6 +30,8 @@ cases! {
     a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere,
     a_claim_does_not_wait_for_a_helper_that_is_gone,
     an_agent_that_has_stopped_is_named,
+    a_deletion_waits_for_a_pool_that_is_absent: Bare,
+    an_agent_without_its_helper_is_named,
     a_node_without_a_kubelet_is_named,
 }
 
@@ -224,6 +226,44 @@ fn an_agent_that_has_stopped_is_named(cluster: &mut Cluster) -> Result<()> {
     cluster.access.wait(cluster.patience(), "the agent to say that it works again", || {
         Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
     })
+}
+
+/// As after a deletion that was interrupted before its object was gone: the volume may be in any pool.
+fn a_deletion_waits_for_a_pool_that_is_absent(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|_| {})?;
+    let node = agent_without_pool(cluster, &["default", "fast"], &["--optional-pools", "fast"])?;
+    let name = format!("{}-deleted", cluster.namespace);
+    let mut object = volume(&name, "deleted", &class, "8Mi", &node);
+    object["metadata"]["labels"] = json!({ TOPOLOGY_KEY: node });
+    object["metadata"]["finalizers"] = json!(["external-provisioner.volume.kubernetes.io/finalizer"]);
+    object["spec"]["claimRef"] =
+        json!({ "kind": "PersistentVolumeClaim", "namespace": cluster.namespace, "name": "gone", "uid": "gone" });
+    cluster.create_volume(&object)?;
+    cluster.event(&name, "VolumeDeleteWaiting", "is deleted once the pool is there")?;
+    let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+    ensure!(metrics.contains("bulkhead_failing_objects 0.0"), "{metrics}");
+    mount(&cluster.agents[0].stand)?;
+    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
+    cluster.agent().stand.await_end_of_helper(limit)?;
+    cluster.agent().stand.start_helper()?;
+    cluster.volume_gone(&name)
+}
+
+fn an_agent_without_its_helper_is_named(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let state = |cluster: &Cluster, state: &str| {
+        cluster.access.wait(NOTICED, &format!("the node to be {state}"), || {
+            Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, state]).map(drop)
+        })
+    };
+    state(cluster, "ready")?;
+    cluster.agent().stand.kill_helper()?;
+    state(cluster, "not-ready")?;
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&doctor, &["FAILED", "node", &node, "the agent is not ready: helper not ready: "])?;
+    ensure!(told.contains("systemctl status bulkhead-privhelper"), "{told}");
+    cluster.agent().stand.start_helper()?;
+    state(cluster, "ready")
 }
 
 fn a_node_without_a_kubelet_is_named(cluster: &mut Cluster) -> Result<()> {

@@ -31,8 +31,8 @@ fn an_agent_sees_what_it_needs(cluster: &mut Cluster) -> Result<()> {
             &format!("/apis/storage.k8s.io/v1/csinodes/{}", rights.here),
             CAPACITIES,
             "/api/v1/namespaces/kube-system",
-            &format!("{POLICIES}/bulkhead-agent-volumes"),
-            &format!("{POLICY_BINDINGS}/bulkhead-agent-events"),
+            POLICIES,
+            POLICY_BINDINGS,
         ] {
             rights.agent.get(path).granted()?;
         }
@@ -63,8 +63,6 @@ fn an_agent_sees_nothing_else(cluster: &mut Cluster) -> Result<()> {
             "/apis/storage.k8s.io/v1/csinodes",
             "/apis/storage.k8s.io/v1/csistoragecapacities",
             "/apis/storage.k8s.io/v1/volumeattachments",
-            POLICIES,
-            POLICY_BINDINGS,
             BINDINGS,
             &format!("{BINDINGS}/bulkhead-volumes"),
         ] {
