@@ -3,6 +3,7 @@
 //! These functions decide nothing: they take what the layers above have checked and return what the kernel said.
 
 pub mod capability;
+pub mod clock;
 pub mod file;
 pub mod landlock;
 pub mod loopdevice;
