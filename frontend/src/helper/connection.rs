@@ -40,6 +40,10 @@ pub(super) struct Connection {
 impl Connection {
     /// Opens a connection and returns it with the helper's welcome.
     pub(super) async fn open(path: &Path, generation: u64) -> Result<(Self, Welcome), Unreachable> {
+        Self::try_open(path, generation).await.map_err(|why| why.explained(path))
+    }
+
+    async fn try_open(path: &Path, generation: u64) -> Result<(Self, Welcome), Unreachable> {
         let socket = UnixSeqpacket::connect(path)
             .await
             .map_err(|error| Unreachable::Connect { socket: path.to_owned(), error: Arc::new(error) })?;
