@@ -3,6 +3,7 @@
 //! A call arrives in [`csi`], becomes a use case in [`volumes`], and goes to the privileged helper through [`helper`];
 //! nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same use cases.
 
+pub mod call_id;
 pub mod checks;
 pub mod csi;
 pub mod endpoint;

@@ -29,7 +29,7 @@ pub enum TelemetryError {
     #[error("invalid log format {0:?}: give text or json")]
     Format(String),
     /// Levels are those of tracing's filters.
-    #[error("invalid log level {0:?}: give error, warn, info, debug or trace")]
+    #[error("invalid log level {0:?}: give --log-level error, warn, info, debug or trace")]
     Level(String),
     /// The thread that writes it cannot be started.
     #[error("cannot start the log's thread: {0}")]

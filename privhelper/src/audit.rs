@@ -1,10 +1,11 @@
 //! Every request that may change something, or fails, writes one log line that begins with `audit`: what, with which
-//! fields, for whom, how it ended and how long it took. A frontend reads all the time, which would hide what it does. What is short and plain comes first; an error message and a target, which may be long and hold anything,
-//! come last, so that the log can cut them.
+//! fields, for which call of whom, how it ended and how long it took. A frontend reads all the time, which would hide
+//! what it does. What is short and plain comes first; an error message and a target, which may be long and hold
+//! anything, come last, so that the log can cut them.
 
 use std::fmt::Write as _;
 
-use bulkhead_protocol::{Error, Request};
+use bulkhead_protocol::{CallId, Error, Request};
 
 use crate::log::{self, Level, Slot};
 use crate::state::busy;
@@ -16,6 +17,8 @@ pub struct Client {
     pub connection: u64,
     /// The process that opened it; 0 if it is in a pid namespace that cannot be seen from here, as in a pod.
     pub pid: i32,
+    /// The call of its own that the request is part of, as it says.
+    pub call: CallId,
 }
 
 /// Takes the place in the log of a request that may change something.
@@ -26,9 +29,8 @@ pub fn reserve(request: &Request) -> Result<Option<Slot>, Error> {
     if !request.row().changes {
         return Ok(None);
     }
-    let slot =
-        log::slot().ok_or_else(|| busy(format!("{}: too much waits to be logged; try again", request.name())))?;
-    Ok(Some(slot))
+    let busy = || busy(format!("{}: too much waits to be logged; try again", request.name()));
+    log::slot().map(Some).ok_or_else(busy)
 }
 
 /// Writes the line for a request, unless it has only read something.
@@ -48,9 +50,9 @@ fn line(request: &Request, client: Client, error: Option<&Error>, microseconds: 
     request.log(&mut |name, value| {
         let _ = write!(line, " {name}={value}");
     });
-    let Client { connection, pid } = client;
-    let outcome = error.map_or_else(|| "ok".to_owned(), |error| format!("\"{:?}\"", error.kind));
-    let _ = write!(line, " connection={connection} pid={pid} outcome={outcome} microseconds={microseconds}");
+    let Client { connection, pid, call } = client;
+    let ended = error.map_or_else(|| "ok".to_owned(), |error| format!("\"{:?}\"", error.kind));
+    let _ = write!(line, " call={call} connection={connection} pid={pid} outcome={ended} microseconds={microseconds}");
     if let Some(error) = error {
         let _ = write!(line, " error={:?}", error.message.as_str());
     }
@@ -67,7 +69,7 @@ mod tests {
     use super::*;
     use crate::dispatch::tests::requests;
 
-    const CLIENT: Client = Client { connection: 3, pid: 7 };
+    const CLIENT: Client = Client { connection: 3, pid: 7, call: CallId(0x2a) };
 
     fn target(path: &str) -> TargetPath {
         TargetPath { directory: "work".parse().expect("a name"), path: path.parse().expect("a path") }
@@ -78,12 +80,12 @@ mod tests {
         let volume: VolumeId = "vol-a".parse().expect("an id");
         assert_eq!(
             line(&Request::Unmount { volume, target: target("with space") }, CLIENT, None, 12),
-            "audit operation=unmount volume=vol-a connection=3 pid=7 outcome=ok microseconds=12 target=\"work:with space\""
+            "audit operation=unmount volume=vol-a call=0000002a connection=3 pid=7 outcome=ok microseconds=12 target=\"work:with space\""
         );
         let error = Error::new(ErrorKind::NotFound, "no \"pool\"\nof that name");
         assert_eq!(
             line(&Request::PoolStatus { pool: "fast".parse().expect("a name") }, CLIENT, Some(&error), 12),
-            r#"audit operation=pool-status pool=fast connection=3 pid=7 outcome="NotFound" microseconds=12 error="no \"pool\"\nof that name""#
+            r#"audit operation=pool-status pool=fast call=0000002a connection=3 pid=7 outcome="NotFound" microseconds=12 error="no \"pool\"\nof that name""#
         );
     }
 
@@ -105,6 +107,8 @@ mod tests {
         let volume = "vol-a".parse().expect("an id");
         let bind = Request::BindMount { volume, target: target("t"), flags, exclusive: true };
         assert!(line(&bind).contains(" read_only=true no_exec=false no_atime=false no_diratime=false exclusive=true "));
+        let none = Client { call: CallId::default(), ..CLIENT };
+        assert!(super::line(&bind, none, None, 12).contains(" call=- connection="), "a client may be older");
     }
 
     #[test]

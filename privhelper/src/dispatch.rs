@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{Error, Reply, Request};
+use bulkhead_protocol::{CallId, Error, Reply, Request};
 
 use crate::bookkeeping;
 use crate::capabilities;
@@ -11,8 +11,11 @@ use crate::ops::{self, Deletable};
 use crate::state::State;
 use crate::sys::capability;
 
-/// Carries out a request that came over a connection. A `Listening` reply comes with the socket to pass on.
-pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
+/// How a request ended. A `Listening` reply comes with the socket to pass on.
+pub type Answer = Result<(Reply, Option<OwnedFd>), Error>;
+
+/// Carries out a request that came over a connection, as part of a call.
+pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: CallId) -> Answer {
     let _allowed = capability::allow(capabilities::of(request));
     let reply = match request {
         Request::Create { volume, pool, spec } => {
@@ -34,13 +37,13 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request) -> Resul
         Request::RemoveDevice { volume, target } => ops::remove_device(state.hold(volume)?, state.hold_target(target)?),
         Request::Usage { volume, target } => bookkeeping::usage(state, volume, target.as_ref()),
         Request::List { after, limit } => bookkeeping::list(state, after.as_ref(), *limit),
-        Request::Delete { volume } => ops::delete(state.hold(volume)?, Deletable::Any),
+        Request::Delete { volume } => ops::delete(state.hold(volume)?, Deletable::Any, call),
         Request::PoolStatus { pool } => bookkeeping::pool_status(state, pool),
         Request::Listen { socket } => {
             let listener = state.sockets.listening(*socket, connection)?;
             return Ok((Reply::Listening, Some(listener)));
         }
-        Request::DeleteUnused { volume } => ops::delete(state.hold(volume)?, Deletable::OnlyUnused),
+        Request::DeleteUnused { volume } => ops::delete(state.hold(volume)?, Deletable::OnlyUnused, call),
         Request::SetOwner { volume, owner } => bookkeeping::set_owner(&state.hold(volume)?, owner),
         Request::Owner { volume } => bookkeeping::owner(state, volume),
     };

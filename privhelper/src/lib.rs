@@ -24,4 +24,4 @@ mod sys;
 
 pub use bookkeeping::{limits, log, watch};
 pub use state::layout;
-pub use sys::{file, quota};
+pub use sys::{file, mountinfo, quota};

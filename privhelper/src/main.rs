@@ -10,11 +10,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bulkhead_privhelper::server;
+use bulkhead_privhelper::server::{self, Service};
 use bulkhead_privhelper::start::config::{self, Command, Config};
 use bulkhead_privhelper::start::filter::{self, Process};
 use bulkhead_privhelper::start::{directory, host, jail, outside, privileges, proof, recover, split, welcome};
 use bulkhead_privhelper::{log, watch};
+use nix::sys::signal::{SigSet, Signal};
 
 fn main() -> ExitCode {
     let result = match config::parse(std::env::args().skip(1)) {
@@ -45,6 +46,9 @@ fn serve(config: &Config) -> Result<(), String> {
     let pools = jail::claim_pools(&mut jail, &mut host);
     proof::prove(&host, &jail)?;
     let devices = recover::look_at_devices(&host, &jail)?;
+    // Neither does an emptier die of it, before this process has ended.
+    let asked = SigSet::from(Signal::SIGTERM);
+    asked.thread_block().map_err(|errno| format!("cannot hold back SIGTERM: {errno}"))?;
     let pools = split::split(config, &jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;
@@ -53,12 +57,24 @@ fn serve(config: &Config) -> Result<(), String> {
     let (state, mut missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
     server::start(&service)?;
+    let to_end = Arc::clone(&service);
+    server::spawn(move || end_when_asked(&to_end, asked))?;
     filter::install(Process::Server, config.on_violation)?;
     service_manager.ready(config);
     loop {
         let why = watch(&service.state, &mounts, &mut missing);
-        if service.end_in_order(&why) {
+        if service.end_in_order(&format!("the helper ends, to be started anew: {why}")) {
             return Ok(());
         }
     }
+}
+
+/// Ends the process when the service manager asks for it. What is in progress by then is waited for only for the sake of
+/// its lines in the log: the next start completes it or undoes it.
+fn end_when_asked(service: &Service, asked: SigSet) {
+    let _ = asked.wait();
+    if !service.end_in_order("the helper ends: it was asked to") {
+        log::last_words("the helper ends, though requests are in progress: it was asked to");
+    }
+    std::process::exit(0);
 }

@@ -10,13 +10,15 @@ use std::sync::mpsc::{SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_protocol::{Error, Hello, MAX_PACKET, Reply, Request, Response, Welcome, decode, encode, negotiate};
+use bulkhead_protocol::{
+    Error, Hello, MAX_PACKET, Request, Response, Welcome, decode, decode_request, encode, negotiate,
+};
 use caps::Capability::CAP_SYS_ADMIN;
 
 use crate::audit::{self, Client};
 use crate::bookkeeping::is_held_up;
 use crate::capabilities;
-use crate::dispatch::dispatch;
+use crate::dispatch::{Answer, dispatch};
 use crate::log;
 use crate::state::{KEEPERS, MOST_ON_A_FILESYSTEM, Pool, Served, State, busy, invalid};
 use crate::sys::socket::{self, Received};
@@ -27,10 +29,8 @@ use crate::sys::{Errno, Result as SysResult, capability, process};
 const CONNECTIONS: usize = 17;
 /// How many connections may wait to be closed.
 const MOST_CLOSING: usize = 256;
-/// How long a client may take to send its hello.
-const HELLO_LIMIT: Duration = Duration::from_secs(5);
-/// How long a client may leave a reply unread.
-const SEND_LIMIT: Duration = Duration::from_secs(5);
+/// How long a client may take to send its hello, and leave a reply unread.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How often what is charged to no volume is looked for.
 const STRAYS_INTERVAL: Duration = Duration::from_secs(60);
 /// How many descriptors a thread may have open at once, and the process besides.
@@ -100,12 +100,10 @@ pub fn start(service: &Arc<Service>) -> Result<(), String> {
         threads.push(Box::new(move || own.state.loops.keep_stock()));
     }
     for pool in service.state.pools.iter().filter(|pool| pool.state.is_ok()) {
-        let (own, pool) = (Arc::clone(service), Arc::clone(pool));
-        threads.push(Box::new(move || finish_deletions(&own.state, &pool)));
-    }
-    for pool in service.state.pools.iter().filter(|pool| pool.has_quotas() && pool.state.is_ok()) {
-        let (own, pool) = (Arc::clone(service), Arc::clone(pool));
-        threads.push(Box::new(move || look_for_strays(&own.state, &pool)));
+        for work in [finish_deletions, look_for_strays] {
+            let (own, pool) = (Arc::clone(service), Arc::clone(pool));
+            threads.push(Box::new(move || work(&own.state, &pool)));
+        }
     }
     // One more than are served at once: the last one that is free turns connections away.
     for _ in 0..=connections_for(service.state.pools.len()) {
@@ -170,7 +168,7 @@ fn work(service: &Service, closing: &SyncSender<OwnedFd>) {
 fn refusal(service: &Service, connection: &OwnedFd, full: bool) -> Option<String> {
     match socket::peer(connection) {
         Ok(peer) if peer.uid != service.allowed_uid => {
-            Some(format!("of another user uid={} pid={}", peer.uid, peer.pid))
+            Some(format!("not of --allow-uid {} uid={} pid={}", service.allowed_uid, peer.uid, peer.pid))
         }
         Ok(_) => full.then(|| "beyond the number served at once".to_owned()),
         Err(errno) => Some(format!("of an unknown user errno={errno}")),
@@ -212,7 +210,7 @@ impl Service {
         self.counts.ending.store(true, SeqCst);
         for _ in 0..110 {
             if self.counts.requests.load(SeqCst) == 0 && !is_held_up(&self.state) {
-                log::last_words(&format!("the helper ends, to be started anew: {why}"));
+                log::last_words(why);
                 return true;
             }
             std::thread::sleep(Duration::from_millis(50));
@@ -239,7 +237,7 @@ fn end(why: &str) -> ! {
     std::process::exit(1);
 }
 
-fn finish_deletions(state: &State, pool: &Pool) {
+fn finish_deletions(state: &State, pool: &Arc<Pool>) {
     let Ok(Served { deletions, .. }) = &pool.state else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
     if let Err(error) = deletions.finish(pool, &state.volumes) {
@@ -248,7 +246,7 @@ fn finish_deletions(state: &State, pool: &Pool) {
 }
 
 fn look_for_strays(state: &State, pool: &Arc<Pool>) {
-    let Ok(Served { filesystem, .. }) = &pool.state else { return };
+    let (Ok(Served { filesystem, .. }), true) = (&pool.state, pool.has_quotas()) else { return };
     let _allowed = capability::allow(capabilities::RELEASE);
     loop {
         filesystem.look_for_strays(&state.volumes, pool);
@@ -260,10 +258,9 @@ fn look_for_strays(state: &State, pool: &Arc<Pool>) {
 fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), String> {
     let say = |errno: Errno| errno.to_string();
     let pid = socket::peer(connection).map_err(say)?.pid;
-    let client = Client { connection: number, pid };
     let mut buffer = [0; MAX_PACKET];
-    socket::set_send_timeout(connection, SEND_LIMIT).map_err(say)?;
-    socket::set_receive_timeout(connection, Some(HELLO_LIMIT)).map_err(say)?;
+    socket::set_send_timeout(connection, PATIENCE).map_err(say)?;
+    socket::set_receive_timeout(connection, Some(PATIENCE)).map_err(say)?;
     let Some(packet) = receive(connection, &mut buffer)? else { return Ok(()) };
     let hello: Hello = decode(packet).map_err(|error| format!("hello: {error}"))?;
     let agreed = negotiate(hello);
@@ -273,7 +270,8 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
     log::info!("a frontend is connected connection={number} pid={pid} version={version}");
     socket::set_receive_timeout(connection, None).map_err(say)?;
     while let Some(packet) = receive(connection, &mut buffer)? {
-        let request: Request = decode(packet).map_err(|error| format!("request: {error}"))?;
+        let (request, call) = decode_request(packet, version).map_err(|error| format!("request: {error}"))?;
+        let client = Client { connection: number, pid, call };
         service.counts.requests.fetch_add(1, SeqCst);
         let outcome = carry_out(service, connection, &request, version, client);
         service.counts.requests.fetch_sub(1, SeqCst);
@@ -286,13 +284,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
 }
 
 /// Carries out a request, which has its place in the log before it changes anything.
-fn carry_out(
-    service: &Service,
-    connection: &OwnedFd,
-    request: &Request,
-    version: u16,
-    client: Client,
-) -> Result<(Reply, Option<OwnedFd>), Error> {
+fn carry_out(service: &Service, connection: &OwnedFd, request: &Request, version: u16, client: Client) -> Answer {
     let begun = Instant::now();
     let (slot, outcome) = match audit::reserve(request) {
         Err(error) => (None, Err(error)),
@@ -300,7 +292,8 @@ fn carry_out(
             (slot, Err(busy(format!("{}: the helper is about to start anew; try again", request.name()))))
         }
         Ok(slot) => {
-            (slot, check_version(request, version).and_then(|()| dispatch(&service.state, connection, request)))
+            let dispatch = |()| dispatch(&service.state, connection, request, client.call);
+            (slot, check_version(request, version).and_then(dispatch))
         }
     };
     audit::record(slot, request, client, outcome.as_ref().err(), begun.elapsed().as_micros());

@@ -12,6 +12,7 @@
 )]
 
 mod bounded;
+mod call;
 mod checked;
 mod codec;
 mod condition;
@@ -27,6 +28,7 @@ mod volume;
 mod volume_id;
 
 pub use bounded::{Text, UpTo};
+pub use call::{CallId, decode_request};
 pub use checked::Invalid;
 pub use codec::{CodecError, MAX_PACKET, decode, encode};
 pub use condition::{Condition, Conditions, MAX_CONDITIONS, Separation};

@@ -82,7 +82,13 @@ class Corpus:
             yield f"{name} with a byte left over", None, (packet + b"\0", CLOSED)
             yield f"{name} with thousands left over", None, (packet.ljust(MAX_PACKET, b"\0"), CLOSED)
             yield f"{name} that is too long", None, (packet.ljust(MAX_PACKET + 1, b"\0"), CLOSED)
-            yield f"{name} as a number of eight bytes", None, (u64(REQUESTS.index(name)) + packet[4:], CLOSED)
+            numbered, (_, outcome) = packet + u32(7), self.ask(name)
+            yield f"{name} with the number of a call", None, (numbered, outcome), (packet + u32(0), outcome)
+            yield f"{name} with the number of a call in version 2", (hello(2), 2), (numbered, CLOSED)
+            yield f"{name} with the numbers of two calls", None, (numbered + u32(7), CLOSED)
+            # Where four zeros more are fields as well, the last four bytes are the number of a call.
+            outcome = outcome if name in ("Listen", "List") else CLOSED
+            yield f"{name} as a number of eight bytes", None, (u64(REQUESTS.index(name)) + packet[4:], outcome)
             if packet[4:12] == NOBODY[:8]:
                 for length in (0, 1, 4096, 1 << 20, 1 << 40, 1 << 63, (1 << 64) - 1):
                     lying = packet[:4] + u64(length) + packet[12:]

@@ -7,6 +7,7 @@ use tonic::{Response, Status};
 use tracing::{debug, info, warn};
 
 use super::codes::{Operation, code, code_name, status};
+use crate::call_id::{current, numbered};
 use crate::metrics::METRICS;
 use crate::volumes::Fault;
 
@@ -38,22 +39,25 @@ impl Call {
         work: impl Future<Output = Result<T, Fault>> + Send + 'static,
     ) -> Result<Response<T>, Status> {
         let rpc = self.rpc;
-        let task = tokio::spawn(async move {
+        let task = tokio::spawn(numbered(async move {
             let begun = Instant::now();
             let outcome = work.await;
             self.report(&outcome, begun, true);
             outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
-        });
+        }));
         task.await
             .unwrap_or_else(|error| Err(Status::internal(format!("{rpc} ended without a result: {error}; try again"))))
     }
 
     /// Runs `work`, which only reads, for as long as the client waits.
     pub(super) async fn answer<T>(self, work: impl Future<Output = Result<T, Fault>>) -> Result<Response<T>, Status> {
-        let begun = Instant::now();
-        let outcome = work.await;
-        self.report(&outcome, begun, false);
-        outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
+        numbered(async move {
+            let begun = Instant::now();
+            let outcome = work.await;
+            self.report(&outcome, begun, false);
+            outcome.map(Response::new).map_err(|fault| status(self.operation, &fault))
+        })
+        .await
     }
 
     fn report<T>(&self, outcome: &Result<T, Fault>, begun: Instant, changes: bool) {
@@ -61,10 +65,11 @@ impl Call {
         let name = outcome.as_ref().map_or_else(|fault| code_name(code(self.operation, fault.kind)), |_| "OK");
         METRICS.csi_calls.with([rpc, name]).observe(begun.elapsed().as_secs_f64());
         let microseconds = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let call = current();
         match outcome {
-            Ok(_) if changes => info!(rpc, volume, code = name, microseconds),
-            Ok(_) => debug!(rpc, volume, code = name, microseconds),
-            Err(fault) => warn!(rpc, volume, code = name, microseconds, "{fault}"),
+            Ok(_) if changes => info!(rpc, volume, %call, code = name, microseconds),
+            Ok(_) => debug!(rpc, volume, %call, code = name, microseconds),
+            Err(fault) => warn!(rpc, volume, %call, code = name, microseconds, "{fault}"),
         }
     }
 }

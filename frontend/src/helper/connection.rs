@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_protocol::{CodecError, Error, HIGHEST_VERSION, Hello, MAX_PACKET, Request, Response, Welcome};
+use bulkhead_protocol::{CallId, CodecError, Error, HIGHEST_VERSION, Hello, MAX_PACKET, Request, Response, Welcome};
 use bulkhead_protocol::{decode, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
@@ -15,6 +15,10 @@ use tokio_seqpacket::UnixSeqpacket;
 use tokio_seqpacket::ancillary::OwnedAncillaryMessage;
 
 use super::error::{CallError, Unreachable};
+use crate::call_id;
+
+/// The version from which on a request may be followed by the number of a call.
+const NUMBERED: u16 = 3;
 
 /// How long the helper may take to answer a hello. It has a thread ready for each connection it accepts.
 const GREETING: Duration = Duration::from_secs(2);
@@ -36,6 +40,10 @@ pub(super) struct Connection {
 impl Connection {
     /// Opens a connection and returns it with the helper's welcome.
     pub(super) async fn open(path: &Path, generation: u64) -> Result<(Self, Welcome), Unreachable> {
+        Self::try_open(path, generation).await.map_err(|why| why.explained(path))
+    }
+
+    async fn try_open(path: &Path, generation: u64) -> Result<(Self, Welcome), Unreachable> {
         let socket = UnixSeqpacket::connect(path)
             .await
             .map_err(|error| Unreachable::Connect { socket: path.to_owned(), error: Arc::new(error) })?;
@@ -55,12 +63,15 @@ impl Connection {
         Ok(welcome)
     }
 
-    /// Sends `request` and waits for its reply. If this is interrupted, the connection can no longer be used.
+    /// Sends `request`, with the number of the call that it is part of, and waits for its reply. If this is interrupted, the connection can no longer be used.
     pub(super) async fn exchange(&mut self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
         if request.row().since_version > self.version {
             return Err(CallError::TooNew(request.name()));
         }
-        let packet = encode(request).map_err(Unreachable::Malformed)?;
+        let call = call_id::current();
+        let is_numbered = self.version >= NUMBERED && call != CallId::default();
+        let packet = if is_numbered { encode(&(request, call)) } else { encode(request) };
+        let packet = packet.map_err(Unreachable::Malformed)?;
         self.send(&packet).await?;
         Ok(self.receive().await?)
     }

@@ -1,7 +1,9 @@
 //! Failures of requests to the helper.
 
+use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_protocol::{CodecError, Error};
@@ -16,6 +18,16 @@ pub enum Unreachable {
         socket: PathBuf,
         /// The system's error.
         error: Arc<io::Error>,
+    },
+    /// The socket is another user's, and the helper serves nobody else.
+    #[error("the privileged helper at {} serves user {owner}, and this process is user {own}: run it as user {owner}, or start bulkhead-privhelper with --allow-uid {own}", socket.display())]
+    WrongUser {
+        /// The helper's socket.
+        socket: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// The user of this process.
+        own: u32,
     },
     /// The helper closed the connection.
     #[error("the privileged helper closed the connection; try again")]
@@ -43,10 +55,29 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
+    /// The same, but why: the system does not say that the socket is another user's, and the helper only hangs up.
+    pub(super) fn explained(self, socket: &Path) -> Self {
+        let may_be_another_users = match &self {
+            Self::Connect { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,
+            why => matches!(why, Self::Closed | Self::Broken(_)),
+        };
+        let owner = fs::metadata(socket).ok().filter(|_| may_be_another_users).map(|found| found.uid());
+        let own = rustix::process::geteuid().as_raw();
+        match owner.filter(|owner| *owner != own) {
+            Some(owner) => Self::WrongUser { socket: socket.to_owned(), owner, own },
+            None => self,
+        }
+    }
+
     /// Whether the condition clears by itself when the helper comes back.
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Closed | Self::Broken(_) | Self::Silent | Self::NotYet => true,
+            Self::Connect { .. }
+            | Self::WrongUser { .. }
+            | Self::Closed
+            | Self::Broken(_)
+            | Self::Silent
+            | Self::NotYet => true,
             Self::Malformed(_) | Self::Refused(_) | Self::Version(_) => false,
         }
     }

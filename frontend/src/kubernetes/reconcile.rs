@@ -19,6 +19,7 @@ use tracing::warn;
 use super::api::backoff::retry_delay;
 use super::api::failure::Failure;
 use super::memory::Memory;
+use crate::call_id::numbered;
 use crate::metrics::METRICS;
 
 /// How many objects of a kind are worked on at a time. More would only wait for the helper.
@@ -73,7 +74,7 @@ async fn look<C: Controller>(object: Arc<C::Object>, controller: Arc<C>) -> Resu
     let kind = C::Object::kind(&());
     let _in_progress = METRICS.reconciliations_in_progress.during([&kind]);
     let begun = Instant::now();
-    let outcome = controller.reconcile(object).await;
+    let outcome = numbered(controller.reconcile(object)).await;
     METRICS.reconciliations.with([&kind]).observe(begun.elapsed().as_secs_f64());
     if outcome.is_ok() {
         controller.memory().clear_failures(&uid);

@@ -176,7 +176,7 @@ async fn serve(socket: UnixSeqpacket, script: Script, greeting: Greeting, seen: 
         if info.bytes_read() == 0 {
             return;
         }
-        let request: Request = decode(&buffer[..info.bytes_read()]).unwrap();
+        let (request, _) = decode_request(&buffer[..info.bytes_read()], HIGHEST_VERSION).unwrap();
         seen.lock().unwrap().push(request.clone());
         let sent = match script(&request) {
             Act::Answer(response) => socket.send(&encode(&response).unwrap()).await,

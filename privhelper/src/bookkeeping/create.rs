@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode};
 
 use super::filesystem::limits;
@@ -155,6 +155,6 @@ fn discard(held: &mut Held<'_>, served: &Served) {
         },
         |aside| aside.name,
     );
-    held.delete(&name);
+    held.delete(&name, CallId::default());
     served.deletions.wake(true);
 }

@@ -1,7 +1,5 @@
 //! Growing volumes. Nothing is ever made smaller.
 
-use std::os::fd::OwnedFd;
-
 use bulkhead_protocol::{Bytes, Error, Inodes, Reply, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, OFlags};
 
@@ -36,10 +34,12 @@ pub fn grow_image(held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
     let new = VolumeSpec { size: size.max(old.size), ..old };
     let image = held.open_content(OFlags::RDWR)?;
     grow(held, new, "grow the image of volume", |_, spec, share| {
-        if spec.size == old.size {
-            return rustix::fs::ftruncate(&image, old.size.get());
+        let added = spec.size.get().saturating_sub(old.size.get());
+        // Before the end is moved: if there is not enough room, the length never changes.
+        if added > 0 && share.preallocated {
+            rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, old.size.get(), added)?;
         }
-        extend(&image, old.size.get(), spec.size.get(), share.preallocated)
+        rustix::fs::ftruncate(&image, spec.size.get())
     })
 }
 
@@ -80,12 +80,4 @@ fn grow(
     });
     applied.map_err(|errno| failed(what, id, errno))?;
     Ok(Reply::Size(spec.size))
-}
-
-/// Allocates blocks beyond the end before moving the end: if there is not enough room, the length never changes.
-fn extend(image: &OwnedFd, old: u64, new: u64, preallocate: bool) -> SysResult<()> {
-    if preallocate {
-        rustix::fs::fallocate(image, FallocateFlags::KEEP_SIZE, old, new.saturating_sub(old))?;
-    }
-    rustix::fs::ftruncate(image, new)
 }

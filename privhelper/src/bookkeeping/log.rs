@@ -1,4 +1,5 @@
-//! Log lines on standard error, with the priority prefix that journald reads (sd-daemon(3)) if that is what it is.
+//! Log lines on standard error: for the journal with the priority prefix that it reads (sd-daemon(3)), for anybody else
+//! with the time and the priority in words.
 //!
 //! Whether standard error is read is up to others, and no operation may wait for them. Once a thread runs [`write_out`],
 //! lines wait in a queue of limited length. What changes something has its place in the queue before it is done; other
@@ -11,6 +12,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::sys::clock;
 
 /// The longest line in bytes: a pipe takes this much as a whole or not at all (`PIPE_BUF`, pipe(7)).
 const MAX_LINE: usize = 4096;
@@ -213,7 +216,8 @@ pub fn shown(path: &Path) -> impl Display {
 }
 
 fn line(level: Level, text: Arguments<'_>) -> String {
-    let mut line = if *IS_JOURNAL { format!("<{}>{text}\n", level as u8) } else { format!("{text}\n") };
+    let begin = if *IS_JOURNAL { format!("<{}>", level as u8) } else { format!("{} {level:?} ", clock::now()) };
+    let mut line = format!("{begin}{text}\n");
     if line.len() > MAX_LINE {
         line.truncate(line.floor_char_boundary(MAX_LINE.saturating_sub(CUT.len())));
         line.push_str(CUT);
@@ -234,10 +238,11 @@ mod tests {
     #[test]
     fn a_line_is_cut_at_its_limit_and_says_so() {
         // The test's own standard error may be the journal.
-        let begin = if *IS_JOURNAL { "<6>" } else { "" };
-        assert_eq!(line(Level::Info, format_args!("serving")), format!("{begin}serving\n"));
-        let longest = "x".repeat(MAX_LINE - 1 - begin.len());
-        assert_eq!(line(Level::Info, format_args!("{longest}")), format!("{begin}{longest}\n"));
+        let begin = if *IS_JOURNAL { "<6>".len() } else { "2026-01-31T23:59:59.999Z Info ".len() };
+        let serving = line(Level::Info, format_args!("serving"));
+        assert!(serving.len() == begin + "serving\n".len() && serving.ends_with("serving\n"), "{serving}");
+        let longest = "x".repeat(MAX_LINE - 1 - begin);
+        assert!(line(Level::Info, format_args!("{longest}")).ends_with(&format!("{longest}\n")));
         for character in ["x", "ü", "𝄞"] {
             let cut = line(Level::Error, format_args!("{}", character.repeat(MAX_LINE)));
             assert!(cut.len() <= MAX_LINE && cut.len() > MAX_LINE - 4 && cut.ends_with("… (cut)\n"), "{cut}");

@@ -10,7 +10,7 @@ use bulkhead_protocol::{Error, PoolName};
 use super::room::Share;
 use crate::emptier::{Outcome, Report, WAKE, WAKE_IN_PLACE};
 use crate::log;
-use crate::state::{Pool, Served, Volumes, failed, lock};
+use crate::state::{Deleted, Pool, Served, Volumes, failed, lock};
 use crate::sys::socket::{self, Received};
 use crate::sys::{Errno, Result as SysResult, file};
 
@@ -121,8 +121,11 @@ impl Deletions {
                 looked = Instant::now();
                 find_gone(volumes, name, looked, |name| is_gone(pool, name));
             }
-            for (name_of_one, share, since) in due(volumes, name, Instant::now()) {
+            for (name_of_one, Deleted { share, call, .. }, since) in due(volumes, name, Instant::now()) {
                 let progress = if release(pool, share) { None } else { Some(again(since, Instant::now())) };
+                if progress.is_none() {
+                    log::info!("a deleted volume is gone pool={name} name={name_of_one:?} call={call}");
+                }
                 volumes.progress(name, &name_of_one, progress);
             }
             *lock(&self.releasing) = None;
@@ -176,10 +179,10 @@ fn is_gone(pool: &Pool, name: &str) -> bool {
     pool.state.as_ref().is_ok_and(|served| file::status_at(&served.directory, name).err() == Some(Errno::NOENT))
 }
 
-/// The emptied volumes whose projects are to be checked now: name, share, and since when they are empty.
-fn due(volumes: &Volumes, pool: &PoolName, now: Instant) -> Vec<(String, Share, Instant)> {
+/// The emptied volumes whose projects are to be checked now: name, what is known, and since when they are empty.
+fn due(volumes: &Volumes, pool: &PoolName, now: Instant) -> Vec<(String, Deleted, Instant)> {
     volumes.deleted(pool, |name, deleted| match deleted.progress {
-        Progress::Emptied(since, next) if next <= now => Some((name.to_owned(), deleted.share, since)),
+        Progress::Emptied(since, next) if next <= now => Some((name.to_owned(), deleted.clone(), since)),
         _ => None,
     })
 }

@@ -1,7 +1,7 @@
 #[path = "../../../tests/src/random.rs"]
 mod random;
 
-use bulkhead_protocol::{ErrorKind, Response, VolumeId};
+use bulkhead_protocol::{CallId, ErrorKind, Response, VolumeId};
 use random::Random;
 
 use super::*;
@@ -34,7 +34,7 @@ fn refusal(state: &State, request: &Request) -> Option<ErrorKind> {
 
 fn answer(state: &State, request: &Request) -> Result<(Reply, Option<OwnedFd>), Error> {
     let (connection, _peer) = crate::sys::socket::pair().expect("sockets");
-    dispatch(state, &connection, request)
+    dispatch(state, &connection, request, CallId(7))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Deleting volumes: rename, reply, empty in the background, release the quota last.
 
-use bulkhead_protocol::{Error, ErrorKind, Reply};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Reply};
 use rustix::fs::OFlags;
 
 use super::loops::{check_unknown_detached, detach};
@@ -17,8 +17,8 @@ pub enum Deletable {
     OnlyUnused,
 }
 
-/// Deletes a volume that is mounted nowhere. Succeeds if it does not exist.
-pub fn delete(mut held: Held<'_>, deletable: Deletable) -> Result<Reply, Error> {
+/// Deletes a volume that is mounted nowhere, and remembers for which call. Succeeds if it does not exist.
+pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<Reply, Error> {
     if held.known().is_none() {
         return absent(&held);
     }
@@ -44,7 +44,7 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable) -> Result<Reply, Error> 
     let pool = volume.pool.clone();
     let served = pool.served()?;
     let aside = served.put_aside(held.id.as_str()).map_err(|errno| failed("delete volume", held.id, errno))?;
-    held.delete(&aside.name);
+    held.delete(&aside.name, call);
     served.deletions.wake(aside.name == held.id.as_str());
     // If this failed, the volume is gone for all to see, but only a repeated request may report success: a power cut
     // could bring it back.

@@ -164,6 +164,7 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 and bind take no directory descriptor"),
     Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fsetxattr], &[], "volumes and records"),
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
+    Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
     Row(&[libc::SYS_read, libc::SYS_fgetxattr], &[], "the kubelet's record; whose a volume is"),
     Row(&[libc::SYS_pread64], &[], "the host's mount table"),
     Row(

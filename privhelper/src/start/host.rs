@@ -19,6 +19,9 @@ use crate::state::{PoolConfig, Way};
 use crate::sys::mountinfo::{Mount, MountIdentity, MountTable};
 use crate::sys::{Errno, Result as SysResult, file, socket};
 
+/// What keeps other helpers from serving filesystems, by the filesystem's device.
+pub type Claims = BTreeMap<(u32, u32), OwnedFd>;
+
 /// The host, as far as the helper needs it.
 #[derive(Debug)]
 pub struct Host {
@@ -35,7 +38,7 @@ pub struct Host {
     /// The frontend's sockets: which, in which directory, under which name.
     pub sockets: Vec<(Socket, Directory, String)>,
     /// What keeps other helpers from serving the same filesystems.
-    pub claims: BTreeMap<(u32, u32), OwnedFd>,
+    pub claims: Claims,
     mounts: Mounts,
 }
 
@@ -63,10 +66,7 @@ impl Host {
 /// One sentence on what is wrong and how to fix it. A pool's own problem is in its entry instead.
 pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String> {
     check_kernel(&rustix::system::uname().release().to_string_lossy())?;
-    let say = |what: &str| {
-        let what = what.to_owned();
-        move |errno: Errno| format!("cannot open {what}: {errno}")
-    };
+    let say = |what: &'static str| move |errno: Errno| format!("cannot open {what}: {errno}");
     let table = || MountTable::open().map_err(say("/proc/self/mountinfo"));
     let mut tables = [table()?, table()?, table()?];
     let [whole, ..] = &mut tables;
@@ -106,7 +106,7 @@ pub fn inspect(config: &Config, open: Open, writes: bool) -> Result<Host, String
             sockets.push((socket, find(Role::Socket(socket), parent)?, name.to_string_lossy().into_owned()));
         }
     }
-    Ok(Host { loop_control, tables, devices, pools, publish, sockets, claims: BTreeMap::new(), mounts })
+    Ok(Host { loop_control, tables, devices, pools, publish, sockets, claims: Claims::new(), mounts })
 }
 
 /// Two pools with one uuid are a pool and its copy, even if one of them is not served for another reason. Which is which
@@ -126,22 +126,15 @@ fn refuse_copies(pools: &mut [Candidate<HostPool>]) {
 /// would promise the room on one twice. Failures are put in the pool's own entry.
 pub fn mark_and_wait(host: &mut Host) {
     for pool in &mut host.pools {
-        let claims = &mut host.claims;
-        let claimed = match &mut pool.state {
-            Ok(found) => mark_and_claim(&pool.config, found, claims),
-            Err(_) => Ok(()),
-        };
-        if let Err(complaint) = claimed {
+        if let Ok(found) = &mut pool.state
+            && let Err(complaint) = mark_and_claim(&pool.config, found, &mut host.claims)
+        {
             pool.state = Err(complaint);
         }
     }
 }
 
-fn mark_and_claim(
-    config: &PoolConfig,
-    found: &mut HostPool,
-    claims: &mut BTreeMap<(u32, u32), OwnedFd>,
-) -> Result<(), String> {
+fn mark_and_claim(config: &PoolConfig, found: &mut HostPool, claims: &mut Claims) -> Result<(), String> {
     let directory = &found.directory.descriptor;
     let cannot = |errno| format!("cannot write {}/{MARKER}: {errno}", shown(&config.directory));
     if found.marker.is_none() {

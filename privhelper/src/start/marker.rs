@@ -149,15 +149,11 @@ fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
         _ => return Err(format!("{path}/{MARKER} is not the marker of a pool")),
     }
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
-    match value("name ") {
-        Some(name) if name != pool.name.as_str() => {
-            Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name))
-        }
-        _ => {
-            let uuid = uuid(text).ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
-            Ok(Marker { uuid, overhead: value("overhead ").and_then(|bytes| bytes.parse().ok()) })
-        }
+    if let Some(name) = value("name ").filter(|name| *name != pool.name.as_str()) {
+        return Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name));
     }
+    let uuid = uuid(text).ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
+    Ok(Marker { uuid, overhead: value("overhead ").and_then(|bytes| bytes.parse().ok()) })
 }
 
 /// Whether a directory contains nothing, or only an entry of that name.

@@ -15,7 +15,7 @@ pub use self::devices::{Devices, look_at_devices};
 use super::config::{Config, PublishConfig};
 use super::directory::Directory;
 use super::filter::OnViolation;
-use super::host::Host;
+use super::host::{Claims, Host};
 use super::jail::{Jail, JailedPool};
 use super::mounts::{self, Mounts};
 use super::pool::{Candidate, HostPool};
@@ -152,12 +152,7 @@ fn publish_directory(config: &PublishConfig, outside: Directory, root: OwnedFd) 
 }
 
 /// Makes served pools of those that have come this far. Pools on one filesystem share its room and its project ids.
-fn serve(
-    config: &Config,
-    pools: Vec<Candidate<SplitPool>>,
-    mut claims: BTreeMap<(u32, u32), OwnedFd>,
-    mounts: &Mounts,
-) -> Vec<Arc<Pool>> {
+fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, mounts: &Mounts) -> Vec<Arc<Pool>> {
     let mut facts = BTreeMap::<_, Facts>::new();
     for (pool, found) in pools.iter().filter_map(|pool| Some((pool, &pool.state.as_ref().ok()?.0))) {
         let Ok(status) = file::status(&found.directory) else { continue };

@@ -164,13 +164,7 @@ impl Loops {
     }
 
     /// Attaches an image, which is open for writing, to a device that is not in use.
-    pub fn attach(
-        &self,
-        volume: &VolumeId,
-        image: impl AsFd,
-        block_size: BlockSize,
-        read_only: bool,
-    ) -> SysResult<Device> {
+    pub fn attach(&self, volume: &VolumeId, image: impl AsFd, block: BlockSize, read_only: bool) -> SysResult<Device> {
         {
             let mut stock = lock(&self.stock);
             if self.silent.contains(label(volume)) || stock.spent.len().saturating_sub(stock.found) > MOST_SPENT {
@@ -178,7 +172,7 @@ impl Loops {
             }
             stock.wanted = READY;
         }
-        let how = Configuration { label: label(volume), block_size: block_size.get(), direct: true, read_only: false };
+        let how = Configuration { label: label(volume), block_size: block.get(), direct: true, read_only: false };
         let (number, bound) = self.bind(&image, how, |stock| stock.ready.pop_front())?;
         self.changed.notify_one();
         let held = || {

@@ -33,7 +33,6 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use bulkhead_protocol::{DriverName, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 
@@ -48,7 +47,7 @@ pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
 pub use volumes::{Deleted, Proof, Published, Volume, Volumes};
 
 use crate::bookkeeping::Limits;
-use crate::sys::{Errno, Result as SysResult};
+use crate::sys::{Errno, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
 #[derive(Debug)]
@@ -153,13 +152,7 @@ pub fn failed(operation: &str, object: impl Display, errno: Errno) -> Error {
 /// # Errors
 /// `BUSY` when it is held for two seconds.
 pub fn lock_in_time<T>(mutex: &Mutex<T>) -> SysResult<MutexGuard<'_, T>> {
-    for _ in 0..200 {
-        if let Ok(guard) = mutex.try_lock() {
-            return Ok(guard);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(Errno::BUSY)
+    with_patience(Errno::BUSY, || mutex.try_lock().map_err(|_| Errno::BUSY))
 }
 
 /// Locks a mutex. A thread that panics while it holds one ends the process, so there is nothing to recover from.

@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Error, ErrorKind, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{CallId, Error, ErrorKind, PoolName, TargetPath, VolumeId};
 use rustix::fs::OFlags;
 
 use super::host::Question;
@@ -153,9 +153,9 @@ impl Held<'_> {
         self.volume = self.state.volumes.get(self.id);
     }
 
-    /// Notes that the volume, or what was made of it, now has a name under which it is emptied.
-    pub fn delete(&mut self, name: &str) {
-        self.state.volumes.delete(self.id, name);
+    /// Notes that the volume, or what was made of it, now has a name under which it is emptied, and for which call.
+    pub fn delete(&mut self, name: &str, call: CallId) {
+        self.state.volumes.delete(self.id, name, call);
         self.volume = None;
     }
 

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use bulkhead_protocol::{Error, MountFlags, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{CallId, Error, MountFlags, PoolName, TargetPath, VolumeId};
 
 use super::{Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
@@ -84,6 +84,8 @@ pub struct Deleted {
     pub share: Share,
     /// How far its end has progressed.
     pub progress: Progress,
+    /// The call that has deleted it; none if a helper that was restarted has found it.
+    pub call: CallId,
 }
 
 /// All volumes of all pools.
@@ -257,13 +259,13 @@ impl Volumes {
         Ok(Some(volume))
     }
 
-    /// Notes that a volume, or what was made of one, now has a name under which it is emptied.
-    pub fn delete(&self, id: &VolumeId, name: &str) {
+    /// Notes that a volume, or what was made of one, now has a name under which it is emptied, and for which call.
+    pub fn delete(&self, id: &VolumeId, name: &str, call: CallId) {
         let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
         if let Some(row) = table.rows.get(&key).cloned() {
             let (pool, share) = (Arc::clone(row.pool()), row.share());
             table.set(key, None);
-            let deleted = Deleted { pool, share, progress: Progress::default() };
+            let deleted = Deleted { pool, share, progress: Progress::default(), call };
             table.set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
         }
     }
@@ -279,9 +281,9 @@ impl Volumes {
         let mut table = lock(&self.0);
         if !table.has(pool, project) {
             let (share, now) = (Share { project: Some(project), ..Share::default() }, Instant::now());
-            let deleted = Deleted { pool: Arc::clone(pool), share, progress: Progress::Emptied(now, now) };
+            let (pool, progress, call) = (Arc::clone(pool), Progress::Emptied(now, now), CallId::default());
             let key = Key::deleted(&pool.config.name, &format!("project {}", project.0));
-            table.set(key, Some(Row::Deleted(Box::new(deleted))));
+            table.set(key, Some(Row::Deleted(Box::new(Deleted { pool, share, progress, call }))));
         }
     }
 

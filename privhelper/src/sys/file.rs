@@ -207,7 +207,7 @@ pub fn attributes(file: impl AsFd) -> Result<fsxattr> {
     let mut raw =
         fsxattr { fsx_xflags: 0, fsx_extsize: 0, fsx_nextents: 0, fsx_projid: 0, fsx_cowextsize: 0, fsx_pad: [0; 8] };
     // SAFETY: the kernel writes one `struct fsxattr` to `raw`, which outlives the call.
-    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) }))?;
+    checked(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSGETXATTR as Request, &raw mut raw) })?;
     Ok(raw)
 }
 
@@ -227,8 +227,7 @@ pub fn clear_flags(file: impl AsFd, flags: u32) -> Result<()> {
 
 fn set_attributes(file: impl AsFd, attributes: fsxattr) -> Result<()> {
     // SAFETY: the kernel reads one `struct fsxattr` from `attributes`, which outlives the call.
-    checked(i64::from(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) }))
-        .map(drop)
+    checked(unsafe { libc::ioctl(raw_fd(&file), FS_IOC_FSSETXATTR as Request, &raw const attributes) }).map(drop)
 }
 
 /// Clears flags of the entry `name` of `parent`, whatever its type, without opening it.

@@ -3,6 +3,7 @@
 //! These functions decide nothing: they take what the layers above have checked and return what the kernel said.
 
 pub mod capability;
+pub mod clock;
 pub mod file;
 pub mod landlock;
 pub mod loopdevice;
@@ -18,11 +19,10 @@ pub use rustix::io::Errno;
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// The result of a raw system call or ioctl that reports failure as -1 and errno.
-fn checked(returned: i64) -> Result<i64> {
-    if returned >= 0 {
-        Ok(returned)
-    } else {
-        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
+fn checked(returned: impl Into<i64>) -> Result<i64> {
+    match returned.into() {
+        value if value >= 0 => Ok(value),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 

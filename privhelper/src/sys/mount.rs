@@ -55,18 +55,9 @@ pub fn make_all_private() -> Result<()> {
 
 fn mount_setattr(mount: i32, path: &CStr, flags: i32, attr_set: u64, attr_clr: u64, propagation: u64) -> Result<()> {
     let raw = libc::mount_attr { attr_set, attr_clr, propagation, userns_fd: 0 };
+    let (path, size) = (path.as_ptr(), size_of::<libc::mount_attr>());
     // SAFETY: the kernel reads the NUL-terminated path and `size` bytes of `raw`; both outlive the call.
-    checked(unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            mount,
-            path.as_ptr(),
-            flags,
-            &raw const raw,
-            size_of::<libc::mount_attr>(),
-        )
-    })
-    .map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_mount_setattr, mount, path, flags, &raw const raw, size) }).map(drop)
 }
 
 /// Attaches a detached mount to the open directory or file.

@@ -94,13 +94,11 @@ pub fn take_name(name: &str) -> Result<OwnedFd> {
 /// Stops anybody from sending descriptors over connections to a listening socket (`SO_PASSRIGHTS`, Linux 6.16).
 pub fn refuse_descriptors(listener: impl AsFd) -> Result<()> {
     const SO_PASSRIGHTS: i32 = 83;
-    let off = 0_i32;
+    let (level, off) = (libc::SOL_SOCKET, 0_i32);
     let length = libc::socklen_t::try_from(size_of::<i32>()).map_err(|_| Errno::OVERFLOW)?;
     // SAFETY: the kernel reads `length` bytes, one `int`, from `off`, which outlives the call.
-    let called = unsafe {
-        libc::setsockopt(raw_fd(&listener), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const off).cast(), length)
-    };
-    checked(called.into()).map(drop)
+    checked(unsafe { libc::setsockopt(raw_fd(&listener), level, SO_PASSRIGHTS, (&raw const off).cast(), length) })
+        .map(drop)
 }
 
 /// Whether it is known that nobody can connect to a listening socket any more, because it was shut down.
@@ -134,9 +132,7 @@ pub fn peer(connection: impl AsFd) -> Result<Peer> {
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
     // SAFETY: the kernel writes at most `length` bytes, one `struct ucred`, to `raw`, and updates `length`; both
     // outlive the call. rustix would turn the pid into a NonZero, but it is 0 for a peer in another pid namespace.
-    let called =
-        unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) };
-    checked(called.into())?;
+    checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut raw).cast(), &raw mut length) })?;
     Ok(Peer { pid: raw.pid, uid: raw.uid })
 }
 
@@ -146,10 +142,9 @@ pub fn peer_process(connection: impl AsFd) -> Result<OwnedFd> {
     let (level, option) = (libc::SOL_SOCKET, SO_PEERPIDFD as libc::c_int);
     let mut number: libc::c_int = -1;
     let mut length = libc::socklen_t::try_from(size_of::<libc::c_int>()).map_err(|_| Errno::OVERFLOW)?;
+    let value = (&raw mut number).cast();
     // SAFETY: the kernel writes at most `length` bytes, one `int`, to `number`, which outlives the call.
-    let called =
-        unsafe { libc::getsockopt(raw_fd(&connection), level, option, (&raw mut number).cast(), &raw mut length) };
-    checked(called.into())?;
+    checked(unsafe { libc::getsockopt(raw_fd(&connection), level, option, value, &raw mut length) })?;
     // SAFETY: the kernel has just created this descriptor for the caller, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

@@ -48,6 +48,9 @@ pub fn common(workspace: &Workspace, source: &Path) -> Result<BTreeMap<String, V
     for (page, bytes) in files(pages.path())? {
         content.insert(format!("share/man/man1/{page}"), bytes);
     }
+    for (page, bytes) in files(&source.join("deploy/man"))? {
+        content.insert(format!("share/man/man8/{page}"), bytes);
+    }
     Ok(content)
 }
 

@@ -95,6 +95,8 @@ fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: 
         "share/zsh/site-functions/_bulkheadctl",
         "share/man/man1/bulkheadctl.1",
         "share/man/man1/bulkheadctl-volume-create.1",
+        "share/man/man8/bulkhead-privhelper.8",
+        "share/man/man8/bulkhead-setup.8",
     ] {
         let length = fs::metadata(unpacked.join(file)).with_context(|| format!("look for {file}"))?.len();
         ensure!(length > 0, "{file} is empty");

@@ -92,7 +92,7 @@ directory, which must not be visible there.
 --pool {{ .name }}={{ .directory }}
 {{- with .quota }},quota={{ . }}{{ end }}
 {{- with .overcommit }},overcommit={{ . }}{{ end }}
-{{- with .reserve }},reserve={{ . | int64 }}{{ end }}
+{{- with .reserve }},reserve={{ if kindIs "string" . }}{{ . }}{{ else }}{{ . | int64 }}{{ end }}{{ end }}
 {{ end -}}
 {{- if ne .root.Values.driverName "bulkhead.csi.local" -}}
 --driver-name {{ .root.Values.driverName }}

@@ -72,7 +72,9 @@ impl Failure {
     pub fn no_helper(path: &Path, why: Unreachable) -> Self {
         match why {
             Unreachable::Connect { error, .. } if is_of_another_type(&error) => Self::FrontendsSocket(path.to_owned()),
-            Unreachable::Closed | Unreachable::Broken(_) => Self::WrongUser(path.to_owned()),
+            Unreachable::Closed | Unreachable::Broken(_) | Unreachable::WrongUser { .. } => {
+                Self::WrongUser(path.to_owned())
+            }
             why => Self::NoHelper(why),
         }
     }

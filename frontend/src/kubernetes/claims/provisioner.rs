@@ -16,6 +16,7 @@ use super::decision::{Decision, decide};
 use super::immediate_binding::ImmediateBinding;
 use super::node_selection::select;
 use super::requested_volume::requested_volume;
+use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
@@ -161,7 +162,7 @@ impl Provisioner {
             METRICS.provisioning.with(["acknowledged"]).observe(since.elapsed().as_secs_f64());
         }
         let Provisioned { volume, size } = provisioned;
-        info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, "provisioned");
+        info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, %size, call = %call_id::current(), "provisioned");
         let note = format!("provisioned volume {volume} of {}", Quantity::from(size.get()));
         context.events.publish(claim, Reason::ProvisioningSucceeded, note);
         Ok(())

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::resize_status;
 use super::resize_target::{is_expansion_requested, target};
+use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request};
@@ -79,7 +80,7 @@ impl Resizer {
         self.write_status(&claim, resize_status::finished(size)).await?;
         self.context.memory.with(claim::uid(&claim), |entry| entry.failed_expansion = None);
         self.context.capacity_changed.notify_one();
-        info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, "expanded");
+        info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, call = %call_id::current(), "expanded");
         let note = format!("expanded volume {volume} to {}", Quantity::from(size));
         self.context.events.publish(&*claim, Reason::VolumeResizeSuccessful, note);
         Ok(Action::await_change())

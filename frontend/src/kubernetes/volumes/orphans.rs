@@ -18,6 +18,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use crate::call_id::{current, numbered};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::{list, list_metadata};
@@ -58,26 +59,34 @@ pub async fn run(context: &Context) {
 }
 
 async fn collect(context: &Context, kept: &mut HashSet<VolumeId>) -> Result<(), Failure> {
-    for Suspect { volume, claim, _judging } in orphans(context, kept).await? {
-        if is_wanted_now(context, &volume, claim.as_ref()).await? {
-            continue;
+    for suspect in orphans(context, kept).await? {
+        numbered(judge(context, kept, suspect)).await?;
+    }
+    Ok(())
+}
+
+/// Deletes a volume unless something says that it has to stay.
+async fn judge(context: &Context, kept: &mut HashSet<VolumeId>, suspect: Suspect) -> Result<(), Failure> {
+    let Suspect { volume, claim, _judging } = suspect;
+    if is_wanted_now(context, &volume, claim.as_ref()).await? {
+        return Ok(());
+    }
+    if let Some(why) = is_of_another_cluster(context, &volume).await? {
+        warn!(%volume, "orphaned volume kept: {why}; bring it back with `kubectl bulkhead adopt`, or delete it by hand");
+        kept.insert(volume);
+        return Ok(());
+    }
+    let call = current();
+    match context.volumes.discard(volume.clone()).await {
+        Ok(()) => {
+            info!(%volume, %call, "orphaned volume deleted: it was never used, and its claim is gone");
+            context.capacity_changed.notify_one();
         }
-        if let Some(why) = is_of_another_cluster(context, &volume).await? {
-            warn!(%volume, "orphaned volume kept: {why}; bring it back with `kubectl bulkhead adopt`, or delete it by hand");
+        Err(fault) if fault.is(ErrorKind::Refused) => {
+            warn!(%volume, %call, "orphaned volume kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
             kept.insert(volume);
-            continue;
         }
-        match context.volumes.discard(volume.clone()).await {
-            Ok(()) => {
-                info!(%volume, "orphaned volume deleted: it was never used, and its claim is gone");
-                context.capacity_changed.notify_one();
-            }
-            Err(fault) if fault.is(ErrorKind::Refused) => {
-                warn!(%volume, "orphaned volume kept, though neither a claim nor a PersistentVolume knows it, since it may hold data: {fault}");
-                kept.insert(volume);
-            }
-            Err(fault) => warn!(%volume, "orphaned volume not deleted: {fault}"),
-        }
+        Err(fault) => warn!(%volume, %call, "orphaned volume not deleted: {fault}"),
     }
     Ok(())
 }

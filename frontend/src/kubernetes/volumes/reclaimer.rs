@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::names::Names;
+use crate::call_id;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
@@ -94,7 +95,7 @@ impl Reclaimer {
                     self.remove_finalizer(object).await?;
                 }
                 self.context.memory.finish(persistent_volume::uid(object));
-                info!(object = %object.name_any(), %volume, "deleted");
+                info!(object = %object.name_any(), %volume, call = %call_id::current(), "deleted");
                 Ok(())
             }
             (true, "Bound") if !has_finalizer && !is_being_deleted => self.add_finalizer(object).await,

@@ -8,6 +8,10 @@
 )]
 
 mod below;
+mod in_use;
+mod lines;
+mod neighbours;
+mod options;
 mod requota;
 mod tree;
 
@@ -29,7 +33,7 @@ Prepare a node for bulkhead-privhelper.
 
 usage: bulkhead-setup init-pool [NAME=]DIR ...
        bulkhead-setup check FLAGS ...
-       bulkhead-setup requota --pool DIR [--project-ids FIRST-LAST] [--dry-run]
+       bulkhead-setup requota --pool DIR [--other-pool DIR ...] [--project-ids FIRST-LAST] [--dry-run] [--while-in-use]
 
   init-pool  make each DIR a pool, which is called NAME if one is given; a DIR that is that pool already is left as it is
   check      test the kernel, the capabilities, the pools and mount propagation with the FLAGS of bulkhead-privhelper, and
@@ -37,8 +41,11 @@ usage: bulkhead-setup init-pool [NAME=]DIR ...
              exit status 0 if the helper can serve, 1 if not. `bulkhead-privhelper --help` explains the FLAGS
   requota    put each volume of the pool DIR, and everything in it, into a project of its own and set its limits, after the
              pool was copied (cp -a, rsync) or had quota=none; with --dry-run, only say what is to be done. The helper must
-             be stopped; what is right already is left alone, and a run that was interrupted is finished by the next.
-             --project-ids is that of the helper (default 100000-999999). Exit status 0 if every volume is limited
+             be stopped, and no volume mounted or attached: limits are lifted meanwhile, and with --while-in-use whoever
+             uses a volume can fill the pool. What is right already is left alone, and a run that was interrupted is
+             finished by the next. --project-ids is that of the helper (default 100000-999999). Other pools on the
+             filesystem are found in the directory that DIR is in; --other-pool names one elsewhere. Exit status 0 if every
+             volume is limited; one of which something was left out is not, and stays unserved
   --help, --version
 ";
 
@@ -238,6 +245,17 @@ mod tests {
         let run = |arguments: &[&str]| run(arguments.iter().map(|&argument| argument.to_owned()));
         for command in ["check", "init-pool", "requota", "--help"] {
             assert_eq!(run(&[command, "--help"]), Ok(true), "{command}");
+        }
+    }
+
+    #[test]
+    fn the_manual_page_explains_every_flag_of_the_help() {
+        let page = include_str!("../../../../deploy/man/bulkhead-setup.8").replace("\\-", "-");
+        for flag in HELP.split([' ', '\n', '[', ']', ';', ',', '`']).filter(|word| word.starts_with("--")) {
+            assert!(page.contains(&format!("\\fB{flag}\\fR")), "{flag}");
+        }
+        for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "EXAMPLES"] {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
         }
     }
 

@@ -4,37 +4,31 @@
 //! A volume's own directory comes last: without a project there a start does not serve the volume, so one that was left
 //! half-done is never taken for one that is limited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use bulkhead_privhelper::layout::{self, Entry, MARKER, Record};
 use bulkhead_privhelper::log::shown;
 use bulkhead_privhelper::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
-use bulkhead_privhelper::start::config::{absolute, project_ids};
 use bulkhead_privhelper::start::{host, marker};
 use bulkhead_privhelper::{file, limits};
 use bulkhead_protocol::{VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::open_to_write;
+use crate::lines::{counted, describe};
+use crate::options::{Options, parse};
 use crate::tree::{Found, Walk};
+use crate::{in_use, neighbours, open_to_write};
 
 /// A tree that changes under the walk is walked again so many times.
 const ATTEMPTS: usize = 10;
+/// How many more entries than inodes a volume may have that is in use.
+const MORE_ENTRIES: u64 = 1_000_000;
 const STOP: &str = "stop the helper first: systemctl stop bulkhead-privhelper.socket bulkhead-privhelper.service; \
                     in a container, see \"Stop and start the helper\" in docs/operate.md";
-
-/// What the command line asks for.
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    pool: PathBuf,
-    /// The first and the last project id for volumes.
-    ids: (u32, u32),
-    writes: bool,
-}
 
 /// A pool that no helper serves, and none can as long as this lives.
 struct Pool {
@@ -42,8 +36,11 @@ struct Pool {
     _locks: [OwnedFd; 2],
     ids: (u32, u32),
     writes: bool,
+    while_in_use: bool,
     /// Which volume has a project.
     owners: BTreeMap<u32, VolumeId>,
+    /// The projects of volumes in other pools on the filesystem.
+    taken: BTreeSet<u32>,
 }
 
 /// Goes through the volumes, with a line for each. Returns whether each is limited: at the end, or already if nothing is
@@ -53,6 +50,9 @@ pub fn requota(arguments: impl Iterator<Item = String>) -> Result<bool, String> 
     let mut pool = Pool::open(&options)?;
     let path = shown(&options.pool).to_string();
     let volumes = pool.volumes().map_err(|errno| format!("cannot list {path}: {errno}"))?;
+    if options.writes && !options.while_in_use {
+        pool.refuse_in_use(&volumes)?;
+    }
     let mut wrong = 0_usize;
     for (id, own) in &volumes {
         let (said, is_right) = pool.limit(id, *own).unwrap_or_else(|complaint| (complaint, false));
@@ -61,28 +61,6 @@ pub fn requota(arguments: impl Iterator<Item = String>) -> Result<bool, String> 
     }
     println!("{} in {path}, {wrong} of them not limited", counted(volumes.len(), "volume"));
     Ok(wrong == 0)
-}
-
-fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let (mut pool, mut ids, mut writes) = (None, (100_000, 999_999), true);
-    while let Some(argument) = arguments.next() {
-        let (flag, value) = match argument.split_once('=') {
-            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
-            None => (argument, None),
-        };
-        let mut value = || value.clone().or_else(|| arguments.next()).unwrap_or_default();
-        match flag.as_str() {
-            "--dry-run" => writes = false,
-            "--pool" if pool.is_some() => return Err("--pool is given twice; one pool at a time".to_owned()),
-            "--pool" => pool = Some(absolute(&value()).map_err(|complaint| format!("--pool: {complaint}"))?),
-            "--project-ids" => {
-                ids = project_ids(&value()).map_err(|complaint| format!("--project-ids: {complaint}"))?;
-            }
-            _ => return Err(format!("unknown argument {flag:?}; see --help")),
-        }
-    }
-    let pool = pool.ok_or("--pool DIR is missing; see --help")?;
-    Ok(Options { pool, ids, writes })
 }
 
 impl Pool {
@@ -98,7 +76,21 @@ impl Pool {
         }
         check_quotas(&directory, &path)?;
         let locks = lock(&directory, &options.pool)?;
-        Ok(Self { directory, _locks: locks, ids: options.ids, writes: options.writes, owners: BTreeMap::new() })
+        let taken = neighbours::projects(&options.pool, &directory, &options.others)?;
+        let Options { ids, writes, while_in_use, .. } = *options;
+        Ok(Self { directory, _locks: locks, ids, writes, while_in_use, owners: BTreeMap::new(), taken })
+    }
+
+    /// Limits are lifted while files are moved into a project: whoever writes to a volume then could fill the pool.
+    fn refuse_in_use(&self, volumes: &[(VolumeId, Option<ProjectId>)]) -> Result<(), String> {
+        let ids = volumes.iter().map(|(id, _)| id).collect();
+        match in_use::first(&self.directory, &ids) {
+            Ok(None) => Ok(()),
+            Ok(Some(what)) => Err(format!(
+                "{what}; end what uses it and unmount or detach it, or give --while-in-use: whoever uses a volume could fill the pool meanwhile"
+            )),
+            Err(errno) => Err(format!("cannot find out whether a volume is in use: {errno}; see --while-in-use")),
+        }
     }
 
     /// The volumes, each with the project that it has for itself, if it has one.
@@ -121,7 +113,7 @@ impl Pool {
             if layout::is_deleted_in_place(&file::status(&outer)?) {
                 continue;
             }
-            let own = layout::project_of(&outer)?.filter(|own| !self.owners.contains_key(&own.0));
+            let own = layout::project_of(&outer)?.filter(|own| !self.is_taken(own.0));
             if let Some(own) = own {
                 self.owners.insert(own.0, id.clone());
             }
@@ -155,29 +147,39 @@ impl Pool {
             quota::set(&self.directory, project, wanted.0, wanted.1).map_err(cannot("set its quota"))?;
             after = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
         }
-        let mut found = charged.map_err(cannot("go through its files"))?;
+        let mut found = charged.map_err(|errno| match errno {
+            Errno::AGAIN => "it changes faster than it can be gone through: end what uses it, and repeat".to_owned(),
+            errno => cannot("go through its files")(errno),
+        })?;
         if !before.is_limited_to(wanted) {
             found.moved = found.moved.saturating_add(1);
         }
         if self.writes && found.moved > 0 {
             file::sync(&outer).map_err(cannot("sync its directory"))?;
         }
-        let (said, is_right) = describe(&found, project, self.writes, wanted.0, after);
+        let (mut said, is_right) = describe(&found, project, self.writes, wanted.0, after);
+        if self.writes && own.is_none() && !found.is_complete() {
+            said.push_str("; it is not served until all that counts is in its project");
+        }
         Ok((said, is_right && (!self.writes || after.is_limited_to(wanted))))
     }
 
     /// Puts everything in a volume into a project, the volume's own directory last.
     fn charge(&self, id: &VolumeId, outer: &OwnedFd, project: ProjectId, now: ProjectQuota) -> Result<Found, Errno> {
-        let is_of_another = |project: u32| self.owners.get(&project).is_some_and(|owner| owner != id);
+        let is_of_another =
+            |project: u32| self.owners.get(&project).map_or_else(|| self.taken.contains(&project), |owner| owner != id);
         let (title, found, told) = (id.as_str(), Found::default(), Instant::now());
-        let mut walk =
-            Walk { title, project: project.0, is_of_another: &is_of_another, writes: self.writes, found, told };
+        let (is_of_another, most) = (&is_of_another as _, self.most_entries()?);
+        let mut walk = Walk { title, project: project.0, is_of_another, writes: self.writes, most, found, told };
         // A limit would refuse what is beyond it, and it is set again in the end: by this, or by the next start.
         if self.writes && !now.is_limited_to((0, 0)) && !self.is_charged(&mut walk, outer)? {
             quota::set(&self.directory, project, 0, 0)?;
         }
         self.repeat(&mut walk, outer)?;
-        walk.charge_open(outer, true)?;
+        // This makes it one that is served, with a limit that holds for all that is in it.
+        if walk.found.is_complete() {
+            walk.charge_open(outer, true)?;
+        }
         Ok(walk.found)
     }
 
@@ -188,6 +190,18 @@ impl Pool {
         walk.writes = self.writes;
         let found = std::mem::take(&mut walk.found);
         looked.map(|()| found.moved == 0)
+    }
+
+    /// How many entries a volume may turn out to have. While it is used, it may get more without end.
+    fn most_entries(&self) -> Result<u64, Errno> {
+        let found = rustix::fs::fstatvfs(&self.directory)?;
+        let inodes = found.f_files.saturating_sub(found.f_ffree);
+        Ok(if self.while_in_use { inodes.saturating_mul(4).saturating_add(MORE_ENTRIES) } else { u64::MAX })
+    }
+
+    /// Whether a project is that of another volume, in this pool or beside it.
+    fn is_taken(&self, project: u32) -> bool {
+        self.owners.contains_key(&project) || self.taken.contains(&project)
     }
 
     fn repeat(&self, walk: &mut Walk<'_>, outer: &OwnedFd) -> Result<(), Errno> {
@@ -208,7 +222,7 @@ impl Pool {
     /// A project of the range that no volume has, and to which nothing is charged.
     fn free_project(&self) -> Result<ProjectId, String> {
         let (first, last) = self.ids;
-        for id in (first..=last).filter(|id| !self.owners.contains_key(id)) {
+        for id in (first..=last).filter(|id| !self.is_taken(*id)) {
             let found = quota::get(&self.directory, Look::Waiting, ProjectId(id));
             if found.map_err(|errno| format!("cannot look at project {id}: {errno}"))?.is_unused() {
                 return Ok(ProjectId(id));
@@ -216,39 +230,6 @@ impl Pool {
         }
         Err(format!("no project id from {first} to {last} is free; give a wider --project-ids, to the helper as well"))
     }
-}
-
-/// What became of a volume, and whether it is limited.
-fn describe(found: &Found, project: ProjectId, writes: bool, limit: u64, after: ProjectQuota) -> (String, bool) {
-    let mut said = match (found.moved, writes) {
-        (0, _) => format!("is in project {}", project.0),
-        (moved, true) => format!("put into project {}: {}", project.0, counted(moved, "change")),
-        (moved, false) => {
-            format!("not in a project of its own: {} for project {}", counted(moved, "change"), project.0)
-        }
-    };
-    for (number, what) in [
-        (found.uncharged, "links, pipes or nodes that only Linux 6.17 and later can charge"),
-        (found.shared, "files with several names that are charged to another volume: copy each to a file of its own"),
-        (found.covered, "directories that something is mounted on: unmount it and repeat"),
-        (found.failed, "entries that cannot be changed (immutable? see lsattr, chattr -i)"),
-    ] {
-        if number > 0 {
-            said.push_str(&format!("; {number} {what}"));
-        }
-    }
-    if let Some(first) = &found.first {
-        said.push_str(&format!(", the first is {first}"));
-    }
-    if limit > 0 && after.used_bytes > limit {
-        said.push_str(&format!("; it uses {} bytes of {limit}: expand it, or delete files", after.used_bytes));
-    }
-    (said, (found.shared, found.covered, found.failed) == (0, 0, 0) && (writes || found.moved == 0))
-}
-
-fn counted(number: impl TryInto<u64>, what: &str) -> String {
-    let number = number.try_into().unwrap_or(u64::MAX);
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn check_quotas(directory: &OwnedFd, path: &str) -> Result<(), String> {
@@ -279,49 +260,4 @@ fn lock(directory: &OwnedFd, path: &Path) -> Result<[OwnedFd; 2], String> {
     file::lock(&marker).map_err(cannot)?;
     let device = file::status(directory).map_err(cannot)?.id.device;
     Ok([marker, host::claim(device).map_err(cannot)?])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parsed(arguments: &[&str]) -> Result<Options, String> {
-        parse(arguments.iter().map(|&argument| argument.to_owned()))
-    }
-
-    #[test]
-    fn the_range_is_that_of_the_helper_unless_one_is_given() {
-        let Options { pool, ids, writes } = parsed(&["--pool", "/srv/pool"]).expect("options");
-        assert_eq!((pool, ids, writes), ("/srv/pool".into(), (100_000, 999_999), true));
-        assert!(include_str!("../../start/help.txt").contains("(default 100000-999999,"));
-        let given = parsed(&["--dry-run", "--pool=/srv/pool", "--project-ids", "5-7"]).expect("options");
-        assert_eq!((given.ids, given.writes), ((5, 7), false));
-    }
-
-    #[test]
-    fn what_is_wrong_with_an_argument_is_said() {
-        for (arguments, part) in [
-            (&[][..], "--pool DIR is missing"),
-            (&["--pool", "pool"], "absolute path"),
-            (&["--pool", "/a", "--pool", "/b"], "one pool at a time"),
-            (&["--pool", "/a", "--project-ids", "0-1"], "FIRST-LAST"),
-            (&["/a"], "unknown argument \"/a\""),
-        ] {
-            let complaint = parsed(arguments).expect_err(part);
-            assert!(complaint.contains(part), "{arguments:?}: {complaint}");
-        }
-    }
-
-    #[test]
-    fn a_line_says_what_is_left() {
-        let after = ProjectQuota { used_bytes: 9, ..ProjectQuota::default() };
-        let found = Found { moved: 1, uncharged: 2, ..Found::default() };
-        let (said, is_right) = describe(&found, ProjectId(7), true, 8, after);
-        assert!(is_right && said.starts_with("put into project 7: 1 change; 2 links"), "{said}");
-        assert!(said.ends_with("it uses 9 bytes of 8: expand it, or delete files"), "{said}");
-        assert!(!describe(&found, ProjectId(7), false, 0, after).1, "nothing was changed");
-        let found = Found { failed: 1, first: Some("\"a\": EPERM".to_owned()), ..Found::default() };
-        let (said, is_right) = describe(&found, ProjectId(7), true, 0, after);
-        assert!(!is_right && said.contains("is in project 7; 1 entries that cannot"), "{said}");
-    }
 }

@@ -1,6 +1,7 @@
 //! A walk through what pods have left in a volume, which may be hostile and may change meanwhile. Nothing is opened but
 //! directories and regular files, no link is followed, no mount is crossed, and one directory is open at a time.
 
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,6 +27,8 @@ pub struct Walk<'a> {
     pub is_of_another: &'a dyn Fn(u32) -> bool,
     /// Whether anything is to be changed, rather than only counted.
     pub writes: bool,
+    /// How many entries are gone through before it is taken for one that never ends.
+    pub most: u64,
     /// What was found so far.
     pub found: Found,
     /// When there was last news.
@@ -57,18 +60,30 @@ struct Level {
     next: u64,
 }
 
+impl Found {
+    /// Whether nothing was left out that counts towards a limit.
+    pub fn is_complete(&self) -> bool {
+        (self.shared, self.covered, self.failed) == (0, 0, 0)
+    }
+}
+
 impl Walk<'_> {
     /// Goes through everything below a directory, each directory before what is in it: what is made meanwhile inherits the
-    /// project.
+    /// project. Each directory is gone through once: somebody who keeps moving one to where the walk is yet to come does
+    /// not keep it from ending.
     ///
     /// # Errors
-    /// `AGAIN` if a directory was moved while it was open. Whoever repeats the walk finds nothing to do in what was done.
+    /// `AGAIN` if a directory was moved while it was open, is met twice, or there are more entries than there may be.
+    /// Whoever repeats the walk finds nothing to do in what was done.
     pub fn below(&mut self, top: &OwnedFd) -> Result<(), Errno> {
         let read = OFlags::RDONLY | OFlags::DIRECTORY;
-        let (mut above, mut from) = (Vec::new(), 0);
+        let (mut above, mut from, mut met) = (Vec::new(), 0, HashSet::new());
         let mut current = file::open(top, ".", read)?;
         loop {
             if let Some((child, next)) = self.read(&current, from, above.len() < DEEPEST)? {
+                if !met.insert(file::status(&child)?.id.inode) {
+                    return Err(Errno::AGAIN);
+                }
                 above.push(Level { id: file::status(&current)?.id, next });
                 (current, from) = (child, 0);
                 continue;
@@ -95,6 +110,9 @@ impl Walk<'_> {
                 continue;
             }
             self.found.entries = self.found.entries.saturating_add(1);
+            if self.found.entries > self.most {
+                return Err(Errno::AGAIN);
+            }
             self.tell();
             let result = match self.charge(directory, name) {
                 Ok(Some(_)) if !descends => Err(Errno::NAMETOOLONG),

@@ -1,4 +1,4 @@
-use bulkhead_protocol::Text;
+use bulkhead_protocol::{CallId, Text};
 
 use super::*;
 use crate::state::{Deleted, testing};
@@ -6,8 +6,8 @@ use crate::state::{Deleted, testing};
 fn volumes(names: &[&str]) -> Volumes {
     let volumes = Volumes::default();
     for name in names {
-        let (pool, progress) = (testing::pool("fast"), Progress::default());
-        volumes.add_deleted(name, Deleted { pool, share: Share::default(), progress });
+        let (pool, progress, call) = (testing::pool("fast"), Progress::default(), CallId(7));
+        volumes.add_deleted(name, Deleted { pool, share: Share::default(), progress, call });
     }
     volumes
 }

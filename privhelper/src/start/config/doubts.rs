@@ -40,10 +40,7 @@ impl Config {
                 "a socket's path is longer than 106 bytes, which is the limit for unix sockets",
             ),
         ];
-        match doubts.iter().find(|(doubtful, _)| *doubtful) {
-            Some((_, complaint)) => Err((*complaint).to_owned()),
-            None => Ok(()),
-        }
+        doubts.iter().find(|(doubtful, _)| *doubtful).map_or(Ok(()), |(_, complaint)| Err((*complaint).to_owned()))
     }
 }
 

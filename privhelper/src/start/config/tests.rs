@@ -130,6 +130,21 @@ fn help_names_every_flag() {
 }
 
 #[test]
+fn the_manual_page_explains_every_flag_of_the_help() {
+    let page = include_str!("../../../../deploy/man/bulkhead-privhelper.8").replace("\\-", "-");
+    let words = HELP.split([' ', '=', '\n', '[', ']', '(', ')', ',']).filter(|word| word.starts_with("--"));
+    for flag in words {
+        assert!(
+            page.contains(&format!(".TP\n\\fB{flag}\\fR")) || page.contains(&format!(", \\fB{flag}\\fR")),
+            "{flag}"
+        );
+    }
+    for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "EXAMPLES"] {
+        assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
+    }
+}
+
+#[test]
 fn commands_of_the_other_program_are_refused_with_its_name() {
     refused(&["--check"], "--check is a command of bulkhead-setup");
     refused(&["--init-pool", "/srv"], "--init-pool is a command of bulkhead-setup");
@@ -211,6 +226,11 @@ fn a_pool_has_a_valid_name_and_known_options() {
         ("x=/srv/x,reserve=", "number of bytes"),
         ("x=/srv/x,reserve=much", "number of bytes"),
         ("x=/srv/x,reserve=-1", "number of bytes"),
+        ("x=/srv/x,reserve=Gi", "number of bytes"),
+        ("x=/srv/x,reserve=1 Gi", "number of bytes"),
+        ("x=/srv/x,reserve=1.5Gi", "number of bytes"),
+        ("x=/srv/x,reserve=1GiB", "such as 1073741824 or 1Gi"),
+        ("x=/srv/x,reserve=16384Pi", "number of bytes"),
         ("x=/srv/x,reserve=18446744073709551616", "number of bytes"),
         ("x=/srv/x,overcommit=", "from 0.001 to 1000"),
         ("x=/srv/x,overcommit=0", "from 0.001 to 1000"),
@@ -235,7 +255,17 @@ fn a_pool_has_a_valid_name_and_known_options() {
         let config = good(&["--pool", &format!("x=/srv/x,overcommit={ratio}")]);
         assert_eq!(config.pools[1].overcommit_permille, permille, "{ratio}");
     }
-    assert_eq!(good(&["--pool", "x=/srv/x,reserve=18446744073709551615"]).pools[1].reserve, u64::MAX);
+    for (reserve, bytes) in [
+        ("18446744073709551615", u64::MAX),
+        ("0", 0),
+        ("1Ki", 1 << 10),
+        ("2Mi", 2 << 20),
+        ("1Gi", 1 << 30),
+        ("3Ti", 3 << 40),
+        ("16383Pi", 16_383 << 50),
+    ] {
+        assert_eq!(good(&["--pool", &format!("x=/srv/x,reserve={reserve}")]).pools[1].reserve, bytes, "{reserve}");
+    }
 }
 
 #[test]

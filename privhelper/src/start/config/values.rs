@@ -83,14 +83,20 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         match option.split_once('=') {
             Some(("quota", "none")) => pool.quota = QuotaMode::None,
             Some(("overcommit", ratio)) => pool.overcommit_permille = permille(ratio)?,
-            Some(("reserve", bytes)) => {
-                pool.reserve =
-                    bytes.parse().map_err(|_| format!("reserve must be a number of bytes, not {bytes:?}"))?;
-            }
+            Some(("reserve", text)) => pool.reserve = bytes(text)?,
             _ => return Err(expected()),
         }
     }
     Ok(pool)
+}
+
+/// A number of bytes, perhaps with a unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    let mut units = ["Ki", "Mi", "Gi", "Ti", "Pi"].iter().zip([1 << 10, 1 << 20, 1 << 30, 1 << 40, 1 << 50]);
+    let unit = units.find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+    let (number, unit) = unit.unwrap_or((text, 1));
+    let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(unit));
+    bytes.ok_or_else(|| format!("reserve must be a number of bytes, such as 1073741824 or 1Gi, not {text:?}"))
 }
 
 /// A decimal number with at most three decimals, in thousandths.

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Bytes, VolumeId, VolumeKind};
+use bulkhead_protocol::{Bytes, CallId, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::Recovery;
@@ -96,8 +96,8 @@ impl Recovery {
             // the name that it gets.
             name = served.put_aside(&name).map_or(name, |aside| aside.name);
         }
-        let deleted = Deleted { pool: Arc::clone(pool), share, progress: Progress::default() };
-        self.state.volumes.add_deleted(&name, deleted);
+        let (pool, progress, call) = (Arc::clone(pool), Progress::default(), CallId::default());
+        self.state.volumes.add_deleted(&name, Deleted { pool, share, progress, call });
         Ok(())
     }
 

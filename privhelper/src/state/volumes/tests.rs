@@ -62,7 +62,7 @@ fn a_page_begins_after_an_id_and_ends_at_its_limit() {
 #[test]
 fn volumes_are_counted_by_pool_and_deleted_ones_apart() {
     let volumes = table(&["vol-a", "vol-b", "vol-c"]);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a");
+    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
     let count = |name: &str| volumes.count(&name.parse().expect("a name"));
     assert_eq!((count("even"), count("odd"), count("none")), ((1, 1), (1, 0), (0, 0)));
     assert_eq!(volumes.number(), 3, "a deleted volume counts until nothing is left of it");
@@ -86,7 +86,7 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
     check_sums(&volumes);
     assert!(volumes.add(id("vol-a"), Volume { project: Some(ProjectId(7)), ..volume(&pool) }));
     check_sums(&volumes);
-    volumes.delete(&id("vol-a"), ".deleted.1.vol-a");
+    volumes.delete(&id("vol-a"), ".deleted.1.vol-a", CallId(7));
     assert!(volumes.get(&id("vol-a")).is_none() && volumes.is_deleted(&pool, ".deleted.1.vol-a"));
     assert_eq!((volumes.promised(&pool), volumes.has_project(&pool, ProjectId(7))), (4096, true));
     volumes.progress(&name, ".deleted.1.vol-a", None);
@@ -151,7 +151,8 @@ fn a_target_is_published_once_and_counted() {
 fn deleted_volumes_are_those_of_one_pool() {
     let volumes = Volumes::default();
     for (pool_name, name) in [("a", ".deleted.1.x"), ("b", ".deleted.2.x"), ("b", ".deleted.1.x"), ("c", "x")] {
-        let deleted = Deleted { pool: pool(pool_name), share: Share::default(), progress: Progress::default() };
+        let call = CallId::default();
+        let deleted = Deleted { pool: pool(pool_name), share: Share::default(), progress: Progress::default(), call };
         volumes.add_deleted(name, deleted);
     }
     volumes.add(id("vol-a"), volume(&pool("b")));

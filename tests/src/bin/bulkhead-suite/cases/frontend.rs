@@ -23,6 +23,7 @@ cases! {
     it_serves_what_it_can_while_the_helper_is_away,
     it_ends_when_it_is_asked_to,
     each_call_may_come_on_a_connection_of_its_own,
+    one_of_another_user_is_told_which_it_must_be: Bare,
     a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone: Bare,
 }
 
@@ -30,6 +31,26 @@ fn frontend() -> Result<Command> {
     let mut command = Command::new(program("bulkhead-frontend")?);
     command.uid(FRONTEND_UID).gid(FRONTEND_UID).current_dir("/");
     Ok(command)
+}
+
+/// Root gets through to the helper, which hangs up; anybody else does not even get there.
+fn one_of_another_user_is_told_which_it_must_be(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    for uid in [0, FRONTEND_UID + 1] {
+        let mut command = Command::new(program("bulkhead-frontend")?);
+        command.uid(uid).gid(uid).current_dir("/").args(["--node-id", "node", "--probe", "--helper-socket"]);
+        let output = command.arg(stand.helper_socket()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let expected =
+            format!("serves user {FRONTEND_UID}, and this process is user {uid}: run it as user {FRONTEND_UID}");
+        ensure!(!output.status.success() && said.contains(&expected), "{said}");
+        ensure!(said.contains(&format!("--allow-uid {uid}")), "{said}");
+    }
+    stand.running_helper()?.check_log(|log| {
+        ensure!(log.contains(&format!("this one not of --allow-uid {FRONTEND_UID} uid=0 pid=")), "{log}");
+        Ok(())
+    })
 }
 
 fn a_condition_of_a_pool_is_logged_when_it_appears_and_when_it_is_gone(stand: &mut Stand) -> Result<()> {

@@ -15,6 +15,7 @@ mod frontend;
 mod identity;
 mod kubelet_record;
 mod limits;
+mod logs;
 mod many;
 mod model;
 mod node_block;
@@ -70,6 +71,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         model::cases(),
         limits::cases(),
+        logs::cases(),
         reboot::cases(),
         power_cuts::cases(),
     ]

@@ -5,10 +5,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_protocol::{Condition, ErrorKind};
+use bulkhead_protocol::{Condition, ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -23,6 +25,9 @@ cases! {
     volumes_made_without_quotas_are_limited: Bare + Quota,
     a_hostile_tree_is_walked_and_left: Bare + Quota,
     a_run_that_was_killed_is_finished_by_the_next: Bare + Quota,
+    a_pool_in_use_is_left_alone_unless_told: Bare + Quota,
+    a_run_beside_a_tenant_that_keeps_moving_ends: Bare + Quota,
+    projects_of_another_pool_on_the_filesystem_are_not_used: Bare + Quota,
 }
 
 const MIB: u64 = 1 << 20;
@@ -212,6 +217,9 @@ fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
     // A whole run must come to an end in spite of the pipe.
     let (good, said) = requota(stand, &[])?;
     ensure!(said.contains("directories that something is mounted on") && !good, "{said}");
+    ensure!(said.contains("it is not served until all that counts is in its project"), "{said}");
+    let outer = stand.pool().volume("vol-a");
+    ensure!(project_of(&outer)? == 0, "what was left out has no limit, and the volume would be served");
     run(Command::new("umount").arg(a.join("covered/below")))?;
     let (_, immutable) = requota(stand, &[])?;
     run(Command::new("chattr").arg("-i").arg(a.join("fixed")))?;
@@ -219,14 +227,17 @@ fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
     // XFS lets root change it all the same.
     ensure!(immutable.contains("ok      vol-a: ") || immutable.contains("\"fixed\": "), "{immutable}");
     ensure!(
-        !good && said.contains("FAILED  vol-b: is in project") && said.contains("1 files with several names"),
+        !good && said.contains("FAILED  vol-b: put into project") && said.contains("1 files with several names"),
         "{said}"
     );
+    ensure!(said.contains("ok      vol-a: ") && project_of(&stand.pool().volume("vol-b"))? == 0, "{said}");
     fs::remove_file(b.join("both"))?;
+    requota_ok(stand, &["vol-a: is in project", "vol-b: put into project"])?;
     is_idle(stand)?;
     ensure!(project_of(&outside.join("file"))? == 0, "a link was followed");
+    let project = project_of(&outer)?;
     for path in [a.join("fixed"), a.join("covered/below"), a.join("both"), outside.join("linked")] {
-        ensure!(project_of(&path)? == 100_000, "{path:?}");
+        ensure!(project_of(&path)? == project, "{path:?}");
     }
     // What the kernel counts is what there is, but for what the line names.
     let uncharged =
@@ -234,7 +245,7 @@ fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
     let uncharged: u64 = uncharged.map_or(Ok(0), |(number, _)| number.parse())?;
     ensure!([0, 4].contains(&uncharged), "{said}");
     let charged = quotas::inodes(&stand.pool().directory)?;
-    let charged = charged.iter().find(|quota| quota.project == 100_000).context("nothing is charged")?.used;
+    let charged = charged.iter().find(|quota| quota.project == project).context("nothing is charged")?.used;
     let without_depth = 1 + 1 + 4 + 1 + 1 + 1 + 2;
     ensure!(charged == without_depth + 1500 - uncharged, "{charged} inodes are charged, {uncharged} are not: {said}");
     fs::remove_dir_all(&outside)?;
@@ -259,7 +270,7 @@ fn a_run_that_was_killed_is_finished_by_the_next(stand: &mut Stand) -> Result<()
         let mut command = Command::new(program("bulkhead-setup")?);
         command.args(["requota", "--pool"]).arg(&stand.pool().directory).stdout(Stdio::null());
         let mut child = command.spawn()?;
-        std::thread::sleep(Duration::from_millis(2 * round));
+        thread::sleep(Duration::from_millis(2 * round));
         child.kill()?;
         let killed = !child.wait()?.success();
         let is_half = project_of(&a)? != 0 && project_of(&stand.pool().volume("vol-a"))? == 0;
@@ -278,6 +289,108 @@ fn a_run_that_was_killed_is_finished_by_the_next(stand: &mut Stand) -> Result<()
     let charged = quotas::inodes(&stand.pool().directory)?;
     let own = charged.iter().find(|quota| quota.project == project).context("nothing is charged")?;
     ensure!(own.used == entries(&stand.pool().volume("vol-a"))?, "{charged:?}");
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+/// A volume that is mounted or attached although the helper is gone: a pod goes on using it.
+fn a_pool_in_use_is_left_alone_unless_told(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.pools[0].options = ",quota=none".to_owned();
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&create("vol-b", image_spec(MIB)))?;
+    let refused = |stand: &Stand, part: &str| -> Result<()> {
+        let (good, said) = requota(stand, &[])?;
+        ensure!(!good && said.contains(part) && said.contains("--while-in-use"), "{part:?}: {said}");
+        ensure!(project_of(&stand.pool().volume("vol-a"))? == 0, "it has changed: {said}");
+        // What changes nothing harms nobody.
+        ensure!(requota(stand, &["--dry-run"])?.1.contains("not in a project of its own"));
+        Ok(())
+    };
+    helper.ask(&bind("vol-a", "a"))?;
+    stand.kill_helper()?;
+    refused(stand, &format!("volume vol-a is mounted at {}", stand.target("a").display()))?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&Request::LoopAttach { volume: volume("vol-b"), read_only: false })?;
+    stand.kill_helper()?;
+    refused(stand, "volume vol-b is attached to loop")?;
+    let (good, said) = requota(stand, &["--while-in-use"])?;
+    ensure!(good && said.contains("vol-a: put into project"), "{said}");
+    stand.pools[0].options = String::new();
+    stand.start_helper()?;
+    stand.helper()?.ask(&Request::LoopDetach { volume: volume("vol-b") })?;
+    stand.stop_helper()?;
+    is_idle(stand)?;
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn a_run_beside_a_tenant_that_keeps_moving_ends(stand: &mut Stand) -> Result<()> {
+    let [a, _] = unlimited(stand)?;
+    for number in 0..200 {
+        fs::create_dir_all(a.join(format!("{number}/below")))?;
+    }
+    fs::create_dir(a.join("moving"))?;
+    let ended = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            // Ahead of wherever the walk is, again and again.
+            let mut at = a.join("moving");
+            for number in (0..200).cycle().take_while(|_| !ended.load(Relaxed)) {
+                let to = a.join(format!("{number}/below/moving"));
+                if fs::rename(&at, &to).is_ok() {
+                    at = to;
+                }
+                let _ = File::create(at.join("new")).and_then(|_| fs::remove_file(at.join("new")));
+            }
+        });
+        let outcome = requota(stand, &["--while-in-use"]);
+        ended.store(true, Relaxed);
+        outcome
+    });
+    // Either is an end: it was fast enough, or it says why not.
+    let (good, said) = outcome?;
+    let gave_up = said.contains("FAILED  vol-a: it changes faster than it can be gone through");
+    ensure!(good != gave_up && said.contains("ok      vol-b: "), "{said}");
+    ensure!(good || project_of(&stand.pool().volume("vol-a"))? == 0, "it would be served: {said}");
+    requota_ok(stand, &[])?;
+    is_idle(stand)?;
+    check_limited(stand)?;
+    for id in ["vol-a", "vol-b"] {
+        stand.helper()?.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+/// As after a copy that took the project ids along: they are those of the original, which is on the same filesystem.
+fn projects_of_another_pool_on_the_filesystem_are_not_used(stand: &mut Stand) -> Result<()> {
+    let [a, b] = unlimited(stand)?;
+    let pool = stand.pool().directory.clone();
+    let other = pool.join("Other");
+    fs::create_dir_all(other.join("vol-z"))?;
+    fs::copy(pool.join(".bulkhead"), other.join(".bulkhead"))?;
+    let outer = [a, b].map(|data| data.parent().map(Path::to_owned).unwrap_or_default());
+    for directory in [&other.join("vol-z"), &outer[0]] {
+        run(Command::new("chattr").args(["-p", "100000", "+P"]).arg(directory))?;
+    }
+    let named = other.to_string_lossy().into_owned();
+    let (good, said) = requota(stand, &["--other-pool", &named])?;
+    ensure!(good, "{said}");
+    let found = [project_of(&outer[0])?, project_of(&outer[1])?];
+    ensure!(found[0] != found[1] && !found.contains(&100_000), "{found:?}: {said}");
+    let (good, said) = requota(stand, &["--other-pool", &stand.work().to_string_lossy()])?;
+    ensure!(!good && said.contains("is no other pool on the filesystem"), "{said}");
+    fs::remove_dir_all(&other)?;
     check_limited(stand)?;
     for id in ["vol-a", "vol-b"] {
         stand.helper()?.ask(&delete(id))?;

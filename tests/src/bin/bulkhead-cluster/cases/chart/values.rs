@@ -23,7 +23,7 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     let made = template_with(&json!({
         "namespace": "storage", "driverName": "disk.example.com", "kubeletDirectory": "/var/lib/k0s/kubelet",
         "poolsDirectory": "/pools",
-        "pools": [{ "name": "default", "directory": "/pools/a" },
+        "pools": [{ "name": "default", "directory": "/pools/a", "reserve": "10Gi" },
                   { "name": "fast", "directory": "/pools/b", "quota": "none", "overcommit": 1.5,
                     "reserve": 1_u64 << 40, "optional": true }],
         "storageClasses": [{ "name": "fast", "default": true, "mountOptions": ["noatime"],
@@ -45,7 +45,7 @@ fn its_values_take_effect(cluster: &mut Cluster) -> Result<()> {
     ensure!(of_kind("ClusterRoleBinding")?["subjects"][0]["namespace"] == "storage", "the account's namespace");
     let flags = of_kind("ConfigMap")?["data"]["privhelper.conf"].as_str().context("no flags")?;
     let expected = [
-        "--pool default=/pools/a",
+        "--pool default=/pools/a,reserve=10Gi",
         "--pool fast=/pools/b,quota=none,overcommit=1.5,reserve=1099511627776",
         "--driver-name disk.example.com",
         "--kubelet-dir /var/lib/k0s/kubelet",

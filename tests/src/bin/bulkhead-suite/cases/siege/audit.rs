@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bulkhead_protocol::{ErrorKind, Request};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
@@ -31,6 +31,8 @@ fn names() -> Vec<String> {
 fn check_log(stand: &mut Stand, operations: usize) -> Result<()> {
     stand.running_helper()?.check_log(|log| {
         for line in log.split('\n').filter(|line| !line.is_empty()) {
+            // The time and the priority come first.
+            let line = line.splitn(3, ' ').nth(2).with_context(|| format!("{line:?}"))?;
             ensure!(line.starts_with("audit operation=") || line.starts_with("bulkhead_"), "{line:?}");
             ensure!(!line.contains(|c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{85}')), "{line:?}");
             ensure!(!line.starts_with(FORGED), "{line:?}");

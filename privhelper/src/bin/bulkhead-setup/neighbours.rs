@@ -1,0 +1,68 @@
+//! The other pools on a pool's filesystem: project ids belong to that, and theirs are taken.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bulkhead_privhelper::file;
+use bulkhead_privhelper::layout::{self, Entry, MARKER};
+use bulkhead_privhelper::log::shown;
+use rustix::io::Errno;
+
+use crate::open_to_write;
+
+/// The projects of the volumes in other pools on the filesystem: in those that are `named`, and in those beside the pool.
+///
+/// # Errors
+/// A sentence when one cannot be looked at, or one that is named is none.
+pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<BTreeSet<u32>, String> {
+    let own = file::status(directory).map_err(|errno| format!("cannot inspect {}: {errno}", shown(pool)))?.id;
+    let mut taken = BTreeSet::new();
+    for other in named.iter().cloned().chain(beside(pool)) {
+        let is_named = named.contains(&other);
+        let cannot = |errno: Errno| format!("cannot look at the other pool {}: {errno}", shown(&other));
+        let opened = match open_to_write(&other) {
+            Err(_) if !is_named => continue,
+            opened => opened.map_err(cannot)?,
+        };
+        let id = file::status(&opened).map_err(cannot)?.id;
+        let is_pool = file::status_at(&opened, MARKER).is_ok() && id.device == own.device && id != own;
+        if is_pool {
+            add(&opened, &mut taken).map_err(cannot)?;
+        } else if is_named {
+            return Err(format!(
+                "{} is no other pool on the filesystem of {}; leave it out",
+                shown(&other),
+                shown(pool)
+            ));
+        }
+    }
+    Ok(taken)
+}
+
+/// What is in the directory that the pool is in.
+fn beside(pool: &Path) -> Vec<PathBuf> {
+    let Some(parent) = pool.parent() else { return Vec::new() };
+    let mut found = Vec::new();
+    // Where nothing can be seen, nothing is beside it.
+    let _ = open_to_write(parent).and_then(|directory| {
+        file::each_entry(&directory, |name| {
+            found.push(parent.join(name.to_string_lossy().as_ref()));
+            Ok(())
+        })
+    });
+    found
+}
+
+fn add(pool: &OwnedFd, taken: &mut BTreeSet<u32>) -> Result<(), Errno> {
+    file::each_entry(pool, |name| {
+        let Entry::Volume(id) = Entry::of(&name.to_string_lossy()) else { return Ok(()) };
+        match layout::open_volume(pool, id.as_str()) {
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => Ok(()),
+            opened => {
+                taken.extend(layout::project_of(opened?)?.map(|project| project.0));
+                Ok(())
+            }
+        }
+    })
+}
