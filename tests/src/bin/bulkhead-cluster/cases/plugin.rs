@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{claim, handle, on, pod};
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, handle, on, pod, volume};
 use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::kubelet::DRIVER;
@@ -37,6 +37,7 @@ cases! {
     a_class_that_no_node_can_serve_is_named,
     a_node_without_its_label_is_named,
     a_claim_that_no_agent_serves_is_named,
+    a_volume_that_holds_a_claim_up_is_named,
     a_node_that_exists_is_not_released,
     a_lost_node_is_released,
 }
@@ -336,6 +337,32 @@ fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
 fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let told = plugin(cluster, &["release-node", &node, "--yes"])?.failed()?;
+/// No node is selected for the claim yet, and somebody with an agent's rights has made a volume for it.
+fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let uid = cluster.create_claim(&claim("data", &cluster.class, "8Mi"))?;
+    let name = format!("pvc-{uid}.{node}");
+    let mut decoy = volume(&name, &format!("pvc-{uid}"), &cluster.class, "8Mi", &node);
+    decoy["spec"]["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": cluster.namespace, "name": "data", "uid": uid,
+    });
+    cluster.access.run(cluster.volumes().create(&PostParams::default(), &from_value(decoy)?))?;
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&doctor, &["FAILED", "claims", &format!("{}/data has no node yet", cluster.namespace)])?;
+    ensure!(told.contains(&format!("PersistentVolume {name} on node {node} holds it up: ")), "{told}");
+    let commands: Vec<_> = told.split('`').filter_map(|part| part.strip_prefix("kubectl ")).collect();
+    ensure!(commands.len() == 2, "{told}");
+    for command in commands {
+        let words: Vec<_> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
+        manifests::kubectl(&cluster.access.kubeconfig(), &words)?;
+    }
+    cluster.volume_gone(&name)?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    ensure!(!doctor.contains(&name), "{doctor}");
+    cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: node } } }))?;
+    cluster.bound("data").map(drop)
+}
+
     ensure!(told.contains("still exists") && told.contains("kubectl delete node"), "{told}");
     let nobody = plugin(cluster, &["release-node", "no-such-node"])?.succeeded()?;
     ensure!(nobody.contains("nothing refers to node no-such-node"), "{nobody}");
