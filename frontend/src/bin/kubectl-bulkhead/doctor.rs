@@ -139,6 +139,11 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
                 count(member.volumes as u64, "volume")
             ),
         ),
+        "gone" => {
+            let message =
+                "does not exist any more, and left no volume: the cluster removes its pod and its capacity by itself";
+            Check::note(name, message)
+        }
         "no-kubelet" => {
             let message = "its kubelet does not report any more, so no pod is started there: is the node up, and its kubelet running?";
             Check::failed(name, message)

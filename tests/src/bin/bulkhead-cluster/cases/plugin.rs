@@ -18,7 +18,7 @@ use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
 
 use super::nodes::lose_node;
@@ -168,20 +168,23 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
 
 /// Creates a pod labelled as an agent's, as the first node's kubelet would report it.
 pub fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
-    let name = cluster.node();
-    let mut agent = pod(&name, &cluster.namespace, &[]);
+    agent_pod_on(cluster, &cluster.node(), namespace, port, is_ready)
+}
+
+fn agent_pod_on(cluster: &Cluster, name: &str, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
+    let mut agent = pod(name, &cluster.namespace, &[]);
     agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
     agent["spec"]["nodeName"] = json!(name);
     agent["spec"]["containers"][0]["ports"] = json!([{ "name": "metrics", "containerPort": port }]);
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), namespace);
-    if cluster.access.run(pods.get_opt(&name))?.is_none() {
+    if cluster.access.run(pods.get_opt(name))?.is_none() {
         cluster.access.run(pods.create(&PostParams::default(), &from_value(agent)?))?;
     }
     let ready = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
     let address = json!({ "ip": POD_ADDRESS });
     let status = json!({ "phase": "Running", "podIP": POD_ADDRESS, "podIPs": [address], "conditions": [ready] });
     let patch = Patch::Strategic(json!({ "status": status }));
-    cluster.access.run(pods.patch_status(&name, &PatchParams::default(), &patch))?;
+    cluster.access.run(pods.patch_status(name, &PatchParams::default(), &patch))?;
     Ok(())
 }
 
@@ -334,9 +337,6 @@ fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
-    let node = cluster.node();
-    let told = plugin(cluster, &["release-node", &node, "--yes"])?.failed()?;
 /// No node is selected for the claim yet, and somebody with an agent's rights has made a volume for it.
 fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
@@ -363,6 +363,9 @@ fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> 
     cluster.bound("data").map(drop)
 }
 
+fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let told = plugin(cluster, &["release-node", &node, "--yes"])?.failed()?;
     ensure!(told.contains("still exists") && told.contains("kubectl delete node"), "{told}");
     let nobody = plugin(cluster, &["release-node", "no-such-node"])?.succeeded()?;
     ensure!(nobody.contains("nothing refers to node no-such-node"), "{nobody}");
@@ -371,6 +374,8 @@ fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> 
 
 fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     let (gone, volume) = lose_node(cluster)?;
+    // It is there until the control plane collects the pods of nodes that are gone, which is not at once.
+    agent_pod_on(cluster, &gone, NAMESPACE, 1, true)?;
     node::delete(&cluster.access, &gone)?;
     let (lost, waiting) = (format!("{}/there", cluster.namespace), format!("{}/waiting", cluster.namespace));
     cluster.access.wait(cluster.patience(), "the controller manager to leave the claim to the driver", || {
@@ -394,6 +399,11 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&gone), "{orphans}");
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    Printed::row(&doctor, &["note", "node", &gone, "does not exist any more"])?;
+    ensure!(!doctor.lines().any(|line| line.starts_with("FAILED") && line.contains(&gone)), "{doctor}");
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), NAMESPACE);
+    cluster.access.run(pods.delete(&gone, &DeleteParams::default().grace_period(0)))?;
     // The agents no longer care about the volume on the lost node's disk.
     cluster.agents[1].stand.start_frontend()?;
     let csi = cluster.agents[1].stand.csi()?;
