@@ -180,7 +180,7 @@ fn check_quotas(directory: &OwnedFd, config: &PoolConfig, mount: &Mount) -> Resu
         }
         Enforcement::Off => {
             return Err(format!(
-                "{point} has no project quotas; {remedy}, or configure quota=none to run without enforced sizes"
+                "{point} has no project quotas; {remedy}, with a kernel that has CONFIG_XFS_QUOTA, or for ext4 CONFIG_QFMT_V2; or configure quota=none to run without enforced sizes"
             ));
         }
     }

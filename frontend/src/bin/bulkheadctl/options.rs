@@ -157,6 +157,8 @@ pub enum VolumeCommand {
     /// Publish a volume at a path below one of the publish directories.
     Publish(Publish),
     /// Unpublish a volume from a path.
+    ///
+    /// If it is not published there, this says so and succeeds: a script may repeat it.
     Unpublish {
         /// Volume id, as shown by "volume list".
         #[arg(value_parser = volume_id)]

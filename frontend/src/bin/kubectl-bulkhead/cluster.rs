@@ -271,19 +271,26 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The driver's claims that wait for a volume, each with the node that was selected for it.
-    pub async fn waiting_claims(&self) -> Result<Vec<(String, PersistentVolumeClaim)>, Failure> {
+    /// The claims that have no volume, whosever they are: whose provisioner a claim is for is known only once a node has
+    /// been selected for it.
+    pub async fn unbound_claims(&self) -> Result<Vec<PersistentVolumeClaim>, Failure> {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
-        let list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?;
-        let annotation = |claim: &PersistentVolumeClaim, name: &str| claim.annotations().get(name).cloned();
-        let waiting = list.items.into_iter().filter_map(|claim| {
-            let provisioner =
-                annotation(&claim, names::PROVISIONER).or_else(|| annotation(&claim, names::PROVISIONER_BETA))?;
-            let node = annotation(&claim, names::SELECTED_NODE)?;
-            let waits = claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_deref().unwrap_or("").is_empty());
-            (provisioner == self.driver && waits).then_some((node, claim))
+        let mut list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?.items;
+        list.retain(|claim| {
+            claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_deref().unwrap_or("").is_empty())
         });
-        Ok(waiting.collect())
+        Ok(list)
+    }
+
+    /// Those among unbound claims that wait for the driver, each with the node that was selected for it.
+    pub fn waiting(&self, unbound: Vec<PersistentVolumeClaim>) -> Vec<(String, PersistentVolumeClaim)> {
+        let waiting = unbound.into_iter().filter_map(|claim| {
+            let annotation = |name: &str| claim.annotations().get(name).cloned();
+            let provisioner = annotation(names::PROVISIONER).or_else(|| annotation(names::PROVISIONER_BETA))?;
+            let node = annotation(names::SELECTED_NODE)?;
+            (provisioner == self.driver).then_some((node, claim))
+        });
+        waiting.collect()
     }
 }
 

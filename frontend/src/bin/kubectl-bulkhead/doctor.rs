@@ -61,9 +61,9 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
         checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
     }
     checks.extend(stale_capacities(cluster).await?);
-    let claims = cluster.waiting_claims().await?;
-    checks.extend(waiting(&claims, &members));
-    checks.extend(decoys::find(&claims, &cluster.volumes().await?));
+    let claims = cluster.unbound_claims().await?;
+    checks.extend(decoys::find(&cluster.driver, &claims, &cluster.volumes().await?));
+    checks.extend(waiting(&cluster.waiting(claims), &members));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(
@@ -139,6 +139,11 @@ async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
                 count(member.volumes as u64, "volume")
             ),
         ),
+        "gone" => {
+            let message =
+                "does not exist any more, and left no volume: the cluster removes its pod and its capacity by itself";
+            Check::note(name, message)
+        }
         "no-kubelet" => {
             let message = "its kubelet does not report any more, so no pod is started there: is the node up, and its kubelet running?";
             Check::failed(name, message)

@@ -24,7 +24,7 @@ impl Lost {
         let nodes = cluster.nodes().await?;
         let mut volumes = cluster.volumes().await?;
         volumes.retain(|volume| !volume.node.is_empty() && !nodes.contains(&volume.node));
-        let mut claims = cluster.waiting_claims().await?;
+        let mut claims = cluster.waiting(cluster.unbound_claims().await?);
         claims.retain(|(node, _)| !nodes.contains(node));
         Ok(Self { volumes, claims })
     }

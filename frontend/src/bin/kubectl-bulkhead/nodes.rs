@@ -97,6 +97,8 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
 /// The state of a node in one word.
 pub fn state(member: &Member) -> &'static str {
     match member {
+        // Kubernetes removes what else it has of such a node by itself.
+        Member { exists: false, volumes: 0, .. } => "gone",
         Member { exists: false, .. } => "lost",
         Member { known: KnownNode { is_served: false, .. }, .. } => "no-kubelet",
         Member { registered: false, .. } => "not-registered",
@@ -122,4 +124,15 @@ fn described(name: &str, member: &Member) -> Value {
         "availableBytes": member.available, "silentSeconds": member.silent.map(|silent| silent.as_secs()),
         "notReady": member.not_ready,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_that_leaves_volumes_behind_is_lost() {
+        let left = |volumes| Member { volumes, registered: true, ..Member::default() };
+        assert_eq!((state(&left(1)), state(&left(0))), ("lost", "gone"));
+    }
 }

@@ -173,10 +173,10 @@ pub enum Command {
     ///
     /// Each line says what was found and, where something fails, what to do. The exit status is 0 if nothing fails.
     Doctor,
-    /// Give up the volumes of a node that is gone for good. Shows what is lost, and asks.
+    /// Give up the volumes of a node that is gone for good. Shows them, and asks.
     ///
-    /// Claims that wait for the node go back to the scheduler. Claims and PersistentVolumes that were on it are deleted: the
-    /// data is on the node's disk.
+    /// Claims that wait for the node go back to the scheduler. Claims and PersistentVolumes that were on it are deleted,
+    /// whatever their policy. The data stays on the node's disk; if that is found again, adopt brings it back.
     ReleaseNode {
         /// The name of the node, whose Node object must have been deleted.
         node: String,

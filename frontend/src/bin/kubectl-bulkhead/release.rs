@@ -26,7 +26,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     let (volumes, claims) =
         (count(lost.volumes.len() as u64, "volume"), count(lost.claims.len() as u64, "waiting claim"));
     let question = format!(
-        "The cluster gives up {volumes} on node {node}, with the claims: nothing will refer to what is still on the node's disk. {claims} will go back to the scheduler."
+        "The cluster gives up {volumes} on node {node}, with the claims: nothing will refer to what is still on the node's disk, and only `kubectl bulkhead adopt` could bring it back. {claims} will go back to the scheduler."
     );
     confirm(&question, yes)?;
     // The node may have come back while the question was on the screen.

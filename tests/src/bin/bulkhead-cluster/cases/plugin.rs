@@ -10,7 +10,7 @@ use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{claim, handle, on, pod};
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, claim, handle, on, pod, volume};
 use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::kubelet::DRIVER;
@@ -18,7 +18,7 @@ use bulkhead_tests::monitoring;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, from_value, json};
 
 use super::nodes::lose_node;
@@ -37,6 +37,7 @@ cases! {
     a_class_that_no_node_can_serve_is_named,
     a_node_without_its_label_is_named,
     a_claim_that_no_agent_serves_is_named,
+    a_volume_that_holds_a_claim_up_is_named,
     a_node_that_exists_is_not_released,
     a_lost_node_is_released,
 }
@@ -167,20 +168,23 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
 
 /// Creates a pod labelled as an agent's, as the first node's kubelet would report it.
 pub fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
-    let name = cluster.node();
-    let mut agent = pod(&name, &cluster.namespace, &[]);
+    agent_pod_on(cluster, &cluster.node(), namespace, port, is_ready)
+}
+
+fn agent_pod_on(cluster: &Cluster, name: &str, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
+    let mut agent = pod(name, &cluster.namespace, &[]);
     agent["metadata"]["labels"] = json!({ "app.kubernetes.io/name": "bulkhead" });
     agent["spec"]["nodeName"] = json!(name);
     agent["spec"]["containers"][0]["ports"] = json!([{ "name": "metrics", "containerPort": port }]);
     let pods: Api<Pod> = Api::namespaced(cluster.access.client(), namespace);
-    if cluster.access.run(pods.get_opt(&name))?.is_none() {
+    if cluster.access.run(pods.get_opt(name))?.is_none() {
         cluster.access.run(pods.create(&PostParams::default(), &from_value(agent)?))?;
     }
     let ready = json!({ "type": "Ready", "status": if is_ready { "True" } else { "False" } });
     let address = json!({ "ip": POD_ADDRESS });
     let status = json!({ "phase": "Running", "podIP": POD_ADDRESS, "podIPs": [address], "conditions": [ready] });
     let patch = Patch::Strategic(json!({ "status": status }));
-    cluster.access.run(pods.patch_status(&name, &PatchParams::default(), &patch))?;
+    cluster.access.run(pods.patch_status(name, &PatchParams::default(), &patch))?;
     Ok(())
 }
 
@@ -336,6 +340,32 @@ fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
+/// No node is selected for the claim yet, and somebody with an agent's rights has made a volume for it.
+fn a_volume_that_holds_a_claim_up_is_named(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.node();
+    let uid = cluster.create_claim(&claim("data", &cluster.class, "8Mi"))?;
+    let name = format!("pvc-{uid}.{node}");
+    let mut decoy = volume(&name, &format!("pvc-{uid}"), &cluster.class, "8Mi", &node);
+    decoy["spec"]["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": cluster.namespace, "name": "data", "uid": uid,
+    });
+    cluster.access.run(cluster.volumes().create(&PostParams::default(), &from_value(decoy)?))?;
+    let doctor = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&doctor, &["FAILED", "claims", &format!("{}/data has no node yet", cluster.namespace)])?;
+    ensure!(told.contains(&format!("PersistentVolume {name} on node {node} holds it up: ")), "{told}");
+    let commands: Vec<_> = told.split('`').filter_map(|part| part.strip_prefix("kubectl ")).collect();
+    ensure!(commands.len() == 2, "{told}");
+    for command in commands {
+        let words: Vec<_> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
+        manifests::kubectl(&cluster.access.kubeconfig(), &words)?;
+    }
+    cluster.volume_gone(&name)?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    ensure!(!doctor.contains(&name), "{doctor}");
+    cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: node } } }))?;
+    cluster.bound("data").map(drop)
+}
+
 fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.node();
     let told = plugin(cluster, &["release-node", &node, "--yes"])?.failed()?;
@@ -347,6 +377,8 @@ fn a_node_that_exists_is_not_released(cluster: &mut Cluster) -> Result<()> {
 
 fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     let (gone, volume) = lose_node(cluster)?;
+    // It is there until the control plane collects the pods of nodes that are gone, which is not at once.
+    agent_pod_on(cluster, &gone, NAMESPACE, 1, true)?;
     node::delete(&cluster.access, &gone)?;
     let (lost, waiting) = (format!("{}/there", cluster.namespace), format!("{}/waiting", cluster.namespace));
     cluster.access.wait(cluster.patience(), "the controller manager to leave the claim to the driver", || {
@@ -370,6 +402,11 @@ fn a_lost_node_is_released(cluster: &mut Cluster) -> Result<()> {
     ensure!(elsewhere.get(TOPOLOGY_KEY) == Some(&cluster.node()), "it has {elsewhere:?}");
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&gone), "{orphans}");
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    Printed::row(&doctor, &["note", "node", &gone, "does not exist any more"])?;
+    ensure!(!doctor.lines().any(|line| line.starts_with("FAILED") && line.contains(&gone)), "{doctor}");
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), NAMESPACE);
+    cluster.access.run(pods.delete(&gone, &DeleteParams::default().grace_period(0)))?;
     // The agents no longer care about the volume on the lost node's disk.
     cluster.agents[1].stand.start_frontend()?;
     let csi = cluster.agents[1].stand.csi()?;
