@@ -33,6 +33,14 @@ pub fn run_all(kubectl: &Kubectl, commands: &str) -> Result<()> {
     Printed::by(&mut shell)?.succeeded().map(drop)
 }
 
+/// The manifest of the first claim, and of the pod that uses it.
+///
+/// # Errors
+/// When the page has none.
+pub fn first_claim() -> Result<String> {
+    blocks(section(KUBERNETES, "First claim in five minutes")?, "yaml").pop().context("no manifest")
+}
+
 /// The text below a page's heading of the second level, up to the next one.
 ///
 /// # Errors

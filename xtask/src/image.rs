@@ -23,6 +23,8 @@ struct Image {
     program: &'static str,
     /// Other programs, for people to run inside a container.
     beside: &'static [&'static str],
+    /// Names under which the program is found besides, and does something else.
+    aliases: &'static [&'static str],
     arguments: &'static [&'static str],
     user: &'static str,
     stop_signal: &'static str,
@@ -50,8 +52,15 @@ const SHELL: Image = Image {
     ..Image::of_program("bulkhead-shell")
 };
 
-/// The same under the name that the first claim on docs/kubernetes.md uses.
-const BUSYBOX: Image = Image { name: "busybox", tag: "1", ..SHELL };
+/// The same under the name that the first claim on docs/kubernetes.md uses, with what people call by name.
+const BUSYBOX: Image = Image {
+    name: "busybox",
+    tag: "1",
+    aliases: &[
+        "cat", "chroot", "date", "dd", "df", "du", "echo", "ls", "mkdir", "mount", "ps", "rm", "sleep", "vi", "wget",
+    ],
+    ..SHELL
+};
 
 /// Writes an archive for each image into the directory, and returns their paths. `built` maps a program's name to its
 /// path.
@@ -101,7 +110,16 @@ impl Image {
     /// An image named after its program. It is stopped with SIGKILL: the program has nothing to do at its end, and the
     /// first process of a container ignores signals that it does not handle.
     const fn of_program(name: &'static str) -> Self {
-        Image { name, tag: VERSION, program: name, beside: &[], arguments: &[], user: "0:0", stop_signal: "SIGKILL" }
+        Image {
+            name,
+            tag: VERSION,
+            program: name,
+            beside: &[],
+            aliases: &[],
+            arguments: &[],
+            user: "0:0",
+            stop_signal: "SIGKILL",
+        }
     }
 
     fn write(&self, built: &dyn Fn(&str) -> PathBuf, architecture: Architecture, directory: &Path) -> Result<PathBuf> {
@@ -162,6 +180,9 @@ impl Image {
         }
         for (path, content) in programs {
             layer.file(path, 0o755, content)?;
+        }
+        for alias in self.aliases {
+            layer.symlink(&format!("bin/{alias}"), &format!("/{}", self.program))?;
         }
         layer.finish()
     }

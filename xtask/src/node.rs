@@ -53,11 +53,13 @@ pub fn run(
     let mut images = image::write(|name| programs.path(name), Architecture::host(), archives.path())?;
     images.extend(image::write_shells(Architecture::host(), archives.path())?);
     images.extend(more_images);
-    let node = Node { kubelet: assets.join("kubelet"), images, port: free_port()? };
+    let [kubelet_port, relay_port] = free_ports()?;
+    let node = Node { kubelet: assets.join("kubelet"), images, kubelet_port, relay_port };
     let options = Options { userland: Userland::Node(node), memory, disk, ..Options::new(programs.all()?) };
     let (lender, borrower) = UnixStream::pair().context("make a socket pair for the program")?;
     let mut program = command(&programs.path(PROGRAM).to_string_lossy());
-    program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy")).args(arguments);
+    program.env(kubernetes::ASSETS, &assets).arg("--deploy").arg(workspace.root.join("deploy"));
+    program.arg("--relay-port").arg(relay_port.to_string()).args(arguments);
     program.stdin(OwnedFd::from(borrower));
     thread::scope(|scope| {
         // It starts the control plane while the machine boots, and when it ends, its end of the socket is closed.
@@ -68,8 +70,9 @@ pub fn run(
     })
 }
 
-/// A port that nothing is listening on.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
-    Ok(listener.local_addr()?.port())
+/// Ports that nothing is listening on.
+fn free_ports() -> Result<[u16; 2]> {
+    let bind = || TcpListener::bind("127.0.0.1:0").context("find a free port");
+    let held = [bind()?, bind()?];
+    Ok([held[0].local_addr()?.port(), held[1].local_addr()?.port()])
 }

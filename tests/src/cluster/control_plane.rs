@@ -40,11 +40,26 @@ impl ControlPlane {
         Ok(control_plane)
     }
 
+    /// The same for nodes that the API server reaches through a proxy only: one that listens on this Unix socket, and
+    /// understands HTTP's CONNECT.
+    ///
+    /// # Errors
+    /// When a program is missing or does not become ready.
+    pub fn start_behind(proxy: &Path) -> Result<Self> {
+        let control_plane = Self::launch_with(Some(proxy))?;
+        control_plane.wait_for_controllers()?;
+        Ok(control_plane)
+    }
+
     /// Starts one, and waits until the API server serves. The controllers may still be starting then.
     ///
     /// # Errors
     /// When a program is missing, or the API server does not become ready.
     pub fn launch() -> Result<Self> {
+        Self::launch_with(None)
+    }
+
+    fn launch_with(proxy: Option<&Path>) -> Result<Self> {
         let assets = assets()?;
         let directory = tempfile::Builder::new().prefix("bulkhead-control-plane-").tempdir()?;
         let root = directory.path();
@@ -54,7 +69,14 @@ impl ControlPlane {
         let mut control_plane = Self { components: Vec::new(), directory, credentials, server };
         control_plane.write_kubeconfigs()?;
         control_plane.run(&assets, "etcd", control_plane.etcd_flags(client, peer))?;
-        control_plane.run(&assets, "kube-apiserver", control_plane.api_server_flags(client, api)?)?;
+        let mut flags = control_plane.api_server_flags(client, api)?;
+        if let Some(proxy) = proxy {
+            fs::write(control_plane.path("egress.json"), egress(proxy).to_string())?;
+            flags.push(format!("--egress-selector-config-file={}", control_plane.path("egress.json")));
+            // Nobody here knows a node's name.
+            flags.push("--kubelet-preferred-address-types=InternalIP".to_owned());
+        }
+        control_plane.run(&assets, "kube-apiserver", flags)?;
         let access = control_plane.access()?;
         control_plane.explained("the API server", "kube-apiserver", access.wait_until_ready(START))?;
         control_plane.run(&assets, "kube-controller-manager", control_plane.manager_flags())?;
@@ -212,6 +234,16 @@ pub fn assets() -> Result<PathBuf> {
     })?;
     ensure!(directory.is_dir(), "${ASSETS} names {}, which is not a directory", directory.display());
     Ok(directory)
+}
+
+/// Sends what goes to kubelets and pods through a proxy.
+fn egress(proxy: &Path) -> serde_json::Value {
+    let connection = json!({ "proxyProtocol": "HTTPConnect", "transport": { "uds": { "udsName": proxy } } });
+    json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1",
+        "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{ "name": "cluster", "connection": connection }],
+    })
 }
 
 /// Logs the requests of the agents' service account, one line each.

@@ -1,5 +1,6 @@
 //! A real Kubernetes node: a machine with a kubelet, and the control plane on this host.
 
+mod gateway;
 mod kubectl;
 mod machine;
 mod specs;
@@ -13,14 +14,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use self::gateway::Gateway;
 pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
 
-/// The node's name. It is also the address at which the API server finds the kubelet, whose port is forwarded from
-/// here.
-pub const NAME: &str = "127.0.0.1";
+/// The node's name.
+pub const NAME: &str = "node-1";
+
+/// The machine's address in its own network.
+const ADDRESS: &str = "10.0.2.15";
 
 /// The host's address as seen from the machine.
 const HOST: &str = "10.0.2.2";
@@ -55,21 +59,24 @@ pub struct Node {
     /// The cluster's administrator.
     pub kubectl: Kubectl,
     control_plane: ControlPlane,
+    _gateway: Gateway,
 }
 
 impl Node {
-    /// Starts the control plane, then the kubelet, and waits until the node is ready.
+    /// Starts the control plane, then the kubelet, and waits until the node is ready. `relay` is the port here at which
+    /// the machine connects to its pods.
     ///
     /// # Errors
     /// When a part does not start.
-    pub fn start() -> Result<Self> {
+    pub fn start(relay: u16) -> Result<Self> {
         let machine = Machine::lent()?;
-        let control_plane = ControlPlane::start()?;
+        let gateway = Gateway::open(relay)?;
+        let control_plane = ControlPlane::start_behind(&gateway.socket())?;
         let kubectl = Kubectl {
             program: assets()?.join("kubectl"),
             kubeconfig: control_plane.directory().join("admin.kubeconfig"),
         };
-        let node = Self { machine, kubectl, control_plane };
+        let node = Self { machine, kubectl, control_plane, _gateway: gateway };
         node.configure()?;
         node.machine.run("systemctl start kubelet")?;
         node.wait_ready()?;

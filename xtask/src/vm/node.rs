@@ -28,14 +28,20 @@ pub struct Node {
     /// Archives of container images, which are imported at the first boot.
     pub images: Vec<PathBuf>,
     /// The kubelet's port, in the machine and on the host's loopback device.
-    pub port: u16,
+    pub kubelet_port: u16,
+    /// The port, likewise, at which the host reaches the pods' network.
+    pub relay_port: u16,
 }
 
+/// Where systemd finds its units.
+const SYSTEM_UNITS: &str = "overlay/etc/systemd/system";
+
 /// Where each file goes.
-const FILES: [(&str, &[u8]); 3] = [
+const FILES: [(&str, &[u8]); 4] = [
     ("etc/containerd/config.toml", include_bytes!("guest/node/containerd.toml")),
     ("etc/cni/net.d/node.conflist", include_bytes!("guest/node/network.conflist")),
     ("etc/systemd/system/node-api.service", include_bytes!("guest/node/node-api.service")),
+    ("etc/systemd/system/node-pods@.service", include_bytes!("guest/node/node-pods@.service")),
 ];
 
 /// The units that start at every boot, each with the target that wants it.
@@ -75,12 +81,15 @@ impl Node {
             root.file(&format!("overlay/{path}"), 0o644, content)?;
         }
         for (name, target, content) in UNITS {
-            let directory = "overlay/etc/systemd/system";
-            root.file(&format!("{directory}/{name}"), 0o644, content)?;
-            root.symlink(&format!("{directory}/{target}.target.wants/{name}"), &format!("../{name}"))?;
+            root.file(&format!("{SYSTEM_UNITS}/{name}"), 0o644, content)?;
+            root.symlink(&format!("{SYSTEM_UNITS}/{target}.target.wants/{name}"), &format!("../{name}"))?;
         }
-        let configuration = format!("{}port: {}\n", include_str!("guest/node/kubelet.yaml"), self.port);
+        let configuration = format!("{}port: {}\n", include_str!("guest/node/kubelet.yaml"), self.kubelet_port);
         root.file("overlay/etc/kubernetes/kubelet.yaml", 0o644, configuration.as_bytes())?;
+        root.file("overlay/usr/local/lib/node-pods", 0o755, include_bytes!("guest/node/node-pods"))?;
+        let socket = format!("{}ListenStream={}\n", include_str!("guest/node/node-pods.socket"), self.relay_port);
+        root.file(&format!("{SYSTEM_UNITS}/node-pods.socket"), 0o644, socket.as_bytes())?;
+        root.symlink(&format!("{SYSTEM_UNITS}/sockets.target.wants/node-pods.socket"), "../node-pods.socket")?;
         root.directory("overlay/opt/node")?;
         root.symlink(&format!("overlay/usr/lib/modules/{}", kernel.release), "/opt/node/modules")
     }

@@ -42,7 +42,7 @@ pub struct Parts {
     architecture: Architecture,
     memory: u32,
     append: &'static str,
-    port: Option<u16>,
+    ports: Vec<u16>,
     disks: Vec<(String, PathBuf)>,
     directory: RunDirectory,
 }
@@ -84,16 +84,24 @@ impl Parts {
         fstab.extend(own.iter().map(|disk| disk.fstab()));
         let content = Content { kernel: &kernel, tools: &tools, programs: &options.programs, fstab: &fstab };
         let archive = directory.path().join("initrd");
-        let mut port = None;
+        let mut ports = Vec::new();
         match &options.userland {
             Userland::Small => root::write_small(&archive, &content)?,
             Userland::Debian => root::write_debian(&archive, &content, None)?,
             Userland::Node(node) => {
                 root::write_debian(&archive, &content, Some(node))?;
-                port = Some(node.port);
+                ports = vec![node.kubelet_port, node.relay_port];
             }
         }
-        Ok(Parts { kernel, architecture: options.architecture, memory: options.memory, append, port, disks, directory })
+        Ok(Parts {
+            kernel,
+            architecture: options.architecture,
+            memory: options.memory,
+            append,
+            ports,
+            disks,
+            directory,
+        })
     }
 
     /// Boots, and waits until the agent is ready for commands.
@@ -105,7 +113,7 @@ impl Parts {
             kernel: &self.kernel.image,
             initrd: &self.directory.path().join("initrd"),
             append: self.append,
-            port: self.port,
+            ports: &self.ports,
             disks: &self.disks,
             directory: self.directory.path(),
         };

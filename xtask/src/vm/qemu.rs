@@ -75,8 +75,8 @@ pub struct Guest<'a> {
     pub initrd: &'a Path,
     /// Additional words for the kernel's command line.
     pub append: &'a str,
-    /// A port forwarded from the host's loopback device. Without one the guest has no network.
-    pub port: Option<u16>,
+    /// The ports forwarded from the host's loopback device. Without any the guest has no network.
+    pub ports: &'a [u16],
     /// The serial number and image of each disk.
     pub disks: &'a [(String, PathBuf)],
     /// Where the console's log and QEMU's own log go.
@@ -123,8 +123,10 @@ impl Qemu {
         for (serial, image) in guest.disks {
             add_disk(&mut qemu, serial, image);
         }
-        if let Some(port) = guest.port {
-            qemu.args(["-netdev", &format!("user,id=network,hostfwd=tcp:127.0.0.1:{port}-:{port}")]);
+        if !guest.ports.is_empty() {
+            let forward = |port: &u16| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}");
+            let forwarded: String = guest.ports.iter().map(forward).collect();
+            qemu.args(["-netdev", &format!("user,id=network{forwarded}")]);
             qemu.args(["-device", "virtio-net-pci,netdev=network,romfile="]);
         }
         let log = OpenOptions::new().append(true).create(true).open(guest.directory.join("qemu.log"))?;

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section};
+use bulkhead_tests::documented::{KUBERNETES, blocks, first_claim, run_all, section};
 use bulkhead_tests::node::{Node, eventually};
 
 use crate::deployment::Deployment;
@@ -21,8 +21,7 @@ pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
     if story.deployment == Deployment::Container {
         run_all(&story.node.kubectl, &agents)?;
     }
-    let manifest = blocks(section, "yaml").pop().context("no manifest")?;
-    story.node.kubectl.apply(&manifest)?;
+    story.node.kubectl.apply(&first_claim()?)?;
     run_all(&story.node.kubectl, &look)
 }
 

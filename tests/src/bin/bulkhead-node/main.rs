@@ -5,17 +5,17 @@ mod documented;
 mod operator;
 mod pods;
 mod restarts;
+mod shell;
 mod storage_suite;
 mod story;
 mod traces;
 mod volumes;
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bulkhead_tests::node::Node;
 use clap::{Parser, Subcommand};
 
@@ -28,6 +28,9 @@ struct Options {
     /// The directory with the manifests and units
     #[arg(long)]
     deploy: PathBuf,
+    /// The port here at which the machine connects to its pods
+    #[arg(long)]
+    relay_port: u16,
     #[command(subcommand)]
     task: Task,
 }
@@ -49,16 +52,18 @@ enum Task {
     },
     /// Run a shell command that finds the cluster with kubectl
     Shell {
-        /// The command
-        command: String,
+        /// The command; without one, a shell on the terminal
+        command: Option<String>,
     },
 }
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 15] = [
+const CHECKS: [Check; 17] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
+    in_each("kubectl bulkhead reads the pool from the agent", operator::the_pool_is_listed),
+    in_one("what the shell says to try", shell::what_it_says_to_try_works),
     in_everything("the first claim of the documentation", documented::the_first_claim_works),
     in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
     in_one("read-only volumes", volumes::read_only_is_read_only),
@@ -102,7 +107,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     // When the program that lends the machine is gone, there is nothing left to test.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let start = Instant::now();
-    let node = Node::start()?;
+    let node = Node::start(options.relay_port)?;
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
         Task::Test { everything } => test(&node, &options.deploy, *everything),
@@ -112,7 +117,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         }
         Task::Shell { command } => {
             Deployment::Container.install(&node, &options.deploy)?;
-            shell(&node, command)
+            shell::run(&node, command.as_deref())
         }
     }
 }
@@ -146,17 +151,4 @@ fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
     outcome.times.print_slowest();
     println!("{} passed, {} failed", outcome.passed, outcome.failed);
     Ok(if outcome.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn shell(node: &Node, command: &str) -> Result<ExitCode> {
-    let programs = node.kubectl.program.parent().context("kubectl has no directory")?;
-    // kubectl-bulkhead is beside this program.
-    let own = env::current_exe().context("find this program")?;
-    let own = own.parent().context("this program is in no directory")?;
-    let path = env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{}:{path}", programs.display(), own.display());
-    let mut shell = Command::new("sh");
-    shell.args(["-c", command]).env("PATH", path).env("KUBECONFIG", &node.kubectl.kubeconfig);
-    let status = shell.status().context("start a shell")?;
-    Ok(ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)))
 }

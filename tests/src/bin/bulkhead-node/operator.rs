@@ -1,6 +1,6 @@
 //! What operators see of the node.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::node::{NAME, eventually};
 
@@ -22,5 +22,18 @@ pub fn doctors_find_nothing_wrong(story: &mut Story<'_>) -> Result<()> {
         let told = kubectl.run(&[namespace, "exec", &agent, "--container=frontend", "--", "/bulkheadctl", "doctor"])?;
         Printed::row(&told, &["ok", "helper", "answers"])?;
         Printed::row(&told, &["ok", "pool default"]).map(drop)
+    })
+}
+
+/// The plugin has no other way to the agent than the API server's proxy to its pod, and to the kubelet.
+pub fn the_pool_is_listed(story: &mut Story<'_>) -> Result<()> {
+    let kubeconfig = &story.node.kubectl.kubeconfig;
+    eventually(|| {
+        let told = Printed::by(kubectl_bulkhead(kubeconfig)?.arg("pools"))?.succeeded()?;
+        let row = Printed::row(&told, &[NAME, "default"])?;
+        ensure!(row.ends_with("healthy") && row.contains("iB"), "{told}");
+        let told = Printed::by(kubectl_bulkhead(kubeconfig)?.args(["volumes", "--output", "wide"]))?.succeeded()?;
+        ensure!(told.contains("  ok  ") && !told.contains("unknown"), "{told}");
+        Ok(())
     })
 }
