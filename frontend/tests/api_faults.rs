@@ -247,7 +247,7 @@ async fn given_back(helper: &FakeHelper, parameters: Value) -> Vec<mock_api::See
 
 #[tokio::test]
 async fn a_claim_whose_pool_fails_or_is_not_there_is_given_back_without_capacity() {
-    let failing = helper_that_creates(|_| fake::failure(bulkhead_protocol::ErrorKind::Io(5)));
+    let failing = helper_that_creates(|_| fake::failure(ErrorKind::Io(5)));
     for (helper, parameters) in [(failing, json!({})), (helper(), json!({ "pool": "fast" }))] {
         let patches = given_back(&helper, parameters).await;
         let last = patches.iter().rev().find(|seen| seen.path.contains("/csistoragecapacities/")).unwrap();
