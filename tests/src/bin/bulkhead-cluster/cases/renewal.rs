@@ -74,7 +74,9 @@ fn an_agent_renews_its_token(cluster: &mut Cluster) -> Result<()> {
         let (last, latest) = credentials(cluster, "damaged")?;
         ensure!(last.len() == 3 && latest == last[2], "it used {last:?}, at last {latest}");
 
-        // One that the operator puts there later is good for an hour, and renewed at once.
+        // One that the operator puts there later is good for an hour, and renewed at once. A token says in which second it
+        // was issued.
+        std::thread::sleep(Duration::from_millis(1100));
         let node = cluster.node();
         cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(3600))?;
         cluster.agent().stand.restart_frontend()?;
