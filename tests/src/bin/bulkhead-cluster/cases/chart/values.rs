@@ -13,6 +13,7 @@ cases! {
     its_values_take_effect: Bare + Long,
     an_image_is_pinned_by_its_digest: Bare + Long,
     labels_follow_the_server: Bare + Long,
+    tokens_are_renewed_only_where_that_is_wanted: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
     only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
@@ -95,6 +96,25 @@ fn labels_follow_the_server(_: &mut Cluster) -> Result<()> {
     ensure!(!older.contains("MutatingAdmissionPolicy"), "an older server does not know these");
     let forced = template(&[WITHOUT_LABELS, "--set", "labels=always"])?.succeeded()?;
     ensure!(forced.contains("kind: MutatingAdmissionPolicy"), "they were wanted");
+    Ok(())
+}
+
+fn tokens_are_renewed_only_where_that_is_wanted(cluster: &mut Cluster) -> Result<()> {
+    ensure!(!template(&[WITH_LABELS])?.succeeded()?.contains("bulkhead-agent-renewal"), "nobody asked for it");
+    for (audiences, expected) in [
+        (json!([]), json!(["https://kubernetes.default.svc", "https://kubernetes.default.svc.cluster.local", "k3s"])),
+        (json!(["https://api.example.com"]), json!(["https://api.example.com"])),
+    ] {
+        let values = json!({ "tokenRenewal": { "enabled": true, "audiences": audiences }, "namespace": "storage" });
+        let made = template_with(&values)?.succeeded()?;
+        let objects = objects(cluster, &made)?;
+        let role = named(&objects, "Role", "bulkhead-agent-renewal")?;
+        ensure!(role["metadata"]["namespace"] == "storage", "{role}");
+        ensure!(role["rules"][0]["resources"] == json!(["serviceaccounts/token"]), "{role}");
+        ensure!(role["rules"][1]["resources"] == expected, "{role}");
+        let binding = named(&objects, "RoleBinding", "bulkhead-agent-renewal")?;
+        ensure!(binding["subjects"][0]["namespace"] == "storage", "{binding}");
+    }
     Ok(())
 }
 
