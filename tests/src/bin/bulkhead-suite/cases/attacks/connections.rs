@@ -173,7 +173,7 @@ fn a_capability_that_cannot_be_lowered_ends_the_helper(stand: &mut Stand) -> Res
 fn a_flood_of_refused_connections_does_not_flood_the_log(stand: &mut Stand) -> Result<()> {
     let begun = Instant::now();
     let lines = |stand: &mut Stand| -> Result<usize> {
-        Ok(stand.running_helper()?.log()?.lines().filter(|line| line.contains("another user")).count())
+        Ok(stand.running_helper()?.log()?.lines().filter(|line| line.contains("not of --allow-uid")).count())
     };
     for _ in 0..300 {
         HelperClient::connect_as(&stand.helper_socket(), 0)?;
