@@ -143,7 +143,8 @@ async fn a_claim_whose_object_exists_is_not_given_back() {
     api.put_and_report(&claim(10, Some("node-1")));
     until("a question", || api.seen(&Method::GET, &format!("/persistentvolumes/pvc-{UID}.node-1")).pop()).await;
     sleep(Duration::from_secs(1)).await;
-    assert!(api.seen(&Method::PATCH, "/persistentvolumeclaims/data").is_empty());
+    let changes = api.seen(&Method::PATCH, "/persistentvolumeclaims/data");
+    assert!(changes.is_empty(), "{changes:?}, after {:?}", api.seen(&Method::GET, "/persistentvolumes/"));
 }
 
 #[tokio::test]
@@ -432,17 +433,20 @@ async fn is_asked_for_again(path: &'static str, number: usize) {
 
 #[tokio::test]
 async fn an_agent_whose_policies_are_not_in_force_does_not_start() {
-    for missing in
-        ["policies/bulkhead-agent-claims", "policies/bulkhead-agent-bindings", "policybindings/bulkhead-agent-events"]
-    {
+    for (of, missing) in [
+        (mock_api::POLICIES, "bulkhead-agent-claims"),
+        (mock_api::POLICIES, "bulkhead-agent-bindings"),
+        (mock_api::BINDINGS, "bulkhead-agent-events"),
+    ] {
         let helper = helper();
         let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], move |_, path| {
-            path.ends_with(missing).then(|| Fault::Refuse(404, status(404, "NotFound", 0)))
+            let list = path.ends_with(of).then(|| mock_api::confined_without(path, missing)).flatten();
+            list.map(|list| Fault::Refuse(200, list))
         })
         .await;
         api.put(&claim(10, Some("node-1")));
         agent(&helper, &api);
-        until("a look at the policies", || api.seen(&Method::GET, missing).pop()).await;
+        until("a look at the policies", || api.seen(&Method::GET, of).pop()).await;
         sleep(Duration::from_secs(1)).await;
         assert!(api.seen(&Method::GET, "/persistentvolumeclaims").is_empty(), "{missing}");
         assert!(!helper.names().contains(&"Create".to_owned()), "{missing}");

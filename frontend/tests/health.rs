@@ -177,8 +177,10 @@ async fn what_an_earlier_agent_has_reported_is_over_for_this_one() {
     start_agent(&api, &volumes);
     let written = || {
         let leases = api.seen(&Method::PATCH, "/leases/node-1");
-        let text = |lease: &mock_api::Seen| lease.body["metadata"]["annotations"].as_object()?.values().next().cloned();
-        leases.iter().filter_map(text).filter_map(|text| Some(text.as_str()?.to_owned())).collect::<Vec<_>>()
+        let text = |lease: &mock_api::Seen| {
+            lease.body["metadata"]["annotations"]["bulkhead.csi.local/reported-conditions"].as_str().map(str::to_owned)
+        };
+        leases.iter().filter_map(text).collect::<Vec<_>>()
     };
     until("the Lease", || !written().is_empty()).await;
     assert!(written()[0].contains("read_only"), "before the pools are known: {:?}", written());

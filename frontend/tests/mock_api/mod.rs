@@ -28,6 +28,11 @@ pub enum Fault {
     Late(Arc<Notify>),
 }
 
+/// The list of policies, as the end of a path.
+pub const POLICIES: &str = "validatingadmissionpolicies";
+/// The list of their bindings.
+pub const BINDINGS: &str = "validatingadmissionpolicybindings";
+
 type Rule = Box<dyn FnMut(&Method, &str) -> Option<Fault> + Send>;
 
 /// A request that was received.
@@ -196,17 +201,8 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::GET if name == "storageclasses" => {
             answer(200, &list("storage.k8s.io/v1", "StorageClass", &shared.classes, query))
         }
-        Method::GET if name == "validatingadmissionpolicies" => {
-            let policies = names::AGENT_POLICIES.map(policy);
-            answer(200, &list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", &policies, query))
-        }
-        Method::GET if name == "validatingadmissionpolicybindings" => {
-            let bindings = names::AGENT_POLICIES.map(|name| {
-                let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
-                json!({ "metadata": { "name": name }, "spec": spec })
-            });
-            answer(200, &list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", &bindings, query))
-        }
+        Method::GET if name == POLICIES => answer(200, &policies_without(None, query)),
+        Method::GET if name == BINDINGS => answer(200, &bindings_without(None, query)),
         Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
         Method::GET if name == "persistentvolumes" => {
             answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap(), query))
@@ -227,6 +223,33 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         Method::POST => answer(201, body),
         _ => answer(200, &json!({ "metadata": { "name": name, "resourceVersion": "1000" } })),
     }
+}
+
+/// The answer to a request for the list called [`POLICIES`] or [`BINDINGS`], in which one is missing.
+pub fn confined_without(path: &str, missing: &str) -> Option<Value> {
+    match path.rsplit('/').next()? {
+        POLICIES => Some(policies_without(Some(missing), "")),
+        BINDINGS => Some(bindings_without(Some(missing), "")),
+        _ => None,
+    }
+}
+
+fn policies_without(missing: Option<&str>, query: &str) -> Value {
+    let policies: Vec<_> = agent_policies(missing).map(policy).collect();
+    list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", &policies, query)
+}
+
+fn bindings_without(missing: Option<&str>, query: &str) -> Value {
+    let binding = |name| {
+        let spec = json!({ "policyName": name, "validationActions": ["Deny"] });
+        json!({ "metadata": { "name": name }, "spec": spec })
+    };
+    let bindings: Vec<_> = agent_policies(missing).map(binding).collect();
+    list("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding", &bindings, query)
+}
+
+fn agent_policies(missing: Option<&str>) -> impl Iterator<Item = &'static str> {
+    names::AGENT_POLICIES.into_iter().filter(move |name| Some(*name) != missing)
 }
 
 /// A policy that confines agents.

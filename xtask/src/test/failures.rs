@@ -27,7 +27,7 @@ impl Failures {
         if let Some(name) = heading(line) {
             self.all.push(FailedTest { name: name.to_owned(), said: Vec::new() });
             self.inside = true;
-        } else if line == "failures:" || line.starts_with("test result:") {
+        } else if line == "failures:" || line == "stack backtrace:" || line.starts_with("test result:") {
             self.inside = false;
         } else if let Some(test) = self.all.last_mut().filter(|_| self.inside && !line.is_empty()) {
             if test.said.len() == LINES {
@@ -56,7 +56,7 @@ mod tests {
     fn failed_tests_are_read_with_what_they_said() {
         let mut failures = Failures::default();
         let output = "test a::b ... FAILED\n\nfailures:\n\n---- a::b ----\nfirst\n\nsecond\n\n---- c stdout ----\n\
-                      third\n\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed\nother";
+                      third\nstack backtrace:\n   0: begin\n\n\nfailures:\n    a::b\n    c\n\ntest result: FAILED. 0 passed; 2 failed\nother";
         output.lines().for_each(|line| failures.read(line));
         let test = |name: &str, said: &[&str]| FailedTest {
             name: name.to_owned(),
