@@ -237,7 +237,7 @@ fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<
         // Other tests' nodes may not be healthy.
         let printed = plugin(cluster, &["doctor"])?;
         Printed::row(&printed.text, &["ok", "CSIDriver bulkhead.csi.local"])?;
-        Printed::row(&printed.text, &["ok", "policies", "all 6 are in force"])?;
+        Printed::row(&printed.text, &["ok", "policies", "all 7 are in force"])?;
         Printed::row(&printed.text, &["note", "agents", "there is no DaemonSet"])?;
         Printed::row(&printed.text, &["ok", &node]).map(drop)
     })
@@ -320,7 +320,10 @@ fn a_node_without_its_label_is_named(cluster: &mut Cluster) -> Result<()> {
     let told = Printed::row(&doctor, &["FAILED", "node", &node])?;
     ensure!(told.contains(&format!("kubectl label node {node} {TOPOLOGY_KEY}={node}")), "{told}");
     label(json!(node))?;
-    Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
+    // The agent, which has just begun, says twice a minute what it lacks.
+    cluster.access.wait(cluster.patience(), "the node to be ready", || {
+        Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"]).map(drop)
+    })
 }
 
 fn a_claim_that_no_agent_serves_is_named(cluster: &mut Cluster) -> Result<()> {

@@ -33,13 +33,15 @@ fn add_renewing_agent(cluster: &mut Cluster) -> Result<PathBuf> {
 }
 
 /// Has a volume made, and returns the tokens of all requests so far, in the order in which they were first used, and that
-/// of the latest request.
+/// with which the volume's object was created. Other requests may have been under way when the token was renewed.
 fn credentials(cluster: &mut Cluster, name: &str) -> Result<(Vec<String>, String)> {
     cluster.create_claim(&on(claim(name, &cluster.class, "8Mi"), &cluster.node()))?;
     cluster.bound(name)?;
     let (mut used, mut latest) = (Vec::new(), String::new());
     for request in audit::log(&cluster.access, Some(&cluster.node()))? {
-        latest.clone_from(&request.credential);
+        if request.verb == "create" && request.resource == "persistentvolumes" {
+            latest.clone_from(&request.credential);
+        }
         if !used.contains(&request.credential) {
             used.push(request.credential);
         }

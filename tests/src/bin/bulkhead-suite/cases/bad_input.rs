@@ -245,7 +245,9 @@ fn malformed_requests_never_reach_an_operation(stand: &mut Stand) -> Result<()> 
         replaced("vol-a", "vol-\0"),
         replaced("work", "Work"),
         replaced("work", "../x"),
-        [good.as_slice(), b"more"].concat(),
+        // Four bytes after a request are the number of the client's call.
+        [good.as_slice(), b"too"].concat(),
+        [good.as_slice(), b"too much"].concat(),
     ];
     let dots = encode(&bind("vol-a", "aa"))?;
     let position = dots.windows(2).rposition(|pair| pair == b"aa").context("no target in the packet")?;

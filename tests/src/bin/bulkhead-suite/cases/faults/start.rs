@@ -196,7 +196,8 @@ fn knows_what_is_published(stand: &Stand) -> Result<()> {
 fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
     let log = helper.log()?;
     let new = log.get(begun..).unwrap_or_default();
-    let reason = new.lines().any(|line| line.starts_with("bulkhead_privhelper: ") && line.len() > 50);
+    let said = new.lines().filter_map(|line| line.split_once(" bulkhead_privhelper: "));
+    let reason = said.map(|(_, why)| why).any(|why| why.len() > 28);
     if !reason || new.contains("panicked") {
         bail!("a start was refused without a reason: {new:?}");
     }
