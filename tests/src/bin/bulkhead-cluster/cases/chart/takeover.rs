@@ -83,7 +83,7 @@ fn volumes_and_capacities_are_left_by_an_uninstallation(_: &mut Cluster) -> Resu
     released.get("persistentvolume", "kept")?;
     released.get("csistoragecapacity", "left")?;
     // Both the notes and the page say how to remove them.
-    let begins = format!("kubectl --namespace {NAMESPACE} delete csistoragecapacities --selector ");
+    let begins = format!("kubectl --namespace {NAMESPACE} delete csistoragecapacities,leases --selector ");
     let remedy = |text: &str| text.lines().map(str::trim).find(|line| line.starts_with(&begins)).map(str::to_owned);
     let command = remedy(&notes).context("the notes do not say it")?;
     ensure!(remedy(section(KUBERNETES, "Uninstall")?).as_ref() == Some(&command), "the page does not say {command}");
