@@ -173,17 +173,17 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
 
 fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
     let here = cluster.node();
-    let there = cluster.add_agent_with(|stand| ["default", "fast"].iter().try_for_each(|pool| stand.add_pool(pool)))?;
+    let there = cluster.add_agent_with(|stand| ["default", "swift"].iter().try_for_each(|pool| stand.add_pool(pool)))?;
     let there = there.node.clone();
-    let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "fast" }))?;
+    let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "swift" }))?;
     let immediate = cluster.add_class(|class| {
-        class["parameters"] = json!({ "pool": "fast" });
+        class["parameters"] = json!({ "pool": "swift" });
         class["volumeBindingMode"] = json!("Immediate");
     })?;
     ensure!(cluster.room(&class, &here)? == 0 && cluster.room(&class, &there)? > 0);
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &here))?;
     is_given_back(cluster, "data", cluster.patience())?;
-    cluster.event("data", "ProvisioningFailed", "pool fast is not served on this node")?;
+    cluster.event("data", "ProvisioningFailed", "pool swift is not served on this node")?;
     for number in 0..5 {
         let name = format!("anywhere-{number}");
         cluster.create_claim(&claim(&name, &immediate, "8Mi"))?;
