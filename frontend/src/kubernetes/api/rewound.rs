@@ -62,15 +62,31 @@ struct Seen {
     made_good: HashMap<String, u64>,
 }
 
+/// What was known when the current revision was asked for. Other watches ask at the same time, and answers overtake each
+/// other: what only became known meanwhile may well be newer.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    newest: u64,
+    losses: u64,
+}
+
 impl Seen {
+    fn known(&self) -> Known {
+        Known { newest: self.newest, losses: self.losses.0 }
+    }
+
     /// Judges a watch of `path` that resumes from a revision while the server has the `current` one. Returns the newest
     /// revision that is lost, if the watch has yet to make that good.
-    fn judge(&mut self, path: &str, resumed: u64, current: u64) -> Option<u64> {
-        let newest = self.newest.max(resumed);
-        if current < newest {
+    fn judge(&mut self, path: &str, resumed: u64, known: Known, current: u64) -> Option<u64> {
+        let newest = known.newest.max(resumed);
+        let has_made_good = self.made_good.get(path).is_none_or(|made_good| *made_good == self.losses.0);
+        // Otherwise it is the loss that another watch has noticed.
+        let is_news = known.losses == self.losses.0 && has_made_good;
+        if current < newest && is_news {
             self.losses = (self.losses.0 + 1, newest);
+            self.newest = current;
         }
-        self.newest = current;
+        self.newest = self.newest.max(current);
         let before = self.made_good.insert(path.to_owned(), self.losses.0).unwrap_or_default();
         (before < self.losses.0).then_some(self.losses.1)
     }
@@ -96,6 +112,7 @@ where
         let mut inner = replace(&mut self.inner, another);
         async move {
             let path = request.uri().path().to_owned();
+            let known = seen.lock().unwrap_or_else(PoisonError::into_inner).known();
             let list = Request::get(format!("{path}?limit=1")).header(ACCEPT, METADATA).body(Body::empty())?;
             let answer = inner.call(list).await?;
             if !answer.status().is_success() {
@@ -103,7 +120,7 @@ where
                 return Ok(answer);
             }
             if let Some(current) = revision(answer).await? {
-                let lost = seen.lock().unwrap_or_else(PoisonError::into_inner).judge(&path, resumed, current);
+                let lost = seen.lock().unwrap_or_else(PoisonError::into_inner).judge(&path, resumed, known, current);
                 if let Some(lost) = lost {
                     return Ok(expired(current, lost));
                 }
@@ -208,14 +225,28 @@ mod tests {
     #[test]
     fn every_watch_starts_over_once_for_each_loss() {
         let mut seen = Seen::default();
-        assert_eq!(seen.judge("a", 100, 120), None);
-        assert_eq!(seen.judge("b", 90, 121), None);
-        assert_eq!(seen.judge("a", 110, 115), Some(121), "what another watch has seen counts");
-        assert_eq!(seen.judge("a", 115, 130), None);
-        assert_eq!(seen.judge("b", 95, 140), Some(121), "though its own revision is not lost");
-        assert_eq!(seen.judge("b", 140, 141), None);
-        assert_eq!(seen.judge("c", 50, 60), Some(141));
-        assert_eq!(seen.judge("b", 60, 61), Some(141));
+        let mut judge = |path, resumed, current| seen.judge(path, resumed, seen.known(), current);
+        assert_eq!(judge("a", 100, 120), None);
+        assert_eq!(judge("b", 90, 121), None);
+        assert_eq!(judge("a", 110, 115), Some(121), "what another watch has seen counts");
+        assert_eq!(judge("a", 115, 130), None);
+        assert_eq!(judge("b", 95, 140), Some(121), "though its own revision is not lost");
+        assert_eq!(judge("b", 140, 141), None);
+        assert_eq!(judge("c", 50, 60), Some(141));
+        assert_eq!(judge("b", 60, 61), Some(141));
+    }
+
+    #[test]
+    fn answers_that_overtake_each_other_are_no_loss() {
+        let mut seen = Seen::default();
+        let asked = seen.known();
+        assert_eq!(seen.judge("a", 100, asked, 121), None);
+        assert_eq!(seen.judge("b", 100, asked, 120), None, "it was asked for before 121 was known");
+        let asked = seen.known();
+        assert_eq!(seen.judge("a", 121, asked, 90), Some(121));
+        assert_eq!(seen.judge("b", 120, asked, 91), Some(121), "one loss, noticed twice");
+        assert_eq!(seen.judge("a", 90, seen.known(), 92), None);
+        assert_eq!(seen.judge("b", 91, seen.known(), 93), None);
     }
 
     #[tokio::test]
