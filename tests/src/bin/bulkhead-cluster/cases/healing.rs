@@ -173,7 +173,8 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
 
 fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
     let here = cluster.node();
-    let there = cluster.add_agent_with(|stand| ["default", "swift"].iter().try_for_each(|pool| stand.add_pool(pool)))?;
+    let there =
+        cluster.add_agent_with(|stand| ["default", "swift"].iter().try_for_each(|pool| stand.add_pool(pool)))?;
     let there = there.node.clone();
     let class = cluster.add_class(|class| class["parameters"] = json!({ "pool": "swift" }))?;
     let immediate = cluster.add_class(|class| {
