@@ -154,7 +154,7 @@ impl Credential {
                 if let (StatusCode::UNAUTHORIZED, Used::Own(token), Some(own)) =
                     (answer.status(), &used, credential.own())
                 {
-                    own.give_up(&token.text);
+                    own.refused(&token.text, Timestamp::now());
                 }
                 Ok::<_, BoxError>(answer)
             }

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::token::Claims;
 
@@ -16,6 +16,10 @@ const FILE: &str = "token";
 
 /// The longest file that is read, in bytes. Tokens have about a thousand.
 const LONGEST: u64 = 64 << 10;
+
+/// For how long a token that the API server has refused is not used, while there is another: one of several servers may
+/// refuse what the others accept, or may only just have started.
+const REFUSED: SignedDuration = SignedDuration::from_mins(10);
 
 /// The agent's own token. Clones share the same state.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ enum Held {
     Unread,
     Nothing,
     Token(Token),
+    /// One that the API server has refused, and when.
+    Refused(Token, Timestamp),
     Unfit(Unfit),
 }
 
@@ -95,7 +101,11 @@ impl OwnToken {
         let token = match &*held {
             Held::Unread | Held::Nothing => return Ok(None),
             Held::Unfit(why) => return Err(why.clone()),
-            Held::Token(token) => token,
+            // An expired one would be no better.
+            Held::Refused(_, at) if given.end > now && now.duration_since(*at) < REFUSED => {
+                return Err(Unfit::NotAccepted);
+            }
+            Held::Token(token) | Held::Refused(token, _) => token,
         };
         if !token.claims.has_holder_of(given) {
             Err(Unfit::Foreign)
@@ -116,11 +126,13 @@ impl OwnToken {
         kept
     }
 
-    /// The API server does not accept the token `text`. The file stays: another of its servers may.
-    pub(super) fn give_up(&self, text: &str) {
+    /// The API server has refused the token `text`.
+    pub(super) fn refused(&self, text: &str, now: Timestamp) {
         let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(&*held, Held::Token(token) if token.text == text) {
-            *held = Held::Unfit(Unfit::NotAccepted);
+        if let Held::Token(token) | Held::Refused(token, _) = &*held
+            && token.text == text
+        {
+            *held = Held::Refused(token.clone(), now);
         }
     }
 
@@ -192,14 +204,28 @@ mod tests {
         let (given, renewed) = (parsed(token("1", 0, 600)).claims, parsed(token("1", 100, 700)));
         own.replace(renewed.clone()).unwrap_err();
         assert_eq!(own.fit(&given, at(300)), Ok(Some(renewed.clone())));
-        own.give_up("another");
-        assert_eq!(own.fit(&given, at(300)), Ok(Some(renewed.clone())));
-        own.give_up(&renewed.text);
-        assert_eq!(own.fit(&given, at(300)), Err(Unfit::NotAccepted));
+        own.refused("another", at(300));
+        assert_eq!(own.fit(&given, at(300)), Ok(Some(renewed)));
         for garbage in [&b""[..], b"x.y.z", b"\xff\xfe", &[b'x'; 100_000]] {
             fs::write(directory.path().join(FILE), garbage).unwrap();
             let own = OwnToken::in_directory(directory.path().to_owned());
             assert_eq!(own.fit(&given, at(300)), Err(Unfit::NoToken));
         }
+    }
+
+    #[test]
+    fn one_that_was_refused_is_tried_again_later_and_at_once_where_there_is_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let own = OwnToken::in_directory(directory.path().to_owned());
+        let (given, renewed) = (parsed(token("1", 0, 5000)).claims, parsed(token("1", 100, 9000)));
+        own.replace(renewed.clone()).unwrap();
+        for refused in [1000, 2000] {
+            own.refused(&renewed.text, at(refused));
+            assert_eq!(own.fit(&given, at(refused + 599)), Err(Unfit::NotAccepted));
+            assert_eq!(own.fit(&given, at(refused + 600)), Ok(Some(renewed.clone())));
+        }
+        own.refused(&renewed.text, at(4999));
+        assert_eq!(own.fit(&given, at(4999)), Err(Unfit::NotAccepted));
+        assert_eq!(own.fit(&given, at(5000)), Ok(Some(renewed)), "the operator's has expired");
     }
 }

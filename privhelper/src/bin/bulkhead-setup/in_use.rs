@@ -19,7 +19,10 @@ use rustix::io::Errno;
 pub fn first(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, Errno> {
     let found =
         mounted(pool, volumes)?.map(|(volume, point)| format!("volume {volume} is mounted at {}", shown(&point)));
-    Ok(found.or_else(|| attached(Path::new("/sys/block"), volumes)))
+    match found {
+        Some(found) => Ok(Some(found)),
+        None => attached(Path::new("/sys/block"), volumes),
+    }
 }
 
 /// A volume that is mounted in this namespace, and where.
@@ -54,15 +57,28 @@ fn mounted(pool: &OwnedFd, volumes: &BTreeSet<&VolumeId>) -> Result<Option<(Volu
 /// A loop device of this host with an image that has the name of a volume's. The path before that name is one of the
 /// helper's own root, and is lost when a helper ends.
 #[expect(clippy::disallowed_methods, reason = "sysfs is the kernel's, and is read by path")]
-fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Option<String> {
-    let devices = std::fs::read_dir(devices).into_iter().flatten().filter_map(Result::ok);
-    devices.map(|device| device.path()).find_map(|device| {
-        let backing = std::fs::read_to_string(device.join("loop/backing_file")).ok()?;
-        let backing = Path::new(backing.trim_end().trim_end_matches(" (deleted)"));
-        let id: VolumeId = backing.parent()?.file_name()?.to_str()?.parse().ok()?;
-        let is_ours = backing.file_name()? == IMAGE && volumes.contains(&id);
-        is_ours.then(|| format!("volume {id} is attached to {}", device.file_name().unwrap_or_default().display()))
-    })
+fn attached(devices: &Path, volumes: &BTreeSet<&VolumeId>) -> Result<Option<String>, Errno> {
+    let errno = |error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    for device in std::fs::read_dir(devices).map_err(errno)? {
+        let device = device.map_err(errno)?;
+        let backing = match std::fs::read_to_string(device.path().join("loop/backing_file")).map_err(errno) {
+            // It is no loop device, or it is not bound, or not any more.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO) => continue,
+            backing => backing?,
+        };
+        if let Some(id) = volume_of(Path::new(backing.trim_end().trim_end_matches(" (deleted)")))
+            && volumes.contains(&id)
+        {
+            return Ok(Some(format!("volume {id} is attached to {}", device.file_name().display())));
+        }
+    }
+    Ok(None)
+}
+
+/// The volume of which an image is, by its path.
+fn volume_of(image: &Path) -> Option<VolumeId> {
+    let id = image.parent()?.file_name()?.to_str()?.parse().ok()?;
+    (image.file_name()? == IMAGE).then_some(id)
 }
 
 #[cfg(test)]
@@ -78,7 +94,7 @@ mod tests {
             let device = path.join("loop524288/loop");
             std::fs::create_dir_all(&device).expect("a directory");
             std::fs::write(device.join("backing_file"), format!("{backing}\n")).expect("a file");
-            attached(&path, &volumes.iter().copied().collect())
+            attached(&path, &volumes.iter().copied().collect()).expect("it can be listed")
         };
         let found = Some("volume vol-a is attached to loop524288".to_owned());
         let outcomes = [
@@ -89,6 +105,7 @@ mod tests {
             said("/image", &[&ours]),
         ];
         std::fs::remove_dir_all(&path).expect("an end");
+        assert_eq!(attached(&path, &BTreeSet::new()), Err(Errno::NOENT), "what cannot be looked at may be attached");
         assert_eq!(outcomes, [found.clone(), found, None, None, None]);
     }
 }

@@ -1,7 +1,9 @@
 //! The other pools on a pool's filesystem: project ids belong to that, and theirs are taken.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bulkhead_privhelper::file;
@@ -18,11 +20,14 @@ use crate::open_to_write;
 pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<BTreeSet<u32>, String> {
     let own = file::status(directory).map_err(|errno| format!("cannot inspect {}: {errno}", shown(pool)))?.id;
     let mut taken = BTreeSet::new();
-    for other in named.iter().cloned().chain(beside(pool)) {
+    let beside =
+        beside(pool).map_err(|errno| format!("cannot look for other pools beside {}: {errno}", shown(pool)))?;
+    for other in named.iter().cloned().chain(beside) {
         let is_named = named.contains(&other);
         let cannot = |errno: Errno| format!("cannot look at the other pool {}: {errno}", shown(&other));
         let opened = match open_to_write(&other) {
-            Err(_) if !is_named => continue,
+            // It is no directory, is gone by now, or is a mount of a filesystem elsewhere, which has no projects.
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT | Errno::STALE | Errno::NOTCONN) if !is_named => continue,
             opened => opened.map_err(cannot)?,
         };
         let id = file::status(&opened).map_err(cannot)?.id;
@@ -41,17 +46,14 @@ pub fn projects(pool: &Path, directory: &OwnedFd, named: &[PathBuf]) -> Result<B
 }
 
 /// What is in the directory that the pool is in.
-fn beside(pool: &Path) -> Vec<PathBuf> {
-    let Some(parent) = pool.parent() else { return Vec::new() };
+fn beside(pool: &Path) -> Result<Vec<PathBuf>, Errno> {
+    let Some(parent) = pool.parent() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
-    // Where nothing can be seen, nothing is beside it.
-    let _ = open_to_write(parent).and_then(|directory| {
-        file::each_entry(&directory, |name| {
-            found.push(parent.join(name.to_string_lossy().as_ref()));
-            Ok(())
-        })
-    });
-    found
+    file::each_entry(&open_to_write(parent)?, |name| {
+        found.push(parent.join(OsStr::from_bytes(name.to_bytes())));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 fn add(pool: &OwnedFd, taken: &mut BTreeSet<u32>) -> Result<(), Errno> {
