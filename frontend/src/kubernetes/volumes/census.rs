@@ -18,8 +18,9 @@ use crate::volumes::Orphan;
 /// How often it is taken.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// How soon it is taken again after a failure.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
+/// How soon it is taken again after a failure, or while volumes are needed that may be in a pool that is not served: an
+/// object that was read before its controller settled it looks as if it needed its volume.
+const SOON: Duration = Duration::from_secs(10);
 
 /// How long what is known of orphans counts while the watched objects say nothing else. An object without labels, which
 /// somebody made by hand, is found only by listing all of the cluster's.
@@ -30,22 +31,33 @@ pub async fn run(context: &Context) {
     let mut search = Search::default();
     loop {
         let pause = match take(context, &mut search).await {
-            Ok(()) => PERIOD,
+            Ok(Seen::All) => PERIOD,
+            Ok(Seen::NotAll) => SOON,
             Err(failure) => {
                 // What was known stays as it was.
                 debug!("comparing volumes with PersistentVolumes failed: {failure}");
-                failure.retry_after().unwrap_or(AFTER_FAILURE)
+                failure.retry_after().unwrap_or(SOON)
             }
         };
         sleep(pause + jitter(pause / 4)).await;
     }
 }
 
-async fn take(context: &Context, search: &mut Search) -> Result<(), Failure> {
+/// Whether a census has seen all volumes that are needed and exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    All,
+    /// Some may be in pools that are not served.
+    NotAll,
+}
+
+async fn take(context: &Context, search: &mut Search) -> Result<Seen, Failure> {
     // In this order: a volume is made before its object, and deleted before it.
     let needed = needed(context);
     let listed = context.volumes.list_all().await?;
-    context.volumes.note_missing(&missing(context, needed, &listed).await?);
+    let (missing, seen) = missing(context, needed, &listed).await?;
+    context.volumes.note_missing(&missing);
+    context.volumes.note_unseen(seen == Seen::NotAll);
     let known = known(context);
     let unnamed = listed.into_iter().filter(|listed| !known.contains(listed.volume.as_str()));
     let unnamed: BTreeMap<_, _> = unnamed.map(|listed| (listed.volume.clone(), listed)).collect();
@@ -53,7 +65,7 @@ async fn take(context: &Context, search: &mut Search) -> Result<(), Failure> {
         search.found(orphans::unnamed(context).await?, Instant::now());
     }
     context.volumes.note_orphans(search.orphans(unnamed));
-    Ok(())
+    Ok(seen)
 }
 
 /// The volumes that watched objects name and need.
@@ -69,24 +81,23 @@ async fn missing(
     context: &Context,
     needed: BTreeSet<VolumeId>,
     listed: &[Listed],
-) -> Result<BTreeSet<VolumeId>, Failure> {
+) -> Result<(BTreeSet<VolumeId>, Seen), Failure> {
     let listed: HashSet<&VolumeId> = listed.iter().map(|listed| &listed.volume).collect();
-    let (mut missing, mut is_unseen) = (BTreeSet::new(), false);
+    let (mut missing, mut seen) = (BTreeSet::new(), Seen::All);
     for volume in needed.into_iter().filter(|volume| !listed.contains(volume)) {
         match context.volumes.measure(&volume, None).await {
             Err(fault) if fault.is(ErrorKind::NotFound) => drop(missing.insert(volume)),
-            Err(fault) if fault.is(ErrorKind::PoolBroken) => is_unseen = true,
+            Err(fault) if fault.is(ErrorKind::PoolBroken) => seen = Seen::NotAll,
             Err(fault) if fault.is(ErrorKind::Busy) => {}
             Err(fault) => return Err(fault.into()),
             Ok(_) => {}
         }
     }
-    context.volumes.note_unseen(is_unseen);
     if !missing.is_empty() {
         let still_needed = self::needed(context);
         missing.retain(|volume| still_needed.contains(volume));
     }
-    Ok(missing)
+    Ok((missing, seen))
 }
 
 /// The ids that watched objects name, for whatever purpose.
