@@ -17,6 +17,9 @@ const CHART: &str = "deploy/helm/bulkhead";
 /// The deployments that get a manifest: values of the chart's `form`.
 const FORMS: [&str; 2] = ["container", "host-service"];
 
+/// What may be applied beside either deployment: directories of a file of the same name.
+const OPTIONAL: [&str; 2] = ["labels", "renewal"];
+
 /// The namespace in the manifests.
 const NAMESPACE: &str = "bulkhead-system";
 
@@ -44,7 +47,10 @@ pub fn write(source: &Path, images: &[Pinned], origin: &Origin, helm: &Path, dir
         }
         write_manifest(directory, form, &format!("{namespace}{objects}"))?;
     }
-    write_manifest(directory, "labels", &read("deploy/kubernetes/labels/labels.yaml")?)
+    for optional in OPTIONAL {
+        write_manifest(directory, optional, &read(&format!("deploy/kubernetes/{optional}/{optional}.yaml"))?)?;
+    }
+    Ok(())
 }
 
 fn write_manifest(directory: &Path, name: &str, objects: &str) -> Result<()> {

@@ -15,12 +15,12 @@ pub fn describe(found: &Found, project: ProjectId, writes: bool, limit: u64, aft
     };
     for (number, what) in [
         (found.uncharged, "links, pipes or nodes that only Linux 6.17 and later can charge"),
-        (found.shared, "files with several names that are charged to another volume: copy each to a file of its own"),
-        (found.covered, "directories that something is mounted on: unmount it and repeat"),
+        (found.shared, "files with several names that are charged to another volume (copy each to a file of its own)"),
+        (found.covered, "directories that something is mounted on (unmount it and repeat)"),
         (found.failed, "entries that cannot be changed (immutable? see lsattr, chattr -i)"),
     ] {
         if number > 0 {
-            said.push_str(&format!("; {number} {what}"));
+            said.push_str(&format!("; {what}: {number}"));
         }
     }
     if let Some(first) = &found.first {
@@ -47,11 +47,11 @@ mod tests {
         let after = ProjectQuota { used_bytes: 9, ..ProjectQuota::default() };
         let found = Found { moved: 1, uncharged: 2, ..Found::default() };
         let (said, is_right) = describe(&found, ProjectId(7), true, 8, after);
-        assert!(is_right && said.starts_with("put into project 7: 1 change; 2 links"), "{said}");
+        assert!(is_right && said.starts_with("put into project 7: 1 change; links, pipes or nodes"), "{said}");
         assert!(said.ends_with("it uses 9 bytes of 8: expand it, or delete files"), "{said}");
         assert!(!describe(&found, ProjectId(7), false, 0, after).1, "nothing was changed");
         let found = Found { failed: 1, first: Some("\"a\": EPERM".to_owned()), ..Found::default() };
         let (said, is_right) = describe(&found, ProjectId(7), true, 0, after);
-        assert!(!is_right && said.contains("is in project 7; 1 entries that cannot"), "{said}");
+        assert!(!is_right && said.contains("is in project 7; entries that cannot be changed"), "{said}");
     }
 }
