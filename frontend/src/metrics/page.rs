@@ -7,14 +7,12 @@ use crate::volumes::{ConditionKind, Severity, Subject};
 const BEGINNING: &str = "\
 # Metrics
 
-The frontend serves its metrics to Prometheus at `http://ADDRESS:PORT/metrics` if it is started with
-`--metrics-address ADDRESS:PORT` (`BULKHEAD_METRICS_ADDRESS`), and two probes beside them: see
-[operate.md](operate.md#metrics-and-probes). The manifests of `deploy/kubernetes` switch it on at port 9808;
-`deploy/monitoring` has a dashboard, alerts and what the Prometheus operator needs. The privileged helper has no network.
+The frontend serves these to Prometheus at `http://ADDRESS:PORT/metrics` with
+[`--metrics-address`](operate.md#metrics-and-probes); `deploy/monitoring` has a dashboard, alerts and what the
+Prometheus operator needs. The privileged helper has no network. No label names a volume, a claim or a pod: numbers per
+volume come from the kubelet (`kubelet_volume_stats_*`).
 
-The labels have few values: none names a volume, a claim or a pod. Numbers per volume come from the kubelet
-(`kubelet_volume_stats_*`). This page is made from the code: `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-frontend
-metrics::page` writes it.
+This page is made from the code: `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-frontend metrics::page` writes it.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -25,8 +23,7 @@ const CONDITIONS: &str = "
 ## Conditions of pools
 
 The values of the label `condition` of `bulkhead_pool_condition`. A failure concerns all volumes of the pool, a warning
-needs attention, a notice is intended. The log, the events of the Node and `bulkheadctl pool list` give the figures and
-say what to do.
+needs attention, a notice is intended. The log, the Node's events and `bulkheadctl pool list` give figures and remedies.
 
 | condition | severity | meaning |
 |---|---|---|
