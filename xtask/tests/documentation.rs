@@ -1,5 +1,5 @@
-//! What the documentation refers to exists: the files and headings that its links point to, and the files that
-//! CONTRIBUTING.md tells people to change.
+//! What the documentation refers to exists: the files and headings that its links point to, the files that
+//! CONTRIBUTING.md tells people to change, and the tests that docs/vulnerabilities.md names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,6 +26,30 @@ fn files_named_in_contributing_exist() {
 }
 
 #[test]
+fn tests_named_against_known_vulnerabilities_exist() {
+    let text = read(&root().join("docs/vulnerabilities.md"));
+    let named: Vec<&str> = code_spans(&text).into_iter().filter(|span| is_test(span)).collect();
+    assert!(named.len() > 30, "only {} tests were found", named.len());
+    let sources: Vec<(String, String)> =
+        files(".rs").iter().map(|path| (path.display().to_string(), read(path))).collect();
+    let exists = |name: &str| sources.iter().any(|(path, source)| has_test(path, source, name));
+    let missing: Vec<&str> = named.into_iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "docs/vulnerabilities.md names tests that do not exist: {missing:?}");
+}
+
+#[test]
+fn a_test_is_known_by_its_file_and_its_name() {
+    let source = "fn one_holds(stand: &mut Stand) {}\n";
+    assert!(has_test("/a/cases/attacks/devices.rs", source, "attacks::devices::one_holds"));
+    assert!(has_test("/a/cases/faults/mod.rs", source, "faults::one_holds"));
+    assert!(has_test("/a/src/start.rs", source, "one_holds"));
+    assert!(!has_test("/a/cases/attacks/devices.rs", source, "attacks::devices::one_hold"));
+    assert!(!has_test("/a/cases/attacks/devices.rs", source, "attacks::targets::one_holds"));
+    assert!(is_test("attacks::devices::one_holds") && is_test("what_must_hold_holds"));
+    assert!(!is_test("hostUsers: false") && !is_test("SO_PASSRIGHTS") && !is_test("file_setattr"));
+}
+
+#[test]
 fn broken_links_are_found() {
     let root = tempfile::tempdir().expect("a directory");
     let page = root.path().join("page.md");
@@ -48,7 +72,12 @@ fn read(path: &Path) -> String {
 
 /// Every Markdown page of the project.
 fn pages() -> Vec<PathBuf> {
-    let mut pages = Vec::new();
+    files(".md")
+}
+
+/// Every file of the project whose name ends like this.
+fn files(ending: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
     let mut waiting = vec![root()];
     while let Some(directory) = waiting.pop() {
         for entry in fs::read_dir(&directory).expect("a directory that can be listed") {
@@ -56,12 +85,12 @@ fn pages() -> Vec<PathBuf> {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if path.is_dir() && name != "target" && !name.starts_with('.') {
                 waiting.push(path);
-            } else if name.ends_with(".md") {
-                pages.push(path);
+            } else if name.ends_with(ending) {
+                files.push(path);
             }
         }
     }
-    pages
+    files
 }
 
 /// The links on a page whose files or headings do not exist, each as `page: link`.
@@ -126,4 +155,17 @@ fn code_spans(text: &str) -> Vec<&str> {
 /// Whether `text` is a path from the root, without placeholders.
 fn is_path(text: &str) -> bool {
     NAMED.iter().any(|directory| text.starts_with(directory)) && !text.contains(['<', '*', ' ', '{'])
+}
+
+/// Whether `text` is the name of a test: `theme::what_must_hold`, or the last part of it alone if that is a sentence.
+fn is_test(text: &str) -> bool {
+    let is_name = text.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || "_:".contains(part));
+    is_name && (text.contains("::") || text.matches('_').count() > 2)
+}
+
+/// Whether a source file has the function that a test is called by; its theme is the end of the file's path.
+fn has_test(path: &str, source: &str, test: &str) -> bool {
+    let (theme, name) = test.rsplit_once("::").unwrap_or(("", test));
+    let file = path.trim_end_matches(".rs").trim_end_matches("/mod").replace('/', "::");
+    file.ends_with(theme) && source.contains(&format!("fn {name}("))
 }
