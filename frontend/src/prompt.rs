@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use crate::printable::{MESSAGE, printable};
+use bulkhead_model::printable::{MESSAGE, printable};
 
 /// Why the operation is not carried out.
 #[derive(Debug, thiserror::Error)]

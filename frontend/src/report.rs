@@ -4,9 +4,8 @@
 use std::fmt::{self, Display};
 use std::io::{self, Write};
 
+use bulkhead_model::printable::{CELL, MESSAGE, printable, visible_json};
 use serde_json::{Value, json};
-
-use crate::printable::{CELL, MESSAGE, printable, visible_json};
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! Checks what the node's volumes depend on.
 
-use bulkhead_frontend::checks::{self, Check};
+use bulkhead_frontend::checks;
 use bulkhead_frontend::proto::inspection::DiagnoseRequest;
 use bulkhead_frontend::report::Report;
+use bulkhead_model::check::Check;
 
 use crate::client::Client;
 use crate::failure::Failure;
@@ -30,7 +31,7 @@ pub async fn run(server: &Server) -> (Report, bool) {
 async fn diagnose(server: &Server) -> Result<(String, Vec<Check>), Failure> {
     let mut client = Client::connect(server).await?;
     let answer = client.inspection.diagnose(DiagnoseRequest {}).await?.into_inner();
-    Ok((answer.frontend_release, answer.checks))
+    Ok((answer.frontend_release, answer.checks.into_iter().map(Check::from).collect()))
 }
 
 fn frontend(server: &Server, release: &str) -> Check {

@@ -1,10 +1,10 @@
 //! `volume export`: all volumes with whose they are, for whoever has to bring them back.
 
-use bulkhead_frontend::export::Exported;
-use bulkhead_frontend::printable::visible_json;
 use bulkhead_frontend::proto::csi::NodeGetInfoRequest;
 use bulkhead_frontend::proto::inspection::ExportVolumesRequest;
 use bulkhead_frontend::report;
+use bulkhead_model::exported::Exported;
+use bulkhead_model::printable::visible_json;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::client::Client;

@@ -2,8 +2,8 @@
 
 use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::client::Client;

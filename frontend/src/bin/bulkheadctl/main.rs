@@ -15,12 +15,12 @@ mod volume;
 
 use std::process::ExitCode;
 
+use bulkhead_model::quantity::Quantity;
 use clap::{CommandFactory, Parser};
 use serde_json::json;
 
 use bulkhead_frontend::manual;
 use bulkhead_frontend::proto::csi::{GetCapacityRequest, NodeGetInfoRequest, ProbeRequest};
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{self, Report, Table};
 
 use client::Client;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_frontend::manual::{self, EXIT_STATUS, Section};
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::Format;
+use bulkhead_model::quantity::Quantity;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 

@@ -1,8 +1,8 @@
 //! Commands on pools.
 
 use bulkhead_frontend::proto::inspection::{ListPoolsRequest, Pool};
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::client::Client;

@@ -8,8 +8,8 @@ use bulkhead_frontend::proto::csi::{
     NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume, VolumeCapability,
 };
 use bulkhead_frontend::proto::inspection::GetVolumeRequest;
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 use tonic::Code;
 

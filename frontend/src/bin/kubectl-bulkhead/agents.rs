@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::export::{Exported, ExportedPage};
-use bulkhead_frontend::findings::Findings;
-use bulkhead_frontend::metrics::scrape::{Sample, samples};
-use bulkhead_frontend::volumes::ConditionKind;
+use bulkhead_model::exported::{Exported, ExportedPage};
+use bulkhead_model::exposition::{Sample, samples};
+use bulkhead_model::findings::Findings;
+use bulkhead_model::volumes::ConditionKind;
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::Pod;

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::kubernetes::{class_flaw, names};
+use bulkhead_model::objects::names;
+use bulkhead_model::objects::storage_class;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, PostParams};
@@ -77,7 +78,7 @@ async fn may(cluster: &Cluster, verb: &str, class: &str) -> Result<Option<bool>,
 }
 
 fn flaw(class: &StorageClass, pools: Option<&BTreeSet<String>>) -> Option<String> {
-    if let Some(fault) = class_flaw(class) {
+    if let Some(fault) = storage_class::flaw(class) {
         return Some(fault.to_string());
     }
     let wanted = class.parameters.as_ref()?.get(POOL)?;

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use bulkhead_frontend::kubernetes::{error_text, names};
 use bulkhead_frontend::manual::ManualError;
 use bulkhead_frontend::prompt::NotConfirmed;
-use bulkhead_frontend::quantity::parse;
+use bulkhead_model::api_error::error_text;
+use bulkhead_model::objects::names;
+use bulkhead_model::quantity::parse;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;

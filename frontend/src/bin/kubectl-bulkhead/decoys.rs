@@ -1,8 +1,8 @@
 //! Volumes that somebody has made for a claim of another driver, or on a node that is not selected for it. The control plane
 //! tries to bind the claim to such a volume, and to nothing else, a policy refuses it, and neither says so.
 
-use bulkhead_frontend::checks::Check;
-use bulkhead_frontend::kubernetes::names::{PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+use bulkhead_model::check::Check;
+use bulkhead_model::objects::names::{PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 

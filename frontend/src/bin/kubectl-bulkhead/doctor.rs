@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::checks::{self, Check};
-use bulkhead_frontend::findings::Findings;
-use bulkhead_frontend::kubernetes::{names, policies_in_force};
-use bulkhead_frontend::quantity::{Quantity, count};
+use bulkhead_frontend::checks;
 use bulkhead_frontend::report::Report;
-use bulkhead_frontend::volumes::Severity;
+use bulkhead_model::check::Check;
+use bulkhead_model::findings::Findings;
+use bulkhead_model::objects::names;
+use bulkhead_model::policies::{by_name, judge};
+use bulkhead_model::quantity::{Quantity, count};
+use bulkhead_model::volumes::Severity;
 use futures::{StreamExt, stream};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSIDriver;
@@ -91,13 +94,24 @@ async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
 
 async fn policies(cluster: &Cluster) -> Check {
     let account = format!("system:serviceaccount:{}:{ACCOUNT}", cluster.namespace);
-    match policies_in_force(&cluster.client, &account, &cluster.driver).await {
+    match policies_in_force(cluster, &account).await {
         Ok(()) => {
             let message = format!("all {} are in force for {account}", names::AGENT_POLICIES.len());
             Check::ok("policies", message)
         }
         Err(flaw) => Check::failed("policies", flaw),
     }
+}
+
+/// Checks that they are in force for the user called `account`; otherwise the error says what is wrong.
+async fn policies_in_force(cluster: &Cluster, account: &str) -> Result<(), String> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.client.clone());
+    let parameters = ListParams::default().match_any().labels(&names::confines_agents(&cluster.driver));
+    let failed = || cluster.failed("looking for the agents' admission policies");
+    let policies = policies.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
+    let bindings = bindings.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
+    judge(account, &cluster.driver, &by_name(policies.items), &by_name(bindings.items))
 }
 
 /// The agents' DaemonSets, one for each group of nodes.

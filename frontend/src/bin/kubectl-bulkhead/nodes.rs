@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::kubernetes::OVERDUE;
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::objects::lease::OVERDUE;
+use bulkhead_model::quantity::Quantity;
 use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;

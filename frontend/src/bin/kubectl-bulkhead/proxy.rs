@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bulkhead_frontend::kubernetes::error_text;
+use bulkhead_model::api_error::error_text;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use kube::Client;

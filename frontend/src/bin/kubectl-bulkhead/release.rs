@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use bulkhead_frontend::kubernetes::names::SELECTED_NODE;
 use bulkhead_frontend::prompt::confirm;
-use bulkhead_frontend::quantity::count;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::objects::names::SELECTED_NODE;
+use bulkhead_model::quantity::count;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt};

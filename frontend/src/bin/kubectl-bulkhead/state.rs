@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::findings::{AbnormalVolume, Findings};
+use bulkhead_model::findings::{AbnormalVolume, Findings};
 use serde_json::{Value, json};
 
 use crate::agents;

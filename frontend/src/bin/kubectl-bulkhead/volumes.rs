@@ -1,7 +1,7 @@
 //! `volumes`: the volumes, their state, what is used of them, and by which pods.
 
-use bulkhead_frontend::quantity::Quantity;
 use bulkhead_frontend::report::{Report, Table};
+use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Volume};

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 
-use bulkhead_frontend::kubernetes::error_text;
 use bulkhead_frontend::report::{self, Format, Report, Table};
+use bulkhead_model::api_error::error_text;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::WatchStreamExt;

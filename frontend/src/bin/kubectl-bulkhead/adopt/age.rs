@@ -1,6 +1,6 @@
 //! How old it is what a file says of volumes: one that was deleted since would be brought back without its data.
 
-use bulkhead_frontend::export::Exported;
+use bulkhead_model::exported::Exported;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 /// How old it may be.

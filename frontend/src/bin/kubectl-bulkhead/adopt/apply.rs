@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bulkhead_frontend::kubernetes::names::{PROVISIONER, SELECTED_NODE};
+use bulkhead_model::objects::names::{PROVISIONER, SELECTED_NODE};
+use bulkhead_model::quantity::exact;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -57,7 +58,7 @@ pub fn claim(plan: &Plan, node: &str, driver: &str) -> Value {
         "metadata": { "namespace": namespace, "name": name, "annotations": marks(node, driver) },
         "spec": {
             "accessModes": description.modes,
-            "resources": { "requests": { "storage": bulkhead_frontend::quantity::exact(description.bytes) } },
+            "resources": { "requests": { "storage": exact(description.bytes) } },
             "storageClassName": description.class,
             "volumeMode": if description.block { "Block" } else { "Filesystem" },
             "volumeName": description.name,

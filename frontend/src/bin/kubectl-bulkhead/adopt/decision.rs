@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::export::Exported;
-use bulkhead_frontend::kubernetes::Description;
-use bulkhead_frontend::owner::{ATTRIBUTES, CLAIM, CLAIM_UID, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
+use bulkhead_model::exported::Exported;
+use bulkhead_model::objects::persistent_volume::Description;
+use bulkhead_model::owner::{ATTRIBUTES, CLAIM, CLAIM_UID, CLASS, FILESYSTEM, MODES, MOUNT_OPTIONS, OBJECT};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::cluster::Volume;

@@ -7,10 +7,11 @@ mod read;
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::export::Exported;
-use bulkhead_frontend::quantity::{Quantity, count};
 use bulkhead_frontend::report::{Report, Table};
-use bulkhead_frontend::volumes::Place;
+use bulkhead_model::exported::Exported;
+use bulkhead_model::owner::CLAIM;
+use bulkhead_model::quantity::{Quantity, count};
+use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -148,7 +149,7 @@ async fn carry_out(
 }
 
 fn noted_claim(volume: &Exported) -> String {
-    let claim = volume.owner.as_ref().and_then(|keys| keys.get(bulkhead_frontend::owner::CLAIM));
+    let claim = volume.owner.as_ref().and_then(|keys| keys.get(CLAIM));
     claim.cloned().unwrap_or_default()
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::export::Exported;
-use bulkhead_frontend::kubernetes::names::{BOUND, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
-use bulkhead_frontend::volumes::Place;
+use bulkhead_model::exported::Exported;
+use bulkhead_model::objects::names::{BOUND, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};

@@ -2,6 +2,7 @@
 
 pub mod claim;
 pub mod fields;
+pub mod lease;
 pub mod names;
 pub mod node_affinity;
 pub mod owner;

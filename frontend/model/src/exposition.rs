@@ -1,4 +1,4 @@
-//! Reads Prometheus' text format as this program writes it: `kubectl bulkhead` learns from it what an agent knows.
+//! Reads Prometheus' text format as the frontend writes it: `kubectl bulkhead` learns from it what an agent knows.
 
 /// A value, with the labels that distinguish it from others of the metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,25 +35,6 @@ pub fn samples(text: &str) -> impl Iterator<Item = Sample<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::METRICS;
-
-    #[test]
-    fn what_is_written_is_read() {
-        METRICS.pool_condition.with(["read-back", "shut_down"]).set(1.0);
-        METRICS.pool_size.with(["read-back"]).set(958_246_912.0);
-        let text = METRICS.text();
-        let of_pool = |name: &str| {
-            let is_it = |sample: &Sample<'_>| sample.name == name && sample.label("pool") == Some("read-back");
-            samples(&text).find(is_it).unwrap()
-        };
-        assert_eq!(of_pool("bulkhead_pool_size_bytes").value, 958_246_912.0);
-        let condition = of_pool("bulkhead_pool_condition");
-        assert_eq!(
-            (condition.label("condition"), condition.label("cond"), condition.value),
-            (Some("shut_down"), None, 1.0)
-        );
-        assert!(samples(&text).any(|sample| sample.name == "bulkhead_events_dropped_total"), "one without labels");
-    }
 
     #[test]
     fn what_is_no_sample_is_left_out() {

@@ -56,7 +56,7 @@ fn expressions(spec: &Spec) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubernetes::objects::names::AGENT_POLICIES;
+    use crate::objects::names::AGENT_POLICIES;
 
     fn of_release(name: &str, driver: &str) -> Policy {
         let (_, manifest) = MANIFESTS.iter().find(|(known, _)| *known == name).unwrap();
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_manifests_say_which_release_they_are_of() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kubernetes/base/kustomization.yaml");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/base/kustomization.yaml");
         let text = std::fs::read_to_string(path).unwrap();
         assert!(text.contains(&format!("{RELEASE}: {}\n", env!("CARGO_PKG_VERSION"))), "{text}");
     }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use bulkhead_protocol::{Condition, ErrorKind, PoolStatus, PublishName};
 
-use super::{Fault, FaultKind, words};
+use super::words;
+use super::{Fault, FaultKind};
 
 /// How bad a condition is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

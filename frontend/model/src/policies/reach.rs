@@ -5,7 +5,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::kubernetes::objects::names::BINDING_POLICY;
+use crate::objects::names::BINDING_POLICY;
 
 /// What has to be judged of objects of one kind, by a policy's name: all that an agent's rights let it do, and all that
 /// binds a claim.
@@ -107,7 +107,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kubernetes::objects::names::AGENT_POLICIES;
+    use crate::objects::names::AGENT_POLICIES;
 
     const NAME: &str = "bulkhead-agent-volumes";
 
