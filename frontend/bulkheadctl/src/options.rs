@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::path::PathBuf;
 
+use bulkhead_console::manual::{self, EXIT_STATUS, Section};
+use bulkhead_console::report::Format;
 use bulkhead_frontend::endpoint::Endpoint;
-use bulkhead_frontend::manual::{self, EXIT_STATUS, Section};
-use bulkhead_frontend::report::Format;
 use bulkhead_model::quantity::Quantity;
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;

@@ -3,10 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use bulkhead_console::manual::ManualError;
+use bulkhead_console::prompt::NotConfirmed;
 use bulkhead_frontend::csi::code_name;
 use bulkhead_frontend::helper::Unreachable;
-use bulkhead_frontend::manual::ManualError;
-use bulkhead_frontend::prompt::NotConfirmed;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use tonic::{Code, Status};

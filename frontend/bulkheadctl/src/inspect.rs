@@ -1,8 +1,8 @@
 //! Commands that show volumes.
 
+use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
-use bulkhead_frontend::report::{Report, Table};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 

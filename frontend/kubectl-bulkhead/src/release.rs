@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use bulkhead_frontend::prompt::confirm;
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::prompt::confirm;
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::objects::names::SELECTED_NODE;
 use bulkhead_model::quantity::count;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};

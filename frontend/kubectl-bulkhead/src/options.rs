@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use bulkhead_frontend::manual::{self, EXIT_STATUS, Section};
-use bulkhead_frontend::report::Format;
+use bulkhead_console::manual::{self, EXIT_STATUS, Section};
+use bulkhead_console::report::Format;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// What the manual pages and `--help` say besides.

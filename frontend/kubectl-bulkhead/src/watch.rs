@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::pin::pin;
 
-use bulkhead_frontend::report::{self, Format, Report, Table};
+use bulkhead_console::report::{self, Format, Report, Table};
 use bulkhead_model::api_error::error_text;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;

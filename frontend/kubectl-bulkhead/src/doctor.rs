@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_frontend::checks;
-use bulkhead_frontend::report::Report;
+use bulkhead_console::checks;
+use bulkhead_console::report::Report;
 use bulkhead_model::check::Check;
 use bulkhead_model::findings::Findings;
 use bulkhead_model::objects::names;

@@ -1,8 +1,8 @@
 //! Checks what the node's volumes depend on.
 
-use bulkhead_frontend::checks;
+use bulkhead_console::checks;
+use bulkhead_console::report::Report;
 use bulkhead_frontend::proto::inspection::DiagnoseRequest;
-use bulkhead_frontend::report::Report;
 use bulkhead_model::check::Check;
 
 use crate::client::Client;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::quantity::{Quantity, parse};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;

@@ -1,15 +1,13 @@
 //! The tools' manual pages: what clap knows of a command, and what it has no place for.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
-use rustix::io::Errno;
+
+use crate::pages::Pages;
 
 /// A section that clap does not know: exit status, environment, files or examples.
 pub struct Section {
@@ -64,22 +62,17 @@ pub fn help(sections: &[Section]) -> String {
 }
 
 /// Writes a page for `command` and for each of its subcommands, each with `sections`. Pages that are there are
-/// replaced. No link is followed: in a directory that others may write to, one of them would lead root's pen elsewhere.
+/// replaced.
 ///
 /// # Errors
 /// See [`ManualError`].
 pub fn write(command: Command, sections: &[Section], directory: &Path) -> Result<(), ManualError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = openat(CWD, directory, flags, Mode::empty())
-        .map_err(|errno| ManualError::Directory { directory: directory.to_owned(), error: errno.into() })?;
+    let opened =
+        Pages::open(directory).map_err(|error| ManualError::Directory { directory: directory.to_owned(), error })?;
     let mut command = command.disable_help_subcommand(true);
     command.build();
     for (page, text) in pages(&command, sections) {
-        put(&opened, &page, &text).map_err(|error| ManualError::Page {
-            page,
-            directory: directory.to_owned(),
-            error,
-        })?;
+        opened.put(&page, &text).map_err(|error| ManualError::Page { page, directory: directory.to_owned(), error })?;
     }
     Ok(())
 }
@@ -123,20 +116,9 @@ fn render(man: &Man, command: &Command, sections: &[Section], out: &mut Vec<u8>)
     if command.get_version().is_some() { man.render_version_section(out) } else { Ok(()) }
 }
 
-fn put(directory: &OwnedFd, page: &str, text: &[u8]) -> io::Result<()> {
-    match unlinkat(directory, page, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = openat(directory, page, flags, Mode::from_raw_mode(0o644))?;
-    File::from(file).write_all(text)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
 
     use clap::Arg;
 
@@ -167,21 +149,5 @@ mod tests {
         assert!(whole.contains("Paints.") && whole.contains("Does both."), "{whole}");
         assert!(draw.contains("tool draw \\-\\-red") && !draw.contains("Paints."), "{draw}");
         assert!(help(&SECTIONS).starts_with("Exit status:\n  0\n          It is done.\n\nExamples:\n"));
-    }
-
-    #[test]
-    fn no_link_is_followed() {
-        let directory = tempfile::tempdir().unwrap();
-        let (pages, precious) = (directory.path().join("pages"), directory.path().join("precious"));
-        fs::create_dir(&pages).unwrap();
-        fs::write(&precious, "precious").unwrap();
-        symlink(&precious, pages.join("tool.1")).unwrap();
-        fs::hard_link(&precious, pages.join("tool-draw.1")).unwrap();
-        write(command(), &SECTIONS, &pages).unwrap();
-        assert_eq!(fs::read(&precious).unwrap(), b"precious");
-        assert!(fs::symlink_metadata(pages.join("tool.1")).unwrap().is_file());
-        let link = directory.path().join("link");
-        symlink(&pages, &link).unwrap();
-        assert!(matches!(write(command(), &SECTIONS, &link), Err(ManualError::Directory { .. })));
     }
 }

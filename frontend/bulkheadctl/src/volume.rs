@@ -1,5 +1,6 @@
 //! Commands on volumes.
 
+use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::volume_usage::Unit;
@@ -8,7 +9,6 @@ use bulkhead_frontend::proto::csi::{
     NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume, VolumeCapability,
 };
 use bulkhead_frontend::proto::inspection::GetVolumeRequest;
-use bulkhead_frontend::report::{Report, Table};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 use tonic::Code;

@@ -1,7 +1,7 @@
 //! Commands on pools.
 
+use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::inspection::{ListPoolsRequest, Pool};
-use bulkhead_frontend::report::{Report, Table};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::objects::lease::OVERDUE;
 use bulkhead_model::quantity::Quantity;
 use k8s_openapi::api::storage::v1::CSINode;

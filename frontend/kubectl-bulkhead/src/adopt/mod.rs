@@ -7,7 +7,7 @@ mod read;
 
 use std::collections::BTreeMap;
 
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::exported::Exported;
 use bulkhead_model::owner::CLAIM;
 use bulkhead_model::quantity::{Quantity, count};

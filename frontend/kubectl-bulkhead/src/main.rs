@@ -22,8 +22,8 @@ mod watch;
 
 use std::process::ExitCode;
 
-use bulkhead_frontend::manual;
-use bulkhead_frontend::report::{self, Format};
+use bulkhead_console::manual;
+use bulkhead_console::report::{self, Format};
 use clap::{CommandFactory, Parser};
 
 use cluster::{Cluster, Failure};

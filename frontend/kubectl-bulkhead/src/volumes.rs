@@ -1,6 +1,6 @@
 //! `volumes`: the volumes, their state, what is used of them, and by which pods.
 
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
 

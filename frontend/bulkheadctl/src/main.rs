@@ -19,9 +19,9 @@ use bulkhead_model::quantity::Quantity;
 use clap::{CommandFactory, Parser};
 use serde_json::json;
 
-use bulkhead_frontend::manual;
+use bulkhead_console::manual;
+use bulkhead_console::report::{self, Report, Table};
 use bulkhead_frontend::proto::csi::{GetCapacityRequest, NodeGetInfoRequest, ProbeRequest};
-use bulkhead_frontend::report::{self, Report, Table};
 
 use client::Client;
 use failure::Failure;

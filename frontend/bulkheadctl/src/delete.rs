@@ -1,10 +1,10 @@
 //! `volume delete`: never the data of a claim by mistake.
 
-use bulkhead_frontend::prompt::confirm;
+use bulkhead_console::prompt::confirm;
+use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::csi::DeleteVolumeRequest;
 use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, GetVolumeResponse, Volume};
-use bulkhead_frontend::report::{Report, Table};
 use bulkhead_model::quantity::Quantity;
 use serde_json::json;
 use tonic::Code;

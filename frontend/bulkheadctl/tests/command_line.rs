@@ -1,6 +1,7 @@
 //! `bulkheadctl`, against the real services and a scripted helper.
 
 #[allow(dead_code, reason = "each suite uses a part of it")]
+#[path = "../../tests/fake/mod.rs"]
 mod fake;
 
 use std::path::PathBuf;

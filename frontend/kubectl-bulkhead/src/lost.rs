@@ -1,6 +1,6 @@
 //! What refers to nodes that no longer exist, and what is on nodes though nothing refers to it.
 
-use bulkhead_frontend::report::{Report, Table};
+use bulkhead_console::report::{Report, Table};
 use bulkhead_model::findings::OrphanedVolume;
 use bulkhead_model::quantity::{Quantity, parse};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;

@@ -1,8 +1,8 @@
 //! `volume export`: all volumes with whose they are, for whoever has to bring them back.
 
+use bulkhead_console::report;
 use bulkhead_frontend::proto::csi::NodeGetInfoRequest;
 use bulkhead_frontend::proto::inspection::ExportVolumesRequest;
-use bulkhead_frontend::report;
 use bulkhead_model::exported::Exported;
 use bulkhead_model::printable::visible_json;
 use k8s_openapi::jiff::Timestamp;

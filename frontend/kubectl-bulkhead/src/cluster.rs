@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use bulkhead_frontend::manual::ManualError;
-use bulkhead_frontend::prompt::NotConfirmed;
+use bulkhead_console::manual::ManualError;
+use bulkhead_console::prompt::NotConfirmed;
 use bulkhead_model::api_error::error_text;
 use bulkhead_model::objects::names;
 use bulkhead_model::quantity::parse;
