@@ -1,9 +1,8 @@
-//! What a frontend has found about single volumes of its node, as JSON: the frontend serves it at /volumes beside its
-//! metrics, and `kubectl bulkhead` reads it. Metrics have no labels for volumes, because their number is unbounded.
+//! What a frontend tells of single volumes of its node, beside its metrics.
 
-use serde::{Deserialize, Serialize};
+use bulkhead_model::findings::{AbnormalVolume, Findings, OrphanedVolume};
+use bulkhead_model::printable::printable;
 
-use crate::printable::printable;
 use crate::volumes::Health;
 
 /// How many volumes of each list are named.
@@ -11,49 +10,6 @@ const MOST: usize = 1000;
 
 /// The longest message, in bytes.
 const LONGEST: usize = 512;
-
-/// The findings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Findings {
-    /// The volumes that need attention, by their ids.
-    pub abnormal: Vec<AbnormalVolume>,
-    /// The volumes that no PersistentVolume names.
-    pub orphans: Vec<OrphanedVolume>,
-    /// How many volumes are not named, because there are too many.
-    pub more: usize,
-}
-
-/// A volume that needs attention.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct AbnormalVolume {
-    /// Its id.
-    pub volume: String,
-    /// Whether it does not exist.
-    pub missing: bool,
-    /// What is wrong, and what to do.
-    pub message: String,
-}
-
-/// A volume that no PersistentVolume names.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OrphanedVolume {
-    /// Its id.
-    pub volume: String,
-    /// Its pool.
-    pub pool: String,
-    /// Its size in bytes.
-    pub bytes: u64,
-}
-
-impl AbnormalVolume {
-    /// Its state in one word.
-    pub fn word(&self) -> &'static str {
-        if self.missing { "missing" } else { "abnormal" }
-    }
-}
 
 impl From<&Health> for Findings {
     fn from(health: &Health) -> Self {

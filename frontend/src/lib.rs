@@ -4,25 +4,18 @@
 //! nothing here touches a mount, a device or a pool itself. The controllers in [`kubernetes`] call the same use cases.
 
 pub mod call_id;
-pub mod checks;
 pub mod csi;
 pub mod endpoint;
 pub mod export;
-pub mod findings;
+mod findings;
 pub mod helper;
 pub mod inspection;
 pub mod kubernetes;
-pub mod manual;
 pub mod metrics;
 pub mod monitoring;
-pub mod owner;
-pub mod printable;
-pub mod prompt;
 pub mod proto;
-pub mod quantity;
 pub mod readiness;
 pub mod registration;
-pub mod report;
 pub mod sandbox;
 pub mod server;
 pub mod telemetry;

@@ -12,6 +12,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::findings::Findings;
+use bulkhead_model::printable::printable;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -27,11 +29,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::export;
-use crate::findings::Findings;
 use crate::helper::Helper;
 use crate::metrics::process::Process;
 use crate::metrics::{METRICS, TEXT};
-use crate::printable::printable;
 use crate::readiness::{LONGEST_REASON, Part, Readiness};
 use crate::volumes::{Health, Volumes};
 

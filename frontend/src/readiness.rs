@@ -6,11 +6,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bulkhead_model::printable::printable;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use crate::metrics::METRICS;
-use crate::printable::printable;
 
 /// The longest reason that is given, in bytes. It may be in another server's words.
 pub const LONGEST_REASON: usize = 1024;

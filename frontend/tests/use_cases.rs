@@ -12,6 +12,7 @@ use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::proto::csi::controller_server::Controller;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::*;
+use bulkhead_model::volumes::identify;
 use bulkhead_protocol::{
     BlockSize, Bytes, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, Usage,
     VolumeKind, VolumeSpec,
@@ -211,7 +212,7 @@ async fn errors_of_the_helper_reach_the_caller_with_its_message() {
 
 #[tokio::test]
 async fn a_volume_that_has_grown_is_still_the_same() {
-    let name_hash = bulkhead_frontend::volumes::identify("pvc-1").unwrap().1;
+    let name_hash = identify("pvc-1").unwrap().1;
     let created = |required_bytes, spec: VolumeSpec| async move {
         let fake = FakeHelper::start(move |request| match request {
             Request::Create { .. } => failure(ErrorKind::AlreadyExists),

@@ -33,18 +33,20 @@ pub fn provide(workspace: &Workspace) -> Result<Vec<PathBuf>> {
 }
 
 fn build(workspace: &Workspace, cache: &Path, programs: &Path) -> Result<()> {
-    let copy = workspace.copied_to(&cache.join("source"));
-    discard(&copy.root)?;
-    fs::create_dir_all(&copy.root).with_context(|| format!("make {}", copy.root.display()))?;
-    let archive = copy.root.with_extension("tar");
+    let source = cache.join("source");
+    discard(&source)?;
+    fs::create_dir_all(&source).with_context(|| format!("make {}", source.display()))?;
+    let archive = source.with_extension("tar");
     let mut git = command("git");
     git.current_dir(&workspace.root).args(["archive", "--output"]).arg(&archive).arg(REVISION);
     run_quietly(&mut git).context(
         "the tests of upgrades need the programs of an earlier commit, which a shallow clone lacks: `git fetch --unshallow`",
     )?;
-    run_quietly(command("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&copy.root))?;
+    run_quietly(command("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(&source))?;
+    // A program may have been part of another package then.
+    let former = Workspace::of_source(&source)?;
     let built = timed(format_args!("building the programs of {REVISION:.12} once: some minutes"), || {
-        copy.build(Selection::Only(KEPT), Architecture::host(), Profile::Dev)
+        former.build(Selection::Only(KEPT), Architecture::host(), Profile::Dev)
     })?;
     // Only complete programs get the final name.
     let unfinished = programs.with_extension("unfinished");
@@ -55,7 +57,7 @@ fn build(workspace: &Workspace, cache: &Path, programs: &Path) -> Result<()> {
         fs::copy(&program, unfinished.join(name)).with_context(|| format!("copy {}", program.display()))?;
     }
     fs::remove_file(&archive).with_context(|| format!("remove {}", archive.display()))?;
-    discard(&copy.root)?;
+    discard(&source)?;
     fs::rename(&unfinished, programs).with_context(|| format!("install {}", programs.display()))
 }
 

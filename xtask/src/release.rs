@@ -30,6 +30,9 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The file with the checksums of all others.
 pub const CHECKSUMS: &str = "SHA256SUMS";
 
+/// How the names of all others begin.
+const OURS: [&str; 3] = ["bulkhead-", "bulkheadctl-", "kubectl-bulkhead-"];
+
 /// What a release is made of.
 pub struct Contents<'a> {
     /// The commit.
@@ -80,7 +83,7 @@ fn empty(directory: &Path) -> Result<()> {
         .map(|entry| Ok(entry?.file_name()))
         .collect::<Result<_>>()
         .context("list the output")?;
-    let ours = |name: &str| name.starts_with("bulkhead-") || name == CHECKSUMS;
+    let ours = |name: &str| OURS.iter().any(|start| name.starts_with(start)) || name == CHECKSUMS;
     for name in &names {
         ensure!(
             ours(&name.to_string_lossy()),

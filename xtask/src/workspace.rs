@@ -93,7 +93,7 @@ const BUILD: &str = "/bulkhead";
 const BUILD_TARGET: &str = "/bulkhead/target";
 
 /// The packages whose programs are shipped.
-const SHIPPED: [&str; 2] = ["bulkhead-frontend", "bulkhead-privhelper"];
+const SHIPPED: [&str; 4] = ["bulkhead-frontend", "bulkhead-privhelper", "bulkheadctl", "kubectl-bulkhead"];
 
 /// A program that contains the unit tests of a library or a program, or a file of tests.
 #[derive(Clone, Debug)]
@@ -131,7 +131,16 @@ pub struct Workspace {
 impl Workspace {
     /// Loads it by asking cargo.
     pub fn load() -> Result<Self> {
-        let output = capture(cargo().args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
+        Self::described(&mut cargo())
+    }
+
+    /// That of another commit, whose source is in `root`. It is built there too.
+    pub fn of_source(root: &Path) -> Result<Self> {
+        Ok(Self::described(cargo().current_dir(root))?.with_target(root.join("target")))
+    }
+
+    fn described(cargo: &mut Command) -> Result<Self> {
+        let output = capture(cargo.args(["metadata", "--locked", "--no-deps", "--format-version=1"]))?;
         let metadata: Value = serde_json::from_str(&output).context("parse cargo metadata")?;
         let directory = |name: &str| metadata[name].as_str().map(PathBuf::from).context("cargo metadata lacks paths");
         let mut programs = BTreeMap::new();

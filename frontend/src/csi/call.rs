@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::time::Instant;
 
+use bulkhead_model::volumes::Fault;
 use tonic::{Response, Status};
 use tracing::{debug, info, warn};
 
 use super::codes::{Operation, code, code_name, status};
 use crate::call_id::{current, numbered};
 use crate::metrics::METRICS;
-use crate::volumes::Fault;
 
 /// The maximum length of a client-supplied id in the log. Volume ids are shorter.
 const LONGEST_LOGGED: usize = 130;

@@ -1,11 +1,11 @@
 //! Translates CSI's volume capabilities.
 
+use bulkhead_model::volumes::{Access, Fault, Mode, Parameters, Sharing, check_filesystem, mount_flags};
 use bulkhead_protocol::MountFlags;
 
 use crate::proto::csi::VolumeCapability;
 use crate::proto::csi::volume_capability::AccessType;
 use crate::proto::csi::volume_capability::access_mode::Mode as AccessMode;
-use crate::volumes::{Access, Fault, Mode, Parameters, Sharing, check_filesystem, mount_flags};
 
 /// The maximum total length of mount flags in bytes (CSI, VolumeCapability).
 const LONGEST_FLAGS: usize = 4096;
@@ -92,6 +92,7 @@ fn sharing(mode: i32) -> Result<Sharing, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::FaultKind;
     use bulkhead_protocol::ErrorKind;
 
     use super::*;
@@ -117,7 +118,7 @@ mod tests {
 
     fn kind(capability: &VolumeCapability) -> ErrorKind {
         match access(Some(capability)).unwrap_err().kind {
-            crate::volumes::FaultKind::Typed(kind) => kind,
+            FaultKind::Typed(kind) => kind,
             other => panic!("{other:?}"),
         }
     }

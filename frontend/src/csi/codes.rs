@@ -3,10 +3,9 @@
 //! Kubernetes acts on these codes: UNAVAILABLE, ABORTED and RESOURCE_EXHAUSTED mean that the operation may still be in
 //! progress; all others are final. Therefore UNAVAILABLE is returned only while the helper cannot be reached.
 
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Code, Status};
-
-use crate::volumes::{Fault, FaultKind};
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_model::volumes::{Fault, MINIMUM_BYTES, Parameters, SizeRange, identify};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -12,7 +13,7 @@ use super::{Plugin, placement, required, signed, validation};
 use crate::proto::csi::controller_server::Controller;
 use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::*;
-use crate::volumes::{Capacity, Fault, MINIMUM_BYTES, NewVolume, Parameters, SizeRange, existing, identify};
+use crate::volumes::{Capacity, NewVolume, existing};
 
 /// The maximum number of volumes in a `ListVolumes` response, well below the 4 MiB that gRPC clients accept.
 const LONGEST_PAGE: usize = 1000;

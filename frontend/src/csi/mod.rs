@@ -11,6 +11,7 @@ mod validation;
 
 use std::sync::Arc;
 
+use bulkhead_model::volumes::{Fault, Place};
 use bulkhead_protocol::DriverName;
 use tonic::service::Routes;
 
@@ -18,7 +19,7 @@ use crate::proto::csi::controller_server::ControllerServer;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
 use crate::server::LONGEST_MESSAGE;
-use crate::volumes::{Fault, Place, Volumes};
+use crate::volumes::Volumes;
 
 pub use codes::{Operation, code, code_name};
 

@@ -1,5 +1,6 @@
 //! The Node service.
 
+use bulkhead_model::volumes::SizeRange;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::call::Call;
@@ -16,7 +17,7 @@ use crate::proto::csi::{
     NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
     NodeUnstageVolumeResponse, Topology, VolumeCondition, VolumeUsage,
 };
-use crate::volumes::{Measured, SizeRange, existing};
+use crate::volumes::{Measured, existing};
 
 #[async_trait]
 impl Node for Plugin {

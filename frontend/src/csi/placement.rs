@@ -1,7 +1,8 @@
 //! Decides whether a volume may be created on this node.
 
+use bulkhead_model::volumes::{Fault, FaultKind, Place};
+
 use crate::proto::csi::TopologyRequirement;
-use crate::volumes::{Fault, FaultKind, Place};
 
 /// Checks that `here` is among the requested places. A preference for other places does not exclude this one, since a
 /// volume cannot be created anywhere else.

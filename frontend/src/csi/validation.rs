@@ -1,10 +1,12 @@
 //! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
+use bulkhead_model::volumes::Fault;
+
 use super::capability::{access, complete, with_filesystem};
 use super::controller::parameters;
 use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
-use crate::volumes::{Fault, Measured};
+use crate::volumes::Measured;
 
 /// Checks that the request is complete.
 ///

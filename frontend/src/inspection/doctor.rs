@@ -1,13 +1,14 @@
 //! Checks everything that the node's volumes depend on, and says how to fix what does not work.
 
+use bulkhead_model::check::Check;
+use bulkhead_model::quantity::{Quantity, count};
+use bulkhead_model::volumes::Severity;
 use bulkhead_protocol::Welcome;
 
 use super::Inspector;
-use crate::checks::Check;
 use crate::kubernetes::Connection;
-use crate::quantity::{Quantity, count};
 use crate::readiness::{Part, Readiness};
-use crate::volumes::{Health, PoolState, Severity};
+use crate::volumes::{Health, PoolState};
 
 /// All checks, each after those that it depends on.
 pub(super) async fn checks(inspector: &Inspector) -> Vec<Check> {

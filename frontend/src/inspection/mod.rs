@@ -1,9 +1,11 @@
 //! Bulkhead's own service, alongside CSI on the same socket: what an operator wants to know and CSI has no call for.
 
+mod check;
 mod doctor;
 
 use std::collections::BTreeMap;
 
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{ErrorKind, QuotaMode, VolumeId, VolumeKind};
 use tonic::{Request, Response, Status, async_trait};
 
@@ -20,7 +22,7 @@ use crate::proto::inspection::{
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
-use crate::volumes::{Fault, Inspected, PoolState, Volumes, existing};
+use crate::volumes::{Inspected, PoolState, Volumes, existing};
 
 /// How many volumes a page of exported ones has: their records fit a message.
 const EXPORTED: usize = 500;
@@ -103,7 +105,8 @@ impl Inspection for Inspector {
 
     async fn diagnose(&self, _request: Request<DiagnoseRequest>) -> Result<Response<DiagnoseResponse>, Status> {
         let frontend_release = env!("CARGO_PKG_VERSION").to_owned();
-        Ok(Response::new(DiagnoseResponse { frontend_release, checks: doctor::checks(self).await }))
+        let checks = doctor::checks(self).await.into_iter().map(Into::into).collect();
+        Ok(Response::new(DiagnoseResponse { frontend_release, checks }))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::claim;
+use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use futures::{Stream, StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -32,7 +34,6 @@ use super::health;
 use super::heartbeat::{self, Record};
 use super::identity::ClusterIdentity;
 use super::memory::Memory;
-use super::objects::claim;
 use super::policies;
 use super::reconcile::{self, Changes};
 use super::renewal;
@@ -41,7 +42,7 @@ use super::volumes::reclaimer::Reclaimer;
 use super::volumes::{census, orphans, owners};
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
-use crate::volumes::{InFlight, Place, Volumes};
+use crate::volumes::{InFlight, Volumes};
 
 /// How long to wait before trying to reach the API server again.
 const RETRY: Duration = Duration::from_secs(5);

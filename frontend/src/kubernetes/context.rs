@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -16,7 +17,7 @@ use super::api::node_identity::NodeIdentity;
 use super::heartbeat::Record;
 use super::identity::ClusterIdentity;
 use super::memory::Memory;
-use crate::volumes::{InFlight, Place, Volumes};
+use crate::volumes::{InFlight, Volumes};
 
 /// The base of all controllers. It knows none of them.
 pub struct Context {

@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_model::objects::persistent_volume;
+use bulkhead_model::quantity::count;
+use bulkhead_model::volumes::{Identity, Severity};
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use kube::Resource;
@@ -10,9 +13,7 @@ use kube::Resource;
 use super::api::events::Reason;
 use super::context::Context;
 use super::heartbeat::{self, Reported};
-use super::objects::persistent_volume;
-use crate::quantity::count;
-use crate::volumes::{Health, Identity, Severity};
+use crate::volumes::Health;
 
 /// Reports for as long as it is polled. An earlier agent has reported what was wrong `before`.
 pub async fn report(context: &Context, mut before: Reported) {

@@ -6,6 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use bulkhead_model::objects::lease::{OVERDUE, PERIOD};
+use bulkhead_model::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use bulkhead_model::volumes::Identity;
 use bulkhead_protocol::DriverName;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -22,15 +25,8 @@ use super::api::node_identity::owner;
 use super::api::request::request;
 use super::capacity::publisher::CapacityPublisher;
 use super::context::Context;
-use super::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 use crate::readiness::{LONGEST_REASON, Readiness};
-use crate::volumes::{Health, Identity};
-
-/// How often it is written. Kubelets write theirs every ten seconds.
-const PERIOD: Duration = Duration::from_secs(60);
-
-/// How long nobody should worry if it is not: three times missed.
-pub const OVERDUE: Duration = Duration::from_secs(180);
+use crate::volumes::Health;
 
 /// How long it is not written again, whatever changes, and how often it is looked whether something does.
 const FLOOR: Duration = Duration::from_secs(10);

@@ -20,7 +20,6 @@
 //! - `identity`: which cluster this is
 //! - `memory`: what is remembered about objects
 //! - `api`: talking to the API server, whatever the subject
-//! - `objects`: the API's objects as values
 
 mod agent;
 mod api;
@@ -31,7 +30,6 @@ mod health;
 mod heartbeat;
 mod identity;
 mod memory;
-mod objects;
 mod policies;
 mod reconcile;
 mod renewal;
@@ -40,10 +38,4 @@ mod volumes;
 
 pub use agent::Agent;
 pub use api::access::{Access, AccessError};
-pub use api::failure::error_text;
-pub use heartbeat::OVERDUE;
-pub use objects::names;
-pub use objects::persistent_volume::Description;
-pub use objects::storage_class::flaw as class_flaw;
-pub use policies::in_force as policies_in_force;
 pub use view::{Connection, Owner, Ownership, View};

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::{claim, persistent_volume};
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -12,10 +14,8 @@ use tokio::time::timeout;
 
 use super::api::failure::Failure;
 use super::context::Context;
-use super::objects::{claim, persistent_volume};
 use super::policies;
 use super::volumes::orphans;
-use crate::volumes::{Fault, FaultKind};
 
 /// How long the API server may take to answer an operator's question.
 const PATIENCE: Duration = Duration::from_secs(5);

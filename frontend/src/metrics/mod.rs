@@ -2,7 +2,6 @@
 
 pub mod page;
 pub mod process;
-pub mod scrape;
 mod table;
 mod text;
 
@@ -123,6 +122,8 @@ pub fn now() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::exposition::{Sample, samples};
+
     use super::*;
 
     #[test]
@@ -161,5 +162,23 @@ mod tests {
         assert!(text.contains("bulkhead_helper_requests_in_progress 1"), "{text}");
         drop(raised);
         assert!(metrics.text().contains("bulkhead_helper_requests_in_progress 0"));
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        METRICS.pool_condition.with(["read-back", "shut_down"]).set(1.0);
+        METRICS.pool_size.with(["read-back"]).set(958_246_912.0);
+        let text = METRICS.text();
+        let of_pool = |name: &str| {
+            let is_it = |sample: &Sample<'_>| sample.name == name && sample.label("pool") == Some("read-back");
+            samples(&text).find(is_it).unwrap()
+        };
+        assert_eq!(of_pool("bulkhead_pool_size_bytes").value, 958_246_912.0);
+        let condition = of_pool("bulkhead_pool_condition");
+        assert_eq!(
+            (condition.label("condition"), condition.label("cond"), condition.value),
+            (Some("shut_down"), None, 1.0)
+        );
+        assert!(samples(&text).any(|sample| sample.name == "bulkhead_events_dropped_total"), "one without labels");
     }
 }

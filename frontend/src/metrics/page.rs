@@ -1,7 +1,8 @@
 //! The page of the documentation that lists all metrics, and the conditions of pools that one of them names.
 
+use bulkhead_model::volumes::{ConditionKind, Severity, Subject};
+
 use super::ROWS;
-use crate::volumes::{ConditionKind, Severity, Subject};
 
 /// The text before the tables.
 const BEGINNING: &str = "\

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
+use bulkhead_model::printable::printable;
 use serde_json::{Map, Value};
 
 use super::LogFormat;
-use crate::printable::printable;
 
 /// The longest line, in bytes, with its line feed.
 pub const LONGEST: usize = 4096;

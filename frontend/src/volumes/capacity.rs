@@ -1,8 +1,9 @@
 //! The space that is left for new volumes.
 
+use bulkhead_model::volumes::{Fault, MINIMUM_BYTES, Mode, Parameters, PoolCondition};
 use bulkhead_protocol::{Bytes, ErrorKind, PoolName, PoolStatus, SIZE_STEP, VolumeKind};
 
-use super::{Fault, MINIMUM_BYTES, Mode, Parameters, PoolCondition, Volumes};
+use super::Volumes;
 
 /// Space for new volumes with the same settings, in bytes: what they can have, after what the pool promises beyond that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

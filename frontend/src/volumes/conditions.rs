@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::volumes::{Identity, PoolCondition, Severity};
 use bulkhead_protocol::{PoolName, VolumeId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::Condition;
-use super::pool_condition::{Identity, PoolCondition, Severity};
 use crate::metrics::METRICS;
 
 /// How long a volume counts as abnormal after it was last measured. A kubelet measures those in use every minute.

@@ -1,8 +1,9 @@
 //! Deletes a volume that was never used.
 
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{ErrorKind, Request, VolumeId};
 
-use super::{Fault, Volumes};
+use super::Volumes;
 
 impl Volumes {
     /// Deletes `volume` if it was never published, so that a mistaken call cannot cost data. A volume that does not

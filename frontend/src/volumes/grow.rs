@@ -1,10 +1,10 @@
 //! Grows a volume completely in one call; nothing is left for later.
 
+use bulkhead_model::volumes::{Fault, Mode, SizeRange, default_inodes};
 use bulkhead_protocol::{Bytes, Inodes, Request, Usage, VolumeId, VolumeKind};
 
-use super::access::Mode;
-use super::size::default_inodes;
-use super::{Fault, SizeRange, Volumes};
+use super::Volumes;
+use super::fault::of_promise;
 
 impl Volumes {
     /// Grows `volume` to a size in `range` and returns its size. A volume that is large enough already is left alone.
@@ -31,7 +31,7 @@ impl Volumes {
             return Err(Fault::invalid(format!("volume {volume} is a {} volume", is.as_str())));
         }
         let wanted = range.grow(spec.size)?;
-        let promised = async |request| self.helper.size(request).await.map_err(|error| Fault::of_promise(error, &pool));
+        let promised = async |request| self.helper.size(request).await.map_err(|error| of_promise(error, &pool));
         match spec.kind {
             VolumeKind::Directory { .. } if wanted == spec.size => Ok(wanted),
             VolumeKind::Directory { inodes, .. } => {

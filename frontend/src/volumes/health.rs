@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bulkhead_model::volumes::{Fault, Parameters, PoolCondition};
 use bulkhead_protocol::{Condition, ErrorKind, PoolName, PoolStatus, Usage, VolumeId};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
 use super::conditions::{Health, Orphan};
-use super::pool_condition::PoolCondition;
-use super::{Fault, Parameters, Room, Volumes};
+use super::{Room, Volumes};
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.

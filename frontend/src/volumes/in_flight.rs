@@ -4,11 +4,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use tokio::sync::Notify;
 use tokio::time::timeout;
-
-use super::{Fault, FaultKind};
 
 /// How long an operation waits for another one on the same volume. Two pods that start together publish their volume
 /// one after the other; a kubelet that is refused retries only after half a second, and later each time.

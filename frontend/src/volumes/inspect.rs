@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_model::volumes::{Fault, Mode, PoolCondition};
 use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
 
-use super::{Fault, Measured, PoolCondition, Volumes};
+use super::{Measured, Volumes};
 
 /// How many volumes are listed at a time.
 const PAGE: usize = 500;
@@ -122,7 +123,7 @@ impl Volumes {
     pub async fn inspect(&self, volume: VolumeId) -> Result<Inspected, Fault> {
         let measured = self.measure(&volume, None).await?;
         let (pool, targets) = (measured.usage.pool.clone(), measured.usage.targets);
-        let block = measured.mode() == super::Mode::Block;
+        let block = measured.mode() == Mode::Block;
         let listed = Listed { volume, pool, size: measured.usage.spec.size, block, targets };
         Ok(Inspected { listed, measured: Ok(measured) })
     }

@@ -1,8 +1,9 @@
 //! Lists volumes page by page.
 
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::{Listed, MAX_LISTED, VolumeId};
 
-use super::{Fault, FaultKind, Volumes};
+use super::Volumes;
 
 /// Volumes in the order of their ids.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 //! A use case takes validated values, sends requests to the helper, undoes earlier steps when a later one fails, and
 //! reports the outcome. Each may be repeated. None may be abandoned halfway: callers run them to completion.
 
-mod access;
 mod capacity;
 mod conditions;
 mod discard;
@@ -13,21 +12,16 @@ mod health;
 mod in_flight;
 mod inspect;
 mod list;
-mod name;
 mod optional;
 mod owner;
-mod parameters;
-mod pool_condition;
 mod provision;
 mod publish;
 mod reclaim;
-mod size;
 mod stuck;
 mod target;
-mod topology;
 mod usage;
-mod words;
 
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::{ErrorKind, PoolName, TargetPath, VolumeId};
 
 use crate::helper::Helper;
@@ -37,19 +31,12 @@ use optional::Optional;
 pub use optional::Unseen;
 use stuck::Stuck;
 
-pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use capacity::{Capacity, Room};
 pub use conditions::{Abnormal, Health, Orphan};
-pub use fault::{Fault, FaultKind};
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};
 pub use list::Page;
-pub use name::identify;
-pub use parameters::Parameters;
-pub use pool_condition::{ConditionKind, Identity, PoolCondition, Severity, Subject};
-pub use provision::{NewVolume, Provisioned};
-pub use size::{MINIMUM_BYTES, SizeRange};
-pub use topology::Place;
+pub use provision::NewVolume;
 pub use usage::{Condition, Measured};
 
 /// The volumes of this node.

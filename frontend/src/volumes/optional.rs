@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bulkhead_model::volumes::{Fault, PoolCondition};
 use bulkhead_protocol::{ErrorKind, PoolName};
 
-use super::{Fault, PoolCondition, Volumes};
+use super::Volumes;
 
 /// Whether volumes are needed that are in none of the pools that are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +80,10 @@ impl Volumes {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::FaultKind;
+
     use super::*;
     use crate::helper::Helper;
-    use crate::volumes::FaultKind;
 
     #[tokio::test]
     async fn a_pool_that_may_be_lacking_is_absent_until_its_volumes_are_needed() {

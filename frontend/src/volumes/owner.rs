@@ -1,8 +1,9 @@
 //! Whose volumes are: notes on the volumes themselves.
 
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{OwnerRecord, Request, VolumeId};
 
-use super::{Fault, Volumes};
+use super::Volumes;
 use crate::helper::Owned;
 
 /// The protocol version that knows these notes.

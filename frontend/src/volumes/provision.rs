@@ -1,11 +1,11 @@
 //! Creates a volume, or finds the one that was created before.
 
+use bulkhead_model::quantity::Quantity;
+use bulkhead_model::volumes::{Fault, Mode, Parameters, Provisioned, SizeRange, default_inodes, identify};
 use bulkhead_protocol::{Bytes, ErrorKind, NameHash, PoolName, Request, Usage, VolumeId, VolumeKind, VolumeSpec};
 
-use super::access::Mode;
-use super::size::default_inodes;
-use super::{Fault, Parameters, SizeRange, Volumes, identify};
-use crate::quantity::Quantity;
+use super::Volumes;
+use super::fault::of_promise;
 
 /// A volume to be created.
 #[derive(Clone, Debug)]
@@ -18,15 +18,6 @@ pub struct NewVolume {
     pub range: SizeRange,
     /// Its other settings.
     pub parameters: Parameters,
-}
-
-/// A volume that exists.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Provisioned {
-    /// Its id.
-    pub volume: VolumeId,
-    /// The size it has.
-    pub size: Bytes,
 }
 
 impl Volumes {
@@ -42,7 +33,7 @@ impl Volumes {
         let pool = new.parameters.pool(welcome.pools.as_slice())?;
         let spec = VolumeSpec { size, kind: new.parameters.kind(new.mode, size), name_hash };
         let request = Request::Create { volume: volume.clone(), pool: pool.clone(), spec };
-        let size = match self.helper.size(request).await.map_err(|error| Fault::of_promise(error, pool)) {
+        let size = match self.helper.size(request).await.map_err(|error| of_promise(error, pool)) {
             Err(fault) if fault.is(ErrorKind::AlreadyExists) => {
                 self.grown_since(&volume, pool, &new, name_hash).await?.ok_or(fault)?
             }

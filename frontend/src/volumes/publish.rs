@@ -1,10 +1,10 @@
 //! Publishes a volume at a target, and unpublishes it.
 
+use bulkhead_model::volumes::{Access, Fault, Mode, Sharing};
 use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
 use tokio::time::Instant;
 
-use super::access::{Access, Mode, Sharing};
-use super::{Fault, Volumes};
+use super::Volumes;
 
 impl Volumes {
     /// Publishes `volume` at `path`. A repeated call with the same arguments does nothing.

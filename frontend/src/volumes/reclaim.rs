@@ -1,8 +1,9 @@
 //! Deletes a volume.
 
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{ErrorKind, Request, VolumeId};
 
-use super::{Fault, Volumes};
+use super::Volumes;
 
 impl Volumes {
     /// Deletes `volume`. A volume that does not exist counts as deleted.

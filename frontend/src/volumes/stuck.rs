@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use tokio::time::Instant;
-
-use super::{Fault, FaultKind};
 
 /// How long attempts may fail before somebody should know.
 const PATIENCE: Duration = Duration::from_secs(120);

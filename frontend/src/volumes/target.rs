@@ -1,8 +1,7 @@
 //! Resolves a path on the host to a target below a publish directory.
 
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{PublishDirectory, RelativePath, TargetPath};
-
-use super::Fault;
 
 /// The target that `path` names, below the nearest publish directory.
 ///

@@ -1,9 +1,9 @@
 //! How much of a volume is used, and whether it is healthy.
 
+use bulkhead_model::volumes::{Fault, Mode, PoolCondition, Severity};
 use bulkhead_protocol::{Condition as Reported, PoolName, Usage, VolumeId, VolumeKind};
 
-use super::access::Mode;
-use super::{Fault, PoolCondition, Severity, Volumes};
+use super::Volumes;
 
 /// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,10 @@ const PANICS: [&str; 6] =
 /// Panics that clippy has no lint for.
 const ASSERTIONS: [&str; 3] = ["assert!(", "assert_eq!(", "assert_ne!("];
 /// The packages that inherit the workspace's lints.
-const MEMBERS: [&str; 5] = ["protocol", "privhelper", "frontend", "tests", "xtask"];
+const MEMBERS: [&str; 9] = [
+    "protocol", "privhelper", "frontend", "frontend/model", "frontend/console", "frontend/bulkheadctl",
+    "frontend/kubectl-bulkhead", "tests", "xtask",
+];
 /// The one place that may contain `unsafe`: all of `privhelper/src/sys`.
 const UNSAFE: (&str, &str) = ("privhelper/src/lib.rs", "#[allow(unsafe_code)]\nmod sys;\n");
 

@@ -12,7 +12,12 @@ use crate::process::run_quietly;
 use crate::workspace::Architecture;
 
 /// The packages whose programs are shipped, with the directories of their manifests.
-const PACKAGES: [(&str, &str); 2] = [("bulkhead-frontend", "frontend"), ("bulkhead-privhelper", "privhelper")];
+const PACKAGES: [(&str, &str); 4] = [
+    ("bulkhead-frontend", "frontend"),
+    ("bulkhead-privhelper", "privhelper"),
+    ("bulkheadctl", "frontend/bulkheadctl"),
+    ("kubectl-bulkhead", "frontend/kubectl-bulkhead"),
+];
 
 /// Writes a list for each package and architecture. The tool leaves files in the source directory, which is a copy.
 pub fn write(source: &Path, architectures: &[Architecture], origin: &Origin, directory: &Path) -> Result<()> {

@@ -28,7 +28,9 @@ const fn rule(prefix: &'static str, units: &'static [&'static str], steps: &'sta
 const ALL: &[&str] = &[];
 // xtask's tests look in the sources for what the documentation quotes.
 const HELPER: &[&str] = &["bulkhead-privhelper", "bulkhead-protocol", "xtask"];
-const FRONTEND: &[&str] = &["bulkhead-frontend", "xtask"];
+const FRONTEND: &[&str] = &["bulkhead-frontend", "bulkheadctl", "xtask"];
+const MODEL: &[&str] =
+    &["bulkhead-console", "bulkhead-frontend", "bulkhead-model", "bulkheadctl", "kubectl-bulkhead", "xtask"];
 const XTASK: &[&str] = &["xtask", "bulkhead-vm-agent"];
 
 /// The rule with the longest matching prefix applies to a file. A file that no other rule names affects everything.
@@ -59,6 +61,14 @@ const RULES: &[Rule] = &[
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
     rule("deploy/udev/", ALL, &[Systemd]),
     rule("frontend/", FRONTEND, &[Unit, Host, Kubernetes]),
+    rule("frontend/bulkheadctl/", &["bulkheadctl", "xtask"], &[Unit, Host]),
+    rule(
+        "frontend/console/",
+        &["bulkhead-console", "bulkheadctl", "kubectl-bulkhead", "xtask"],
+        &[Unit, Host, Kubernetes],
+    ),
+    rule("frontend/kubectl-bulkhead/", &["kubectl-bulkhead", "xtask"], &[Unit, Kubernetes]),
+    rule("frontend/model/", MODEL, &[Unit, Host, Kubernetes, Sanity]),
     rule("frontend/src/csi/", FRONTEND, &[Unit, Host, Sanity, StorageE2e]),
     rule("frontend/src/kubernetes/", FRONTEND, &[Unit, Kubernetes, StorageE2e]),
     rule("frontend/src/main.rs", FRONTEND, &[Unit, Host, Kubernetes, Systemd, Node]),

@@ -75,10 +75,10 @@ fn doubled(first: Duration, times: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::{Fault, FaultKind};
     use bulkhead_protocol::ErrorKind;
 
     use super::*;
-    use crate::volumes::{Fault, FaultKind};
 
     fn status(code: u16, reason: &str, seconds: u32) -> Failure {
         let details = serde_json::json!({ "retryAfterSeconds": seconds });

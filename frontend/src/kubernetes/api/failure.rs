@@ -1,11 +1,10 @@
 //! Why a controller could not do its work.
 
-use std::error::Error;
 use std::time::Duration;
 
+use bulkhead_model::api_error::error_text;
+use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::ErrorKind;
-
-use crate::volumes::{Fault, FaultKind};
 
 /// The longest that the API server is left alone because it asks for it. A server that asks for years is wrong, and the
 /// node's volumes would wait as long.
@@ -137,33 +136,9 @@ impl From<Fault> for Failure {
     }
 }
 
-/// The message of a client's error with all its causes, each once.
-pub fn error_text(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return format!("{} ({} {})", status.message, status.code, status.reason);
-    }
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let message = error.to_string();
-        // Some already have that of their cause in their own.
-        if !text.ends_with(&message) {
-            text = format!("{text}: {message}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_cause_is_named_once() {
-        let silent = std::io::Error::other(std::io::Error::other("it is silent"));
-        assert_eq!(error_text(&kube::Error::Service(silent.into())), "ServiceError: it is silent");
-    }
 
     #[test]
     fn no_server_is_left_alone_for_years() {

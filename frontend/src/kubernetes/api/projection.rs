@@ -5,6 +5,7 @@ mod reducer;
 
 use std::task::{Context, Poll};
 
+use bulkhead_model::objects::fields::Fields;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use http::header::CONTENT_TYPE;
@@ -16,7 +17,6 @@ use tower::{BoxError, Layer, Service};
 
 use self::reducer::{MOST, Reducer};
 use super::observed::resource;
-use crate::kubernetes::objects::fields::Fields;
 
 /// Reduces the answers to a client's requests.
 #[derive(Clone, Copy, Debug)]

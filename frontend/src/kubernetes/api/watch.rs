@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Debug;
 
+use bulkhead_model::api_error::error_text;
 use futures::{Stream, StreamExt, stream};
 use k8s_openapi::serde::de::DeserializeOwned;
 use kube::Resource;
@@ -11,7 +12,6 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
-use super::failure::error_text;
 use super::observed;
 use super::rewound::is_rewound;
 use crate::readiness::Readiness;

@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bulkhead_model::objects::storage_class;
+use bulkhead_model::volumes::{Fault, FaultKind, Mode, Parameters};
 use bulkhead_protocol::{ErrorKind, PoolName};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::storage_class;
-use crate::volumes::{Capacity, Fault, FaultKind, Mode, Parameters, Room};
+use crate::volumes::{Capacity, Room};
 
 /// How long the helper may be away, as it is while it is upgraded, before nothing is offered.
 const AWAY: Duration = Duration::from_secs(60);

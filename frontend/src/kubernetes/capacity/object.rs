@@ -3,6 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
+use bulkhead_model::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
+use bulkhead_model::objects::storage;
+use bulkhead_model::quantity::parse;
 use futures::TryStreamExt;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,9 +19,6 @@ use crate::kubernetes::api::node_identity::owner;
 use crate::kubernetes::api::pages::list;
 use crate::kubernetes::api::request::{request, unless_gone};
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::names::{DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
-use crate::kubernetes::objects::storage;
-use crate::quantity::parse;
 use crate::volumes::Capacity;
 
 /// Creates or replaces the object for `class`. It belongs to the node whose uid is `owner`.

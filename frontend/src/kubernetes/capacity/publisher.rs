@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bulkhead_model::objects::storage_class;
+use bulkhead_model::volumes::Mode;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tracing::{debug, info, warn};
@@ -15,8 +17,7 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::storage_class;
-use crate::volumes::{Capacity, Mode};
+use crate::volumes::Capacity;
 
 /// Publishes this node's capacity.
 pub struct CapacityPublisher {

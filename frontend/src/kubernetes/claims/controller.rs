@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bulkhead_model::objects::claim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
@@ -13,7 +14,6 @@ use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
-use crate::kubernetes::objects::claim;
 use crate::kubernetes::reconcile::Controller;
 
 /// The controller.

@@ -1,10 +1,9 @@
 //! Whether a claim concerns this node, and how.
 
+use bulkhead_model::objects::{claim, storage_class};
+use bulkhead_model::volumes::Place;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedObjectReference};
 use k8s_openapi::api::storage::v1::StorageClass;
-
-use crate::kubernetes::objects::{claim, storage_class};
-use crate::volumes::Place;
 
 /// What this node does about a claim that has no volume yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

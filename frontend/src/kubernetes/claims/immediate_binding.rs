@@ -9,6 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bulkhead_model::objects::claim;
+use bulkhead_model::quantity::Quantity;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::jiff::Timestamp;
@@ -24,8 +26,6 @@ use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::claim;
-use crate::quantity::Quantity;
 
 /// How long a node waits for each one before it: somewhat longer than it takes for a bid to be known everywhere.
 /// Doubled with each bid that is narrowly lost, which shows that it takes longer, or that not all know the same about

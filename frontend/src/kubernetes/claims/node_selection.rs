@@ -1,5 +1,7 @@
 //! Selecting the node of a claim, as the scheduler does.
 
+use bulkhead_model::objects::claim;
+use bulkhead_model::objects::names::SELECTED_NODE;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::api::{Patch, PatchParams};
@@ -8,8 +10,6 @@ use serde_json::json;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::claim;
-use crate::kubernetes::objects::names::SELECTED_NODE;
 
 /// Selects `node` for `claim`, or no node, so that the scheduler chooses again.
 ///

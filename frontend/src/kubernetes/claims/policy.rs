@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bulkhead_model::objects::names::CLAIM_POLICY;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject};
@@ -10,7 +11,6 @@ use kube::{Api, Client};
 use super::scope::Scope;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
-use crate::kubernetes::objects::names::CLAIM_POLICY;
 
 /// How soon to look at the policy again.
 const REVIEWED: Duration = Duration::from_secs(300);

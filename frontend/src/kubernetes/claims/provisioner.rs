@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::{claim, persistent_volume, storage_class};
+use bulkhead_model::quantity::Quantity;
+use bulkhead_model::volumes::{Provisioned, identify};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
@@ -22,10 +25,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::capacity::publisher::CapacityPublisher;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{claim, persistent_volume, storage_class};
 use crate::metrics::METRICS;
-use crate::quantity::Quantity;
-use crate::volumes::{Provisioned, identify};
 
 /// How soon to look again at a claim whose volume, from an earlier attempt, is currently being judged as an orphan.
 const JUDGED_PAUSE: Duration = Duration::from_secs(1);

@@ -1,12 +1,13 @@
 //! The volume that a claim requests. Nothing here does any I/O.
 
+use bulkhead_model::objects::{claim, storage_class};
+use bulkhead_model::printable::printable;
+use bulkhead_model::volumes::{Mode, SizeRange};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::objects::{claim, storage_class};
-use crate::printable::printable;
-use crate::volumes::{Mode, NewVolume, SizeRange};
+use crate::volumes::NewVolume;
 
 /// How much of the name of a data source is shown, in bytes: names of objects are no longer, but this one is not checked.
 const LONGEST_NAME: usize = 253;

@@ -1,13 +1,12 @@
 //! What a claim's status says about its expansion: the fields that the control plane, the kubelet and quotas read
 //! (Kubernetes 1.34, RecoverVolumeExpansionFailure).
 
+use bulkhead_model::objects::names::NO_NODE_EXPANSION;
+use bulkhead_model::objects::storage;
+use bulkhead_model::volumes::Fault;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
-
-use crate::kubernetes::objects::names::NO_NODE_EXPANSION;
-use crate::kubernetes::objects::storage;
-use crate::volumes::Fault;
 
 /// How far an earlier attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

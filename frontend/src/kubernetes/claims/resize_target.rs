@@ -1,9 +1,9 @@
 //! Whether a claim requests an expansion, and to which size.
 
+use bulkhead_model::objects::{claim, persistent_volume, storage};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use super::resize_status::{Progress, allocated_bytes, progress};
-use crate::kubernetes::objects::{claim, persistent_volume, storage};
 
 /// Whether the claim requests more than it has.
 pub fn is_expansion_requested(claim: &PersistentVolumeClaim) -> bool {

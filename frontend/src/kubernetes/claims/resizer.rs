@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::{claim, persistent_volume, storage};
+use bulkhead_model::quantity::Quantity;
+use bulkhead_model::volumes::{Fault, FaultKind, SizeRange};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -22,10 +25,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
-use crate::kubernetes::objects::{claim, persistent_volume, storage};
 use crate::metrics::METRICS;
-use crate::quantity::Quantity;
-use crate::volumes::{Fault, FaultKind, SizeRange};
 
 /// How long an expansion that failed for good is left alone. Another size is tried at once.
 const PAUSE: Duration = Duration::from_secs(300);

@@ -1,11 +1,10 @@
 //! Which claims concern an agent: those of its driver that have its node selected, or no node yet.
 
+use bulkhead_model::objects::claim;
+use bulkhead_model::volumes::Place;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::Event;
-
-use crate::kubernetes::objects::claim;
-use crate::volumes::Place;
 
 /// The driver and the node.
 #[derive(Clone)]

@@ -5,6 +5,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::Duration;
 
+use bulkhead_model::objects::claim;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Patch, PatchParams};
@@ -18,7 +19,6 @@ use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::list_metadata;
 use crate::kubernetes::api::request::{if_unchanged, request};
-use crate::kubernetes::objects::claim;
 
 /// How often to look. All claims of other drivers lack the label too, and the more of them there are, the less often it
 /// looks.

@@ -7,6 +7,7 @@
 use std::future::{pending, ready};
 use std::time::Duration;
 
+use bulkhead_model::objects::names::CLAIM_POLICY;
 use futures::channel::mpsc::{self, Sender};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -25,7 +26,6 @@ use super::unlabelled::{self, Found};
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
 use crate::kubernetes::api::pages::PAGE;
 use crate::kubernetes::api::watch::config;
-use crate::kubernetes::objects::names::CLAIM_POLICY;
 
 /// How soon to review the mode again when the API server has not answered.
 const AFTER_FAILURE: Duration = Duration::from_secs(7);

@@ -3,6 +3,8 @@
 use std::fmt::Debug;
 use std::pin::pin;
 
+use bulkhead_model::objects::names;
+use bulkhead_model::policies::{by_name, judge};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::serde::de::DeserializeOwned;
@@ -13,11 +15,9 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use tracing::debug;
 
-use super::{by_name, judge};
 use crate::kubernetes::api::backoff::Interruptions;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::watch::config;
-use crate::kubernetes::objects::names;
 
 /// How often in a row the API server has to say that the agent may not look at them. One that is starting says so before
 /// it knows the roles.
@@ -39,9 +39,9 @@ pub async fn lost(client: &Client, account: &str, driver: &str) -> Failure {
             return failure;
         }
         if let (Some(policies), Some(bindings)) = (policies.objects(), bindings.objects())
-            && let Err(failure) = judge(account, driver, &by_name(policies), &by_name(bindings))
+            && let Err(flaw) = judge(account, driver, &by_name(policies), &by_name(bindings))
         {
-            return failure;
+            return Failure::Refused(flaw);
         }
     }
 }

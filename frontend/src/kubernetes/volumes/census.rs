@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
+use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_protocol::{ErrorKind, Listed, VolumeId};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
@@ -12,7 +13,6 @@ use super::{names, orphans};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::volumes::Orphan;
 
 /// How often it is taken.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 
+use bulkhead_model::objects::persistent_volume;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -14,7 +15,6 @@ use tokio::time::Instant;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::list;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::persistent_volume;
 
 /// The last listing. All that wait while one is made share the next one, so a thousand deletions need few.
 #[derive(Default)]

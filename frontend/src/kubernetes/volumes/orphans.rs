@@ -9,6 +9,8 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use bulkhead_model::objects::{claim, persistent_volume};
+use bulkhead_model::owner;
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -24,8 +26,6 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::{list, list_metadata};
 use crate::kubernetes::api::request::request;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{claim, persistent_volume};
-use crate::owner;
 use crate::volumes::Guard;
 
 /// How often volumes are compared with what the API server knows.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bulkhead_model::objects::{owner, persistent_volume};
 use bulkhead_protocol::{OwnerRecord, VolumeId};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
@@ -11,7 +12,6 @@ use tracing::debug;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::context::Context;
-use crate::kubernetes::objects::{owner, persistent_volume};
 
 /// How often the objects are looked at. It asks nobody.
 const PERIOD: Duration = Duration::from_secs(5);

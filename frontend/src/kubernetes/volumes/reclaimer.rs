@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_model::objects::names::FINALIZER;
+use bulkhead_model::objects::{claim, persistent_volume};
+use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -20,10 +23,7 @@ use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::{if_unchanged, request, unless_gone};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
-use crate::kubernetes::objects::names::FINALIZER;
-use crate::kubernetes::objects::{claim, persistent_volume};
 use crate::kubernetes::reconcile::Controller;
-use crate::volumes::Fault;
 
 /// How soon a volume is looked for again that may be in an absent pool.
 const AWAITING_POOL: Duration = Duration::from_secs(30);

@@ -1,0 +1,115 @@
+//! Commands that show volumes.
+
+use bulkhead_console::report::{Report, Table};
+use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
+use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
+use bulkhead_model::quantity::Quantity;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::targets;
+
+pub async fn list(mut client: Client) -> Result<Report, Failure> {
+    let mut volumes = Vec::new();
+    let mut starting_token = String::new();
+    loop {
+        let page = client.inspection.list_volumes(ListVolumesRequest { starting_token }).await?.into_inner();
+        volumes.extend(page.volumes);
+        starting_token = page.next_token;
+        if starting_token.is_empty() {
+            return Ok(table(&volumes));
+        }
+    }
+}
+
+pub async fn orphans(mut client: Client) -> Result<Report, Failure> {
+    let volumes = client.inspection.list_orphans(ListOrphansRequest {}).await?.into_inner().volumes;
+    Ok(table(&volumes))
+}
+
+pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
+    let targets = targets::seen(&id);
+    let request = GetVolumeRequest { id, without_owner: false };
+    let answer = client.inspection.get_volume(request).await?.into_inner();
+    let (ownership, reason) = (answer.ownership(), answer.reason);
+    let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
+    let known = |text: &str| match ownership {
+        _ if !text.is_empty() => text.to_owned(),
+        Ownership::Known => "none".to_owned(),
+        Ownership::NoAgent | Ownership::Unknown => format!("unknown: {reason}"),
+        Ownership::Unspecified => "unknown: bulkhead-frontend is older than bulkheadctl and does not say".to_owned(),
+    };
+    let inodes = match (volume.used_inodes, volume.inodes) {
+        (Some(used), Some(limit)) => format!("{used} of {limit} used"),
+        (None, Some(limit)) => format!("at most {limit}"),
+        (_, None) => "-".to_owned(),
+    };
+    let settings: Vec<_> = volume.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let facts = Table::facts([
+        ("id", volume.id.clone()),
+        ("pool", volume.pool.clone()),
+        ("kind", volume.kind.clone()),
+        ("size", Quantity::from(volume.size_bytes).to_string()),
+        ("used", counted(volume.used_bytes)),
+        ("available", counted(volume.available_bytes)),
+        ("inodes", inodes),
+        ("settings", settings.join(", ")),
+        ("targets", targets::described(volume.targets, &targets)),
+        ("condition", volume.condition.clone()),
+        ("PersistentVolume", known(&volume.persistent_volume)),
+        ("claim", known(&volume.claim)),
+    ]);
+    let mut json = described(&volume);
+    json["targetPaths"] = json!(targets);
+    json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());
+    Ok(Report::new(json, facts))
+}
+
+fn table(volumes: &[Volume]) -> Report {
+    let headings = ["id", "pool", "kind", "size", "used", "targets", "condition"];
+    let sentences = volumes.iter().filter(|volume| volume.abnormal);
+    let sentences = sentences.map(|volume| format!("{}: {}", volume.id, volume.condition));
+    let table = Table::headed(headings, volumes.iter().map(row)).noting(sentences);
+    Report::new(volumes.iter().map(described).collect(), table)
+}
+
+fn row(volume: &Volume) -> [String; 7] {
+    [
+        volume.id.clone(),
+        volume.pool.clone(),
+        volume.kind.clone(),
+        Quantity::from(volume.size_bytes).to_string(),
+        counted(volume.used_bytes),
+        volume.targets.to_string(),
+        if volume.abnormal { "abnormal" } else { "healthy" }.to_owned(),
+    ]
+}
+
+/// A number of bytes, or `-` if nothing counts them.
+fn counted(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
+}
+
+fn described(volume: &Volume) -> Value {
+    json!({
+        "id": volume.id,
+        "pool": volume.pool,
+        "kind": volume.kind,
+        "bytes": volume.size_bytes,
+        "usedBytes": volume.used_bytes,
+        "availableBytes": volume.available_bytes,
+        "usedInodes": volume.used_inodes,
+        "inodes": volume.inodes,
+        "targets": volume.targets,
+        "abnormal": volume.abnormal,
+        "condition": volume.condition,
+        "settings": volume.settings,
+        "persistentVolume": named(&volume.persistent_volume),
+        "claim": named(&volume.claim),
+    })
+}
+
+fn named(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
+}

@@ -1,0 +1,214 @@
+//! What agents know beyond the objects in the API server: their metrics, their findings and their probe, read through the API server's
+//! proxy to their pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bulkhead_model::exported::{Exported, ExportedPage};
+use bulkhead_model::exposition::{Sample, samples};
+use bulkhead_model::findings::Findings;
+use bulkhead_model::volumes::ConditionKind;
+use futures::{StreamExt, stream};
+use http::StatusCode;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+
+use crate::cluster::{Cluster, Failure};
+use crate::proxy::{self, Unread};
+
+/// The label of the agents' pods.
+const PODS: &str = "app.kubernetes.io/name=bulkhead";
+
+/// The name of the port at which they serve metrics and probes.
+const PORT: &str = "metrics";
+
+/// How many agents are queried at the same time.
+pub const SIDE_BY_SIDE: usize = 16;
+
+/// The longest answer that is read. A genuine one is a tenth of this size.
+const LONGEST: usize = 1 << 20;
+
+/// An agent's pod.
+#[derive(Clone)]
+pub struct AgentPod {
+    pub name: String,
+    pub is_ready: bool,
+    namespace: String,
+    port: Option<i32>,
+}
+
+/// What an agent reports about itself.
+#[derive(Default)]
+pub struct Agent {
+    pub release: String,
+    pub pools: BTreeMap<String, Pool>,
+}
+
+/// A pool as its agent reports it. Figures are missing while the pool is not served.
+#[derive(Default)]
+pub struct Pool {
+    pub size: Option<u64>,
+    pub available: Option<u64>,
+    pub largest_volume: Option<u64>,
+    pub promised: Option<u64>,
+    pub used: Option<u64>,
+    pub volumes: Option<u64>,
+    pub emptying: Option<u64>,
+    pub abnormal: Option<u64>,
+    pub conditions: Vec<&'static ConditionKind>,
+}
+
+/// The agents' pods, each with its node. Pods in other namespaces are not agents, whatever their labels.
+pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let list =
+        pods.list(&ListParams::default().labels(PODS)).await.map_err(cluster.failed("listing the agents' pods"))?;
+    let of_node = |pod: Pod| {
+        let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let is_ready = conditions.iter().any(|found| found.type_ == "Ready" && found.status == "True");
+        let spec = pod.spec.as_ref()?;
+        let mut ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
+        let port = ports.find(|port| port.name.as_deref() == Some(PORT)).map(|port| port.container_port);
+        let namespace = pod.namespace().unwrap_or_default();
+        Some((spec.node_name.clone()?, AgentPod { name: pod.name_any(), is_ready, namespace, port }))
+    };
+    Ok(list.items.into_iter().filter_map(of_node).collect())
+}
+
+/// Queries the agents on these nodes; where one cannot be queried, the result says why.
+pub async fn read_all<'n>(
+    cluster: &Cluster,
+    pods: impl Iterator<Item = (&'n String, &'n AgentPod)>,
+) -> BTreeMap<String, Result<Agent, String>> {
+    let ask = |(node, pod): (&'n String, &'n AgentPod)| async move {
+        (node.clone(), pod.metrics(&cluster.client).await.map_err(|failure| failure.to_string()))
+    };
+    stream::iter(pods).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
+/// What the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the right to
+/// list the agents' pods nothing is known of any.
+pub async fn findings(cluster: &Cluster, nodes: BTreeSet<String>) -> BTreeMap<String, Result<Findings, String>> {
+    let pods = match pods(cluster).await {
+        Ok(pods) => pods.into_iter().collect::<BTreeMap<_, _>>(),
+        Err(failure) => return nodes.into_iter().map(|node| (node, Err(failure.to_string()))).collect(),
+    };
+    let pods = &pods;
+    let ask = |node: String| async move {
+        let found = match pods.get(&node) {
+            Some(pod) => pod.findings(&cluster.client).await.map_err(|failure| failure.to_string()),
+            None => Err("no agent's pod is there: see `bulkheadctl doctor` on the node".to_owned()),
+        };
+        (node, found)
+    };
+    stream::iter(nodes).map(ask).buffer_unordered(SIDE_BY_SIDE).collect().await
+}
+
+impl AgentPod {
+    /// The parts that are not ready, each with its reason.
+    pub async fn missing_parts(&self, client: &Client) -> Result<Vec<String>, Unread> {
+        let (status, report) = self.get(client, "readyz").await?;
+        let parts: Vec<_> = report.lines().filter_map(|line| line.strip_prefix("[-]")).map(str::to_owned).collect();
+        // An agent that is not ready answers with the same status as a proxy that cannot reach it.
+        if status == StatusCode::OK || !parts.is_empty() { Ok(parts) } else { Err(Unread::Status(status)) }
+    }
+
+    async fn metrics(&self, client: &Client) -> Result<Agent, Unread> {
+        let (status, text) = self.get(client, "metrics").await?;
+        if status == StatusCode::OK { Ok(Agent::of(&text)) } else { Err(Unread::Status(status)) }
+    }
+
+    async fn findings(&self, client: &Client) -> Result<Findings, Unread> {
+        let (status, text) = self.get(client, "volumes").await?;
+        if status != StatusCode::OK {
+            return Err(Unread::Status(status));
+        }
+        serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))
+    }
+
+    /// All its volumes, with whose they are.
+    pub async fn exported(&self, client: &Client) -> Result<Vec<Exported>, Unread> {
+        let (mut volumes, mut token) = (Vec::new(), String::new());
+        loop {
+            let (status, text) = self.get(client, &format!("volumes/owners?after={token}")).await?;
+            match status {
+                StatusCode::OK => {}
+                StatusCode::NOT_FOUND => return Err(Unread::NotShared),
+                _ => return Err(Unread::Status(status)),
+            }
+            let page: ExportedPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
+            volumes.extend(page.volumes);
+            match page.next {
+                // Each page is later than the one before, whatever an agent says.
+                Some(next) if next > token => token = next,
+                _ => return Ok(volumes),
+            }
+        }
+    }
+
+    async fn get(&self, client: &Client, path: &str) -> Result<(StatusCode, String), Unread> {
+        let Self { namespace, name, .. } = self;
+        let port = self.port.ok_or_else(|| Unread::NoPort { pod: name.clone(), port: PORT })?;
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/{path}");
+        proxy::get(client, &path, LONGEST, || format!("pods/proxy in namespace {namespace}")).await
+    }
+}
+
+impl Agent {
+    fn of(metrics: &str) -> Self {
+        let mut agent = Self::default();
+        for sample in samples(metrics) {
+            if sample.name == "bulkhead_build_info" {
+                agent.release = sample.label("version").unwrap_or_default().to_owned();
+            }
+            if let Some(pool) = sample.label("pool") {
+                agent.pools.entry(pool.to_owned()).or_default().note(&sample);
+            }
+        }
+        agent
+    }
+}
+
+impl Pool {
+    fn note(&mut self, sample: &Sample<'_>) {
+        let figure = match sample.name {
+            "bulkhead_pool_size_bytes" => &mut self.size,
+            "bulkhead_pool_available_bytes" => &mut self.available,
+            "bulkhead_pool_largest_volume_bytes" => &mut self.largest_volume,
+            "bulkhead_pool_promised_bytes" => &mut self.promised,
+            "bulkhead_pool_used_bytes" => &mut self.used,
+            "bulkhead_pool_volumes" => &mut self.volumes,
+            "bulkhead_pool_emptying_volumes" => &mut self.emptying,
+            "bulkhead_pool_abnormal_volumes" => &mut self.abnormal,
+            "bulkhead_pool_condition" => {
+                let kind = sample.label("condition").map(ConditionKind::named);
+                self.conditions.extend(kind.filter(|_| sample.value != 0.0));
+                return;
+            }
+            _ => return,
+        };
+        *figure = Some(sample.value as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_metrics_tell_of_its_pools() {
+        let agent = Agent::of(
+            "bulkhead_build_info{version=\"0.1.0\"} 1\n\
+             bulkhead_pool_size_bytes{pool=\"fast\"} 1073741824\n\
+             bulkhead_pool_volumes{pool=\"fast\"} 3\n\
+             bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
+             bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
+             bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n",
+        );
+        assert_eq!(agent.release, "0.1.0");
+        let fast = &agent.pools["fast"];
+        assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
+        assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
+        assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
+    }
+}

@@ -1,0 +1,108 @@
+//! The driver's storage classes, and what is wrong with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bulkhead_model::objects::names;
+use bulkhead_model::objects::storage_class;
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt};
+
+use crate::cluster::{ACCOUNT, Cluster, Failure};
+
+/// The parameter that names a pool.
+const POOL: &str = "pool";
+
+/// The driver's classes, each with the reason why no node can make its volumes, if that is so. `pools` are all that the
+/// agents know; `None` if some agents cannot be queried.
+pub async fn flaws(
+    cluster: &Cluster,
+    pools: Option<&BTreeSet<String>>,
+) -> Result<BTreeMap<String, Option<String>>, Failure> {
+    let classes: Api<StorageClass> = Api::all(cluster.client.clone());
+    let list = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing StorageClasses"))?;
+    let mut flaws = BTreeMap::new();
+    for class in list.items.into_iter().filter(|class| class.provisioner == cluster.driver) {
+        let flaw = match flaw(&class, pools) {
+            None => lacking_right(cluster, &class).await?,
+            flaw => flaw,
+        };
+        flaws.insert(class.name_any(), flaw);
+    }
+    Ok(flaws)
+}
+
+/// What to do if the agents may not serve a class. Whoever may not ask for others' rights is told nothing.
+async fn lacking_right(cluster: &Cluster, class: &StorageClass) -> Result<Option<String>, Failure> {
+    let binds_at_once = class.volume_binding_mode.as_deref() != Some("WaitForFirstConsumer");
+    let wanted = [Some(names::PROVISION_VERB), binds_at_once.then_some(names::TAKE_VERB)];
+    let (namespace, name) = (&cluster.namespace, class.name_any());
+    for verb in wanted.into_iter().flatten() {
+        if may(cluster, verb, &name).await? == Some(false) {
+            let verbs: String = wanted.iter().flatten().map(|verb| format!(" --verb={verb}")).collect();
+            return Ok(Some(format!(
+                "the agents are not granted the verb {verb} on it: `kubectl create clusterrole bulkhead-class-{name}{verbs} --resource=storageclasses.storage.k8s.io --resource-name={name}`, then `kubectl create clusterrolebinding bulkhead-class-{name} --clusterrole=bulkhead-class-{name} --serviceaccount={namespace}:{ACCOUNT}`"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the agents' account has a verb on a class, as far as the cluster's user may know.
+async fn may(cluster: &Cluster, verb: &str, class: &str) -> Result<Option<bool>, Failure> {
+    let namespace = &cluster.namespace;
+    let attributes = ResourceAttributes {
+        group: Some("storage.k8s.io".to_owned()),
+        resource: Some("storageclasses".to_owned()),
+        name: Some(class.to_owned()),
+        verb: Some(verb.to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}"), "system:authenticated"];
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: Some(format!("system:serviceaccount:{namespace}:{ACCOUNT}")),
+            groups: Some(groups.map(str::to_owned).to_vec()),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(cluster.client.clone());
+    match reviews.create(&PostParams::default(), &review).await {
+        Ok(answer) => Ok(Some(answer.status.is_some_and(|status| status.allowed))),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(error) => Err(cluster.failed("asking for the agents' rights")(error)),
+    }
+}
+
+fn flaw(class: &StorageClass, pools: Option<&BTreeSet<String>>) -> Option<String> {
+    if let Some(fault) = storage_class::flaw(class) {
+        return Some(fault.to_string());
+    }
+    let wanted = class.parameters.as_ref()?.get(POOL)?;
+    let is_nowhere = pools.is_some_and(|pools| !pools.contains(wanted));
+    is_nowhere.then(|| format!("no node has a pool called {wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_pool_that_no_node_has_is_a_flaw_only_if_all_are_known() {
+        let class = |parameters: Value| -> StorageClass {
+            from_value(json!({ "metadata": { "name": "a" }, "provisioner": "d", "parameters": parameters })).unwrap()
+        };
+        let pools = BTreeSet::from(["fast".to_owned()]);
+        let slow = class(json!({ "pool": "slow" }));
+        assert_eq!(flaw(&slow, Some(&pools)).as_deref(), Some("no node has a pool called slow"));
+        assert_eq!(flaw(&slow, None), None);
+        assert_eq!(flaw(&class(json!({ "pool": "fast" })), Some(&pools)), None);
+        assert_eq!(flaw(&class(json!({})), Some(&pools)), None);
+        assert!(flaw(&class(json!({ "poool": "fast" })), None).unwrap().contains("poool"));
+    }
+}

@@ -1,0 +1,304 @@
+//! `doctor`: checks what the cluster's volumes depend on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bulkhead_console::checks;
+use bulkhead_console::report::Report;
+use bulkhead_model::check::Check;
+use bulkhead_model::findings::Findings;
+use bulkhead_model::objects::names;
+use bulkhead_model::policies::{by_name, judge};
+use bulkhead_model::quantity::{Quantity, count};
+use bulkhead_model::volumes::Severity;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::CSIDriver;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use crate::agents::{self, Pool};
+use crate::classes;
+use crate::cluster::{ACCOUNT, Cluster, Failure};
+use crate::decoys;
+use crate::lost::{Lost, full_name};
+use crate::nodes::{self, Member};
+
+/// All checks, and whether none failed.
+pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
+    let mut checks = vec![driver(cluster).await?];
+    let sets = daemon_sets(cluster).await?;
+    checks.push(policies(cluster).await);
+    checks.push(if sets.is_empty() { without_daemon_set() } else { rollout(&cluster.namespace, &sets) });
+    let members = nodes::members(cluster).await?;
+    if members.is_empty() {
+        let message = "none has the driver: is an agent running on a node with a pool?";
+        checks.push(Check::failed("nodes", message));
+    }
+    let nodes = stream::iter(&members).map(|(name, member)| node(cluster, name, member));
+    checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
+    let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
+    // An agent that runs as a service of the host has no pod to ask.
+    let mut pools = members.values().all(|member| member.pod.is_some()).then(BTreeSet::new);
+    for (node, read) in agents::read_all(cluster, pods).await {
+        match read {
+            Ok(agent) => {
+                checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found)));
+                pools = pools.map(|known| known.into_iter().chain(agent.pools.into_keys()).collect());
+            }
+            Err(why) => {
+                checks.push(Check::note(format!("pools on {node}"), format!("unknown: {why}")));
+                pools = None;
+            }
+        }
+    }
+    let classes = classes::flaws(cluster, pools.as_ref()).await?;
+    checks.extend(classes.into_iter().map(|(class, flaw)| match flaw {
+        None => Check::ok(format!("class {class}"), "volumes of it can be made"),
+        Some(flaw) => Check::failed(format!("class {class}"), format!("no volume of it can be made: {flaw}")),
+    }));
+    let exist = members.iter().filter(|(_, member)| member.pod.is_some()).map(|(node, _)| node.clone()).collect();
+    for (node, findings) in agents::findings(cluster, exist).await {
+        checks.extend(findings.iter().flat_map(|findings| volumes(&node, findings)));
+    }
+    checks.extend(stale_capacities(cluster).await?);
+    let claims = cluster.unbound_claims().await?;
+    checks.extend(decoys::find(&cluster.driver, &claims, &cluster.volumes().await?));
+    checks.extend(waiting(&cluster.waiting(claims), &members));
+    let lost = Lost::find(cluster).await?;
+    if !lost.claims.is_empty() {
+        let message = format!(
+            "waiting for nodes that do not exist: {}; `kubectl bulkhead orphans` lists them, and release-node gives them back",
+            count(lost.claims.len() as u64, "claim")
+        );
+        checks.push(Check::failed("claims", message));
+    }
+    Ok(checks::report(&checks))
+}
+
+async fn driver(cluster: &Cluster) -> Result<Check, Failure> {
+    let drivers: Api<CSIDriver> = Api::all(cluster.client.clone());
+    let found = drivers.get_opt(&cluster.driver).await.map_err(cluster.failed("looking for the CSIDriver object"))?;
+    let name = format!("CSIDriver {}", cluster.driver);
+    Ok(match found {
+        None => Check::failed(name, "is missing: apply deploy/kubernetes/base"),
+        Some(driver) if driver.spec.attach_required != Some(false) || driver.spec.storage_capacity != Some(true) => {
+            let message = "its settings differ from this release's: apply deploy/kubernetes/base";
+            Check::failed(name, message)
+        }
+        Some(_) => Check::ok(name, "is as it should be"),
+    })
+}
+
+async fn policies(cluster: &Cluster) -> Check {
+    let account = format!("system:serviceaccount:{}:{ACCOUNT}", cluster.namespace);
+    match policies_in_force(cluster, &account).await {
+        Ok(()) => {
+            let message = format!("all {} are in force for {account}", names::AGENT_POLICIES.len());
+            Check::ok("policies", message)
+        }
+        Err(flaw) => Check::failed("policies", flaw),
+    }
+}
+
+/// Checks that they are in force for the user called `account`; otherwise the error says what is wrong.
+async fn policies_in_force(cluster: &Cluster, account: &str) -> Result<(), String> {
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(cluster.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(cluster.client.clone());
+    let parameters = ListParams::default().match_any().labels(&names::confines_agents(&cluster.driver));
+    let failed = || cluster.failed("looking for the agents' admission policies");
+    let policies = policies.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
+    let bindings = bindings.list(&parameters).await.map_err(failed()).map_err(|failure| failure.to_string())?;
+    judge(account, &cluster.driver, &by_name(policies.items), &by_name(bindings.items))
+}
+
+/// The agents' DaemonSets, one for each group of nodes.
+async fn daemon_sets(cluster: &Cluster) -> Result<Vec<DaemonSet>, Failure> {
+    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
+    let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
+    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items)
+}
+
+fn without_daemon_set() -> Check {
+    let message = "there is no DaemonSet, which is correct if the agents run as services on the hosts";
+    Check::note("agents", message)
+}
+
+fn rollout(namespace: &str, sets: &[DaemonSet]) -> Check {
+    let statuses = || sets.iter().filter_map(|set| set.status.as_ref());
+    let ready: i32 = statuses().map(|status| status.number_ready).sum();
+    let wanted: i32 = statuses().map(|status| status.desired_number_scheduled).sum();
+    let message = format!("{ready} of {wanted} are ready");
+    if wanted == 0 {
+        let message = "the DaemonSet matches no node: compare its node selector and tolerations with the nodes' labels and taints";
+        Check::failed("agents", message)
+    } else if ready == wanted {
+        Check::ok("agents", message)
+    } else {
+        let look = format!("{message}; look at `kubectl --namespace {namespace} describe pods`");
+        Check::failed("agents", look)
+    }
+}
+
+async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
+    let name = format!("node {node}");
+    match nodes::state(member) {
+        "ready" => Check::ok(name, count(member.volumes as u64, "volume")),
+        "lost" => Check::failed(
+            name,
+            format!(
+                "does not exist, but the cluster knows {} there; if it is gone for good: `kubectl bulkhead release-node {node}`",
+                count(member.volumes as u64, "volume")
+            ),
+        ),
+        "gone" => {
+            let message =
+                "does not exist any more, and left no volume: the cluster removes its pod and its capacity by itself";
+            Check::note(name, message)
+        }
+        "no-kubelet" => {
+            let message = "its kubelet does not report any more, so no pod is started there: is the node up, and its kubelet running?";
+            Check::failed(name, message)
+        }
+        "silent" => {
+            let minutes = member.silent.map(|silent| silent.as_mins()).unwrap_or_default().unsigned_abs();
+            let message = format!(
+                "its agent has not said for {} that it works (Lease {node} in namespace {}): is it running, and does it reach the API server? See its log, or `systemctl status bulkhead-frontend` on the node",
+                count(minutes, "minute"),
+                cluster.namespace
+            );
+            Check::failed(name, message)
+        }
+        "not-registered" => {
+            Check::failed(name, "the kubelet has not registered the driver: is the agent running, and ready?")
+        }
+        "not-labelled" => {
+            let key = cluster.node_key();
+            let message = format!(
+                "lacks the label {key}, so no pod with a volume is scheduled there: restart its kubelet, or `kubectl label node {node} {key}={node}`"
+            );
+            Check::failed(name, message)
+        }
+        "not-ready" => Check::failed(name, not_ready(cluster, member).await),
+        _ => Check::failed(name, "publishes no capacity, so no pod is scheduled there: see the agent's log"),
+    }
+}
+
+/// Why an agent is not ready, in its own words.
+async fn not_ready(cluster: &Cluster, member: &Member) -> String {
+    let Some(pod) = &member.pod else {
+        let why = member.not_ready.as_deref().unwrap_or_default();
+        return format!(
+            "the agent is not ready: {why}; on the node, see `systemctl status bulkhead-privhelper bulkhead-frontend` and their logs"
+        );
+    };
+    match pod.missing_parts(&cluster.client).await {
+        Ok(parts) if parts.is_empty() => "the agent is ready, but its pod is not yet: wait a moment".to_owned(),
+        Ok(parts) => format!("the agent is not ready: {}", parts.join("; ")),
+        Err(why) => format!("the agent's pod {} is not ready: look at its log; {why}", pod.name),
+    }
+}
+
+/// How long a claim may wait for the agent of its node. The agent takes milliseconds.
+const WAITING: SignedDuration = SignedDuration::from_secs(60);
+
+/// The claims that wait too long for a node that exists, of those that wait for one.
+fn waiting(claims: &[(String, PersistentVolumeClaim)], members: &BTreeMap<String, Member>) -> Vec<Check> {
+    let now = Timestamp::now();
+    let mut waiting = BTreeMap::<String, Vec<String>>::new();
+    for (node, claim) in claims {
+        let made = claim.metadata.creation_timestamp.as_ref();
+        let is_late = made.is_some_and(|made| now.duration_since(made.0) > WAITING);
+        if is_late && members.get(node).is_none_or(|member| member.exists) {
+            waiting.entry(node.clone()).or_default().push(full_name(claim));
+        }
+    }
+    let check = |(node, claims): (String, Vec<String>)| {
+        let some = claims.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if claims.len() > 3 { ", …" } else { "" };
+        let message = format!(
+            "older than a minute, and without a volume on node {node}: {} ({some}{more}): their events say why, or no agent runs there",
+            count(claims.len() as u64, "claim")
+        );
+        Check::failed("claims", message)
+    };
+    waiting.into_iter().map(check).collect()
+}
+
+/// Capacity objects in other namespaces than the agents'.
+async fn stale_capacities(cluster: &Cluster) -> Result<Vec<Check>, Failure> {
+    let mut stale = BTreeMap::<String, u64>::new();
+    for (_, capacity) in cluster.all_capacities().await? {
+        let namespace = capacity.namespace().unwrap_or_default();
+        if namespace != cluster.namespace {
+            *stale.entry(namespace).or_default() += 1;
+        }
+    }
+    let check = |(namespace, objects): (String, u64)| {
+        let message = format!(
+            "{} of a former installation in namespace {namespace} mislead the scheduler: `kubectl --namespace {namespace} delete csistoragecapacities --selector {}={}`",
+            count(objects, "object"),
+            names::DRIVER_LABEL,
+            cluster.driver
+        );
+        Check::failed("capacity", message)
+    };
+    Ok(stale.into_iter().map(check).collect())
+}
+
+/// What the agent on a node has found about single volumes. What its pools report is told with them.
+fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
+    let name = format!("volumes on {node}");
+    let missing = findings.abnormal.iter().filter(|found| found.missing).count() as u64;
+    let orphans = findings.orphans.len() as u64;
+    let mut checks = Vec::new();
+    if missing > 0 {
+        let message =
+            format!("{} missing: `kubectl bulkhead volumes` says which, and what to do", count(missing, "volume"));
+        checks.push(Check::failed(name.clone(), message));
+    }
+    if orphans > 0 {
+        let message =
+            format!("{} that no PersistentVolume names: see `kubectl bulkhead orphans`", count(orphans, "volume"));
+        checks.push(Check::note(name, message));
+    }
+    checks
+}
+
+fn pool(node: &str, name: &str, pool: &Pool) -> Check {
+    let check = format!("pool {name} on {node}");
+    let size = |bytes: Option<u64>| Quantity::from(bytes.unwrap_or_default());
+    let room = match pool.size {
+        Some(_) => format!("{} of {} available", size(pool.available), size(pool.size)),
+        None => "no figures".to_owned(),
+    };
+    let facts = std::iter::once(room.as_str()).chain(pool.conditions.iter().map(|kind| kind.meaning));
+    let message = facts.collect::<Vec<_>>().join("; ");
+    if pool.conditions.is_empty() {
+        Check::ok(check, message)
+    } else if pool.conditions.iter().all(|kind| kind.severity == Severity::Notice) {
+        Check::note(check, message)
+    } else {
+        Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::apps::v1::DaemonSetStatus;
+
+    use super::*;
+
+    #[test]
+    fn the_agents_of_every_group_of_nodes_count() {
+        let set = |number_ready, desired_number_scheduled| {
+            let status = DaemonSetStatus { number_ready, desired_number_scheduled, ..DaemonSetStatus::default() };
+            DaemonSet { status: Some(status), ..DaemonSet::default() }
+        };
+        assert_eq!(rollout("storage", &[set(3, 3), set(2, 2)]).message, "5 of 5 are ready");
+        let told = rollout("storage", &[set(3, 3), set(0, 2)]).message;
+        assert_eq!(told, "3 of 5 are ready; look at `kubectl --namespace storage describe pods`");
+    }
+}

@@ -1,0 +1,17 @@
+//! What the frontend and the commands for people have in common: the objects, figures and words in which they speak of
+//! volumes. Nothing here asks anybody, and all of it compiles wherever `kubectl` runs.
+//!
+//! From top to bottom, each importing only from those below it: [`policies`], [`objects`], [`volumes`]; then what stands
+//! alone: [`exported`] and [`owner`], [`findings`], [`check`], [`exposition`], [`api_error`], [`quantity`], [`printable`].
+
+pub mod api_error;
+pub mod check;
+pub mod exported;
+pub mod exposition;
+pub mod findings;
+pub mod objects;
+pub mod owner;
+pub mod policies;
+pub mod printable;
+pub mod quantity;
+pub mod volumes;

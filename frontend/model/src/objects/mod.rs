@@ -1,0 +1,11 @@
+//! The API's objects as values: what they say, and what ours look like. Nothing here does any I/O.
+
+pub mod claim;
+pub mod fields;
+pub mod lease;
+pub mod names;
+pub mod node_affinity;
+pub mod owner;
+pub mod persistent_volume;
+pub mod storage;
+pub mod storage_class;

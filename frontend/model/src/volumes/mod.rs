@@ -1,0 +1,20 @@
+//! What is said of volumes, whoever says it: what may be asked for, why it cannot be had, and what is wrong.
+
+mod access;
+mod fault;
+mod name;
+mod parameters;
+mod pool_condition;
+mod provisioned;
+mod size;
+mod topology;
+mod words;
+
+pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
+pub use fault::{Fault, FaultKind};
+pub use name::identify;
+pub use parameters::Parameters;
+pub use pool_condition::{ConditionKind, Identity, PoolCondition, Severity, Subject};
+pub use provisioned::Provisioned;
+pub use size::{MINIMUM_BYTES, SizeRange, default_inodes};
+pub use topology::Place;
