@@ -168,7 +168,7 @@ async fn an_expired_watch_starts_again_with_a_list() {
     let helper = helper();
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
     agent(&helper, &api);
-    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    until("a watch", || api.is_watched().then_some(())).await;
     // The watch does not report this.
     api.put(&claim(10, Some("node-1")));
     sleep(Duration::from_millis(500)).await;
@@ -265,7 +265,7 @@ async fn another_nodes_claim_costs_nothing() {
     let api = MockApi::start(helper.directory(), vec![class("WaitForFirstConsumer")], |_, _| None).await;
     api.put(&claim(10, Some("node-2")));
     agent(&helper, &api);
-    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    until("a watch", || api.is_watched().then_some(())).await;
     for version in 11..20 {
         api.put_and_report(&claim(version, Some("node-2")));
     }
@@ -306,7 +306,7 @@ async fn the_sweep_deletes_no_volume_whose_claim_is_back() {
     })
     .await;
     agent(&helper, &api);
-    until("a watch", || (api.seen(&Method::GET, "/persistentvolumeclaims").len() >= 2).then_some(())).await;
+    until("a watch", || api.is_watched().then_some(())).await;
     // The volume was made here, and then its claim was given to another node.
     api.put(&claim(10, Some("node-2")));
     let lists = || api.seen(&Method::GET, "/persistentvolumes");
