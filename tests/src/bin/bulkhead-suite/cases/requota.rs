@@ -227,7 +227,11 @@ fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
     // XFS lets root change it all the same.
     ensure!(immutable.contains("ok      vol-a: ") || immutable.contains("\"fixed\": "), "{immutable}");
     ensure!(
-        !good && said.contains("FAILED  vol-b: put into project") && said.contains("1 files with several names"),
+        !good
+            && said.contains("FAILED  vol-b: put into project")
+            && said.contains(
+                "files with several names that are charged to another volume (copy each to a file of its own): 1;"
+            ),
         "{said}"
     );
     ensure!(said.contains("ok      vol-a: ") && project_of(&stand.pool().volume("vol-b"))? == 0, "{said}");
@@ -240,9 +244,9 @@ fn a_hostile_tree_is_walked_and_left(stand: &mut Stand) -> Result<()> {
         ensure!(project_of(&path)? == project, "{path:?}");
     }
     // What the kernel counts is what there is, but for what the line names.
-    let uncharged =
-        said.lines().find_map(|line| line.split("vol-a: ").nth(1)?.split("; ").nth(1)?.split_once(" links"));
-    let uncharged: u64 = uncharged.map_or(Ok(0), |(number, _)| number.parse())?;
+    let line = said.lines().find(|line| line.contains("vol-a: ")).context("no line about vol-a")?;
+    let number = line.split("can charge: ").nth(1).map(|rest| rest.split(|after: char| !after.is_ascii_digit()).next());
+    let uncharged: u64 = number.flatten().map_or(Ok(0), str::parse)?;
     ensure!([0, 4].contains(&uncharged), "{said}");
     let charged = quotas::inodes(&stand.pool().directory)?;
     let charged = charged.iter().find(|quota| quota.project == project).context("nothing is charged")?.used;
