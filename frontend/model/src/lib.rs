@@ -1,5 +1,5 @@
 //! What the frontend and the commands for people have in common: the objects, figures and words in which they speak of
-//! volumes. Nothing here asks anybody, and all of it compiles wherever `kubectl` runs.
+//! volumes. Nothing here asks anybody, or uses what only Linux has.
 //!
 //! From top to bottom, each importing only from those below it: [`policies`], [`objects`], [`volumes`]; then what stands
 //! alone: [`exported`] and [`owner`], [`findings`], [`check`], [`exposition`], [`api_error`], [`quantity`], [`printable`].

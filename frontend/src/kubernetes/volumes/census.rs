@@ -2,6 +2,7 @@
 //! that is needed and does not exist is missing; one that exists and is not needed is an orphan. It changes neither.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::mem::replace;
 use std::time::Duration;
 
 use bulkhead_model::objects::{claim, persistent_volume};
@@ -18,8 +19,8 @@ use crate::volumes::Orphan;
 /// How often it is taken.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// How soon it is taken again after a failure, or while volumes are needed that may be in a pool that is not served: an
-/// object that was read before its controller settled it looks as if it needed its volume.
+/// How soon it is taken again after a failure, or once volumes are needed that cannot be seen: an object that was read
+/// before its controller settled it looks as if it needed its volume.
 const SOON: Duration = Duration::from_secs(10);
 
 /// How long what is known of orphans counts while the watched objects say nothing else. An object without labels, which
@@ -28,11 +29,10 @@ const GOOD_FOR: Duration = Duration::from_secs(600);
 
 /// Takes the census for as long as it is polled.
 pub async fn run(context: &Context) {
-    let mut search = Search::default();
+    let (mut search, mut before) = (Search::default(), Seen::All);
     loop {
         let pause = match take(context, &mut search).await {
-            Ok(Seen::All) => PERIOD,
-            Ok(Seen::NotAll) => SOON,
+            Ok(now) => pause(replace(&mut before, now), now),
             Err(failure) => {
                 // What was known stays as it was.
                 debug!("comparing volumes with PersistentVolumes failed: {failure}");
@@ -41,6 +41,12 @@ pub async fn run(context: &Context) {
         };
         sleep(pause + jitter(pause / 4)).await;
     }
+}
+
+/// How soon one is taken after one that has seen `now`. What cannot be seen is asked for soon once, not again and again:
+/// the helper has a line in its log for each volume.
+fn pause(before: Seen, now: Seen) -> Duration {
+    if (before, now) == (Seen::All, Seen::NotAll) { SOON } else { PERIOD }
 }
 
 /// Whether a census has seen all volumes that are needed and exist.
@@ -155,6 +161,13 @@ mod tests {
             (volume.clone(), Listed { volume, pool, block: false, size: 4096.try_into().unwrap(), targets: 0 })
         };
         ids.iter().map(volume).collect()
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_asked_for_soon_only_once() {
+        let seen = [Seen::All, Seen::NotAll, Seen::NotAll, Seen::All, Seen::NotAll];
+        let pauses = seen.windows(2).map(|two| pause(two[0], two[1]));
+        assert_eq!(pauses.collect::<Vec<_>>(), [SOON, PERIOD, PERIOD, SOON]);
     }
 
     #[test]
