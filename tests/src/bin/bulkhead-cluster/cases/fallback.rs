@@ -123,7 +123,7 @@ fn an_agent_works_only_while_it_is_confined(cluster: &mut Cluster) -> Result<()>
     let whole = r#"{"spec":{"matchConstraints":{"objectSelector":null}}}"#;
     // What was patched is not what was applied, so that applying it again does not undo it.
     let restore = || {
-        manifests::apply_cluster_wide(&kubeconfig)?;
+        manifests::apply(&kubeconfig, "base")?;
         kubectl(&["patch", "validatingadmissionpolicy", name, "--type", "merge", "--patch", whole])
     };
     let narrow = r#"{"spec":{"matchConstraints":{"objectSelector":{"matchLabels":{"no":"object"}}}}}"#;
