@@ -44,7 +44,7 @@ pub async fn run(context: &Context) {
 }
 
 /// How soon one is taken after one that has seen `now`. What cannot be seen is asked for soon once, not again and again:
-/// the helper has a line in its log for each volume.
+/// the helper has a line in its log each time.
 fn pause(before: Seen, now: Seen) -> Duration {
     if (before, now) == (Seen::All, Seen::NotAll) { SOON } else { PERIOD }
 }
@@ -93,7 +93,14 @@ async fn missing(
     for volume in needed.into_iter().filter(|volume| !listed.contains(volume)) {
         match context.volumes.measure(&volume, None).await {
             Err(fault) if fault.is(ErrorKind::NotFound) => drop(missing.insert(volume)),
-            Err(fault) if fault.is(ErrorKind::PoolBroken) => seen = Seen::NotAll,
+            Err(fault) if fault.is(ErrorKind::PoolBroken) => {
+                seen = Seen::NotAll;
+                // Nothing else that is not listed would get another answer, and the helper has a line in its log for each
+                // question. If every pool is served, the answer is about this volume only.
+                if context.volumes.pools().await?.iter().any(|pool| pool.status.is_err()) {
+                    break;
+                }
+            }
             Err(fault) if fault.is(ErrorKind::Busy) => {}
             Err(fault) => return Err(fault.into()),
             Ok(_) => {}
