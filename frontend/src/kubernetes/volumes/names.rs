@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bulkhead_model::objects::persistent_volume;
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 use tokio::sync::Mutex;
@@ -60,11 +60,12 @@ impl Names {
     }
 }
 
+/// The objects with the node's label, and those without any: made by hand, where no policy adds it.
 async fn read(context: &Context) -> Result<HashMap<String, Vec<Named>>, Failure> {
-    let labels = context.place.to_string();
+    let (labelled, unlabelled) = (context.place.to_string(), format!("!{}", context.place.key()));
+    let of = |labels: &str| list("listing the node's PersistentVolumes", context.persistent_volumes(), Some(labels));
     let mut found: HashMap<String, Vec<Named>> = HashMap::new();
-    let mut objects =
-        pin!(list("listing the node's PersistentVolumes", context.persistent_volumes(), Some(labels.as_str())));
+    let mut objects = pin!(of(&labelled).chain(of(&unlabelled)));
     while let Some(object) = objects.try_next().await? {
         if needs_its_volume(&object)
             && let Some(volume) = persistent_volume::named_volume(&object, &context.driver, &context.place)

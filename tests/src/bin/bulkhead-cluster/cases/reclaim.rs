@@ -22,6 +22,7 @@ cases! {
     a_published_volume_stays_until_it_is_not,
     a_static_volume_is_deleted_too,
     a_volume_that_another_object_names_is_kept,
+    a_volume_that_an_object_without_the_label_names_is_kept,
     a_volume_whose_object_was_removed_by_force_keeps_its_data,
     an_agent_that_was_dead_deletes_when_it_is_back,
 }
@@ -160,6 +161,21 @@ fn a_static_volume_is_deleted_too(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// An administrator made a second object for the same volume, perhaps to hand it to another claim.
+fn a_volume_that_an_object_without_the_label_names_is_kept(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    let second = format!("{}-second", cluster.namespace);
+    let mut by_hand = volume(&second, handle(&name), &cluster.class, "16Mi", &cluster.node());
+    by_hand["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    if cluster.is_recent() {
+        // A policy puts a wrong label right.
+        by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: "elsewhere" });
+    }
+    cluster.create_volume(&by_hand)?;
+    cluster.delete_claim("data")?;
+    cluster.event(&name, "VolumeFailedDelete", &format!("PersistentVolume {second} names the same volume"))?;
+    stays(cluster, &name)
+}
+
 fn a_volume_that_another_object_names_is_kept(cluster: &mut Cluster) -> Result<()> {
     let name = bound(cluster)?;
     let second = format!("{}-second", cluster.namespace);
