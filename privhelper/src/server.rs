@@ -276,7 +276,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         let outcome = carry_out(service, connection, &request, version, client);
         service.counts.requests.fetch_sub(1, SeqCst);
         let (response, descriptor): (Response, _) =
-            outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply), passed));
+            outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply.at_version(version)), passed));
         let _allowed = capability::allow(capabilities::of(&request));
         send(connection, &response, descriptor)?;
     }

@@ -112,6 +112,18 @@ pub enum Condition {
     },
     /// Something that a client of this version does not know.
     Other,
+    /// What is served is not mounted at the pool's directory on the host any more. Since version 4.
+    Unmounted,
+}
+
+impl Condition {
+    /// As a client of this version can know it.
+    pub fn at_version(self, version: u16) -> Self {
+        match self {
+            Self::Unmounted if version < 4 => Self::Other,
+            known => known,
+        }
+    }
 }
 
 /// Why a publish directory is apart from the host's.

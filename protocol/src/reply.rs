@@ -43,6 +43,19 @@ pub enum Reply {
     },
 }
 
+impl Reply {
+    /// As a client of this version can know it.
+    pub fn at_version(mut self, version: u16) -> Self {
+        if let Self::Pool(status) = &mut self {
+            let conditions = std::mem::take(&mut status.conditions).into_vec();
+            let known = conditions.into_iter().map(|condition| condition.at_version(version)).collect::<Vec<_>>();
+            // There are as many as before.
+            status.conditions = UpTo::try_from(known).unwrap_or_default();
+        }
+        self
+    }
+}
+
 /// A volume's settings and how much of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {

@@ -91,13 +91,18 @@ fn conditions() -> Vec<Condition> {
         Condition::Oversized { used: 4096 },
         Condition::OtherLimits { bytes: 4096, inodes: 2, soft: true },
         Condition::Other,
+        Condition::Unmounted,
     ]
 }
+
+/// How many kinds there were until version 3.
+const CONDITIONS_OF_VERSION_3: usize = 21;
 
 #[test]
 fn a_pool_may_have_every_condition_at_once() {
     assert!(conditions().len() <= MAX_CONDITIONS);
-    assert_eq!(responses().iter().filter(|(name, _)| *name == "pool").count(), 1, "and they fit one packet");
+    let whole = responses().iter().filter(|(name, _)| *name == "pool-of-version-4").count();
+    assert_eq!(whole, 1, "and they fit one packet");
 }
 
 fn responses() -> Vec<(&'static str, Response)> {
@@ -124,12 +129,15 @@ fn responses() -> Vec<(&'static str, Response)> {
         emptying: 0,
         conditions: UpTo::try_from(conditions()).expect("all of them fit"),
     };
+    let released = conditions().into_iter().take(CONDITIONS_OF_VERSION_3).collect::<Vec<_>>();
+    let released = PoolStatus { conditions: UpTo::try_from(released).expect("all of them fit"), ..status.clone() };
     let mut all = vec![
         ("done", Ok(Reply::Done)),
         ("size", Ok(Reply::Size(size(4096)))),
         ("usage-reply", Ok(Reply::Usage(usage))),
         ("volumes", Ok(Reply::Volumes(UpTo::try_from(vec![listed]).expect("one volume")))),
-        ("pool", Ok(Reply::Pool(status))),
+        ("pool", Ok(Reply::Pool(released))),
+        ("pool-of-version-4", Ok(Reply::Pool(status))),
         ("listening", Ok(Reply::Listening)),
         ("owner-reply", Ok(Reply::Owner { owner: Some(owner()), used: true })),
     ];
@@ -189,6 +197,21 @@ fn the_bytes_of_every_variant_are_as_they_were_released() {
 }
 
 #[test]
+fn what_a_client_is_too_old_for_is_not_sent_to_it() {
+    for (number, condition) in conditions().into_iter().enumerate() {
+        let at = |version| condition.clone().at_version(version);
+        assert_eq!(at(4), condition);
+        assert_eq!(at(3), if number < CONDITIONS_OF_VERSION_3 { condition.clone() } else { Condition::Other });
+    }
+    for (name, response) in responses() {
+        let Ok(reply) = response else { continue };
+        assert_eq!(reply.clone().at_version(4), reply, "{name}");
+        let Reply::Pool(status) = reply.at_version(3) else { continue };
+        assert!(!status.conditions.as_slice().contains(&Condition::Unmounted), "{name}");
+    }
+}
+
+#[test]
 fn released_bytes_decode_to_their_values() {
     let golden: std::collections::HashMap<_, _> =
         include_str!("golden.txt").lines().filter_map(|line| line.split_once(' ')).collect();
@@ -218,7 +241,7 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
         found,
         names.split(' ').filter(|name| !name.is_empty()).map(|name| (name, versions(name))).collect::<Vec<_>>()
     );
-    assert_eq!(found.iter().map(|(_, version)| *version).max(), Some(HIGHEST_VERSION));
+    assert!(found.iter().all(|(_, version)| *version <= HIGHEST_VERSION));
     let rows: Vec<_> = Request::ROWS.iter().map(|row| (row.name, row.since_version)).collect();
     assert_eq!(rows, found, "the table has them in the order of their numbers");
 }

@@ -1,5 +1,6 @@
 //! What is wrong with a pool.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::{Condition, Conditions, UpTo};
@@ -70,6 +71,7 @@ pub fn conditions(state: &State, pool: &Pool, served: &Served, finding: &Finding
         });
     }
     found.extend(served.inherited.no_exec.then_some(Condition::NoExec));
+    found.extend(served.place.is_unmounted.load(Relaxed).then_some(Condition::Unmounted));
     UpTo::try_from(found).unwrap_or_default()
 }
 

@@ -3,6 +3,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use bulkhead_protocol::Separation;
@@ -66,8 +67,10 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
     let mut left: Vec<Vec<MountIdentity>> = vec![Vec::new(); missing.pools.len()];
     let mut carriers: Vec<_> =
         state.publish_directories.iter().map(|directory| Carrier::of(&directory.real_path)).collect();
+    let places = state.pools.iter().filter_map(|pool| Some(&pool.state.as_ref().ok()?.place));
+    let mut places: Vec<_> = places.map(|place| (place, Carrier::of(&place.outside))).collect();
     let read = state.host.look(|mount| {
-        carriers.iter_mut().for_each(|carrier| carrier.see(mount));
+        carriers.iter_mut().chain(places.iter_mut().map(|(_, carrier)| carrier)).for_each(|carrier| carrier.see(mount));
         for ((path, known), left) in missing.pools.iter().zip(&mut left) {
             let this = mount.identity();
             if known.contains(&this) {
@@ -81,6 +84,7 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
         log::warning!("cannot look at the host's mounts errno={errno}");
     } else {
         missing.pools.iter_mut().zip(left).for_each(|((_, known), left)| *known = left);
+        places.iter().for_each(|(place, carrier)| place.is_unmounted.store(carrier.device != place.device, Relaxed));
     }
     let mended = || {
         let (apart, cause) = state.host.apart()?;
@@ -102,6 +106,8 @@ fn look(state: &State, missing: &mut Missing) -> Option<String> {
 struct Carrier<'a> {
     path: &'a Path,
     mount: u64,
+    /// Of its filesystem.
+    device: (u32, u32),
     point: PathBuf,
     is_shared: bool,
     /// Whether it covers another mount of the directory itself.
@@ -110,7 +116,7 @@ struct Carrier<'a> {
 
 impl<'a> Carrier<'a> {
     fn of(path: &'a Path) -> Self {
-        Self { path, mount: 0, point: PathBuf::new(), is_shared: false, is_covering: false }
+        Self { path, mount: 0, device: (0, 0), point: PathBuf::new(), is_shared: false, is_covering: false }
     }
 
     fn see(&mut self, mount: &Mount) {
@@ -118,7 +124,7 @@ impl<'a> Carrier<'a> {
         let is_above = mount.point == self.point && mount.parent == self.mount;
         if self.path.starts_with(&mount.point) && (is_nearer || is_above) {
             self.is_covering = is_above && self.point == self.path;
-            self.mount = mount.id;
+            (self.mount, self.device) = (mount.id, mount.device);
             self.point.clone_from(&mount.point);
             self.is_shared = mount.peers.is_some() && !mount.slave;
         }

@@ -7,6 +7,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use bulkhead_protocol::{QuotaMode, Text, VolumeId};
@@ -175,7 +176,8 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         let make = || Arc::new(Filesystem::new(root, facts, claims.remove(&device)));
         let filesystem = filesystems.entry(device).or_insert_with(make);
         let copy = mount::unique_id(&directory, "").ok().flatten();
-        let place = Place { device, inner: host.directory.position(mounts)?.inner, copy };
+        let (inner, outside) = (host.directory.position(mounts)?.inner, host.directory.real_path.clone());
+        let place = Place { device, inner, outside, is_unmounted: AtomicBool::default(), copy };
         let filesystem = Arc::clone(filesystem);
         let served = Served::new((directory, marker), filesystem, place, host.inherited, Deletions::new(emptier));
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bulkhead_protocol::{Condition, Error, MountFlags, PoolName, QuotaMode, VolumeId};
@@ -72,6 +72,10 @@ pub struct Place {
     pub device: (u32, u32),
     /// The pool's directory when it was opened.
     pub inner: PathBuf,
+    /// The same directory on the host, without symbolic links.
+    pub outside: PathBuf,
+    /// Whether that was on another filesystem when the host was last looked at.
+    pub is_unmounted: AtomicBool,
     /// The jail's mount of it, on kernels that have unique ids of mounts.
     pub copy: Option<NonZeroU64>,
 }

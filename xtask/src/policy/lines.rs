@@ -32,9 +32,9 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_161, goal: 2_600 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_597, goal: 1_600 };
-const AT_START: Budget = Budget { name: "start", limit: 2_163, goal: 1_650 };
+const CORE: Budget = Budget { name: "core", limit: 4_163, goal: 2_600 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_623, goal: 1_600 };
+const AT_START: Budget = Budget { name: "start", limit: 2_165, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.

@@ -108,6 +108,8 @@ kinds! {
         "some of its volumes are not served";
     Self::Reported(Condition::Overpromised { .. }) => "overpromised" Warning Pool
         "more is promised to its volumes than there is";
+    Self::Reported(Condition::Unmounted) => "unmounted" Warning Pool
+        "it is not mounted on the host any more";
     Self::Reported(Condition::QuotasOff) => "quotas_off" Warning Pool
         "quotas were switched off, so sizes are not enforced any more";
     Self::Reported(Condition::DefaultLimits) => "default_limits" Warning Pool
@@ -187,6 +189,11 @@ impl PoolCondition {
 }
 
 impl Identity {
+    /// Its kind.
+    pub fn kind(&self) -> &'static ConditionKind {
+        self.kind
+    }
+
     /// It in one word, from which [`Self::parse`] makes it again, in another process too.
     pub fn word(&self) -> String {
         match &self.directory {

@@ -18,6 +18,9 @@ pub(super) fn condition(condition: &Condition) -> String {
         Condition::ReadOnly => {
             "the pool's filesystem has become read-only, perhaps after an error; see dmesg, and docs/operate.md for the way out".into()
         }
+        Condition::Unmounted => {
+            "the pool is not mounted at its directory on the host any more: its volumes work only until the helper ends; mount it there again, or shut their pods down".into()
+        }
         Condition::QuotasOff => {
             "sizes are not enforced any more: quotas were switched off while the pool was served; switch them on again with xfs_quota -x -c 'enable -p' MOUNTPOINT (XFS) or quotaon -P MOUNTPOINT (ext4)".into()
         }

@@ -107,7 +107,13 @@ mod tests {
 
     #[test]
     fn every_part_of_a_volume_names_it_and_nothing_else_does() {
-        let place = |inner: &str| Place { device: (8, 1), inner: inner.into(), copy: None };
+        let place = |inner: &str| Place {
+            device: (8, 1),
+            inner: inner.into(),
+            outside: inner.into(),
+            is_unmounted: false.into(),
+            copy: None,
+        };
         let volume = |root: &str| volume_at(&place("/srv/pool/"), &mount(root, "/t")).map(|id| id.as_str().to_owned());
         for part in ["", "/data", "/data/sub/deep", "/data//deleted", "/renamed", "//deleted"] {
             assert_eq!(volume(&format!("/srv/pool/vol-a{part}")), Some("vol-a".to_owned()), "{part}");

@@ -4,9 +4,10 @@ use std::fs;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{ErrorKind, Request};
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
+use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests as csi;
 use bulkhead_tests::csi::v1::CreateVolumeRequest;
 use bulkhead_tests::daemon::Daemon;
@@ -30,6 +31,7 @@ cases! {
     a_read_only_pool_is_not_served_until_it_can_be_written: Bare,
     a_filesystem_without_quotas_is_not_served: Bare + Filesystem,
     an_ext4_without_a_journal_is_not_served: Bare,
+    a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back: Bare + Kernel,
     a_pool_whose_mount_vanished_still_has_its_volumes: Bare + Kernel,
     check_says_ok_and_changes_nothing: Bare + Filesystem,
     check_says_what_to_mend: Bare,
@@ -260,6 +262,45 @@ fn an_ext4_without_a_journal_is_not_served(stand: &mut Stand) -> Result<()> {
     std::thread::sleep(Duration::from_millis(300));
     mount_image(&setting, &image, &directory)?;
     check_is_mended(stand)
+}
+
+/// The helper must know within seconds whether its pool is mounted on the host.
+fn is_unmounted(stand: &Stand, wanted: bool) -> Result<()> {
+    bulkhead_tests::wait::until(stand.patience(Duration::from_secs(15)), || {
+        let Reply::Pool(status) = stand.helper()?.ask(&Request::PoolStatus { pool: stand.pool().name.parse()? })?
+        else {
+            bail!("no status")
+        };
+        let conditions = status.conditions.as_slice();
+        ensure!(conditions.contains(&Condition::Unmounted) == wanted, "{conditions:?}");
+        Ok(())
+    })
+}
+
+fn a_pool_that_is_unmounted_on_the_host_says_so_until_it_is_back(stand: &mut Stand) -> Result<()> {
+    stand.start()?;
+    let (pool, kept) = (stand.pool().directory.clone(), stand.pool().directory.with_extension("kept"));
+    fs::create_dir(&kept)?;
+    run(Command::new("mount").arg("--bind").args([&pool, &kept]))?;
+    is_unmounted(stand, false)?;
+    mounts::unmount_all(&pool)?;
+    is_unmounted(stand, true)?;
+    let told = Printed::by(bulkheadctl(&stand.kubelet.csi_socket())?.arg("doctor"))?.text;
+    ensure!(told.contains("not mounted at its directory on the host any more"), "{told}");
+    // What an older client does not know has another name there.
+    let older = HelperClient::connect(&stand.helper_socket())?;
+    older.hello(3)?;
+    let Reply::Pool(status) = older.ask(&Request::PoolStatus { pool: stand.pool().name.parse()? })? else {
+        bail!("no status")
+    };
+    ensure!(status.conditions.as_slice().contains(&Condition::Other), "{status:?}");
+    // Another filesystem in its place is not the pool.
+    run(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&pool))?;
+    is_unmounted(stand, true)?;
+    mounts::unmount_all(&pool)?;
+    run(Command::new("mount").arg("--bind").args([&kept, &pool]))?;
+    is_unmounted(stand, false)?;
+    run(Command::new("umount").arg(&kept))
 }
 
 fn a_pool_whose_mount_vanished_still_has_its_volumes(stand: &mut Stand) -> Result<()> {
