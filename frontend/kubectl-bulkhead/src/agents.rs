@@ -9,7 +9,7 @@ use bulkhead_model::findings::Findings;
 use bulkhead_model::volumes::ConditionKind;
 use futures::{StreamExt, stream};
 use http::StatusCode;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
@@ -33,6 +33,8 @@ const LONGEST: usize = 1 << 20;
 pub struct AgentPod {
     pub name: String,
     pub is_ready: bool,
+    /// Each container that does not run, or has been started again since it last ended, with its last words.
+    pub ends: Vec<(String, String)>,
     namespace: String,
     port: Option<i32>,
 }
@@ -70,9 +72,27 @@ pub async fn pods(cluster: &Cluster) -> Result<Vec<(String, AgentPod)>, Failure>
         let mut ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
         let port = ports.find(|port| port.name.as_deref() == Some(PORT)).map(|port| port.container_port);
         let namespace = pod.namespace().unwrap_or_default();
-        Some((spec.node_name.clone()?, AgentPod { name: pod.name_any(), is_ready, namespace, port }))
+        let ends = pod.status.iter().flat_map(ends).collect();
+        Some((spec.node_name.clone()?, AgentPod { name: pod.name_any(), is_ready, ends, namespace, port }))
     };
     Ok(list.items.into_iter().filter_map(of_node).collect())
+}
+
+/// The containers that have ended, each with the words that the kubelet has kept of its log, or why it does not start.
+fn ends(status: &PodStatus) -> impl Iterator<Item = (String, String)> {
+    let end = |container: &ContainerStatus| {
+        let state = |state: &Option<ContainerState>| state.clone().unwrap_or_default();
+        let ended = state(&container.state).terminated.or_else(|| state(&container.last_state).terminated);
+        let waits = state(&container.state).waiting;
+        let words = match (ended, waits) {
+            (Some(ended), _) => ended.message.or(ended.reason),
+            (None, Some(waits)) => waits.message.or(waits.reason),
+            (None, None) => None,
+        };
+        let words = words?;
+        Some((container.name.clone(), words.trim().lines().next_back().unwrap_or("without a word").to_owned()))
+    };
+    status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten()).filter_map(end)
 }
 
 /// Queries the agents on these nodes; where one cannot be queried, the result says why.

@@ -6,6 +6,7 @@ use std::io;
 use bulkhead_console::manual::ManualError;
 use bulkhead_console::prompt::NotConfirmed;
 use bulkhead_model::api_error::error_text;
+use bulkhead_model::objects::lease::{self, Reported};
 use bulkhead_model::objects::names;
 use bulkhead_model::quantity::parse;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -91,6 +92,8 @@ pub struct Heartbeat {
     pub at: Timestamp,
     /// What of it did not work then.
     pub not_ready: Option<String>,
+    /// The conditions of its pools.
+    pub reported: Reported,
 }
 
 /// What volumes need of a node.
@@ -198,10 +201,11 @@ impl Cluster {
             Err(kube::Error::Api(status)) if status.code == 403 => return Ok(BTreeMap::new()),
             found => found.map_err(self.failed("listing the agents' Leases"))?,
         };
-        let missing = names::not_ready(&self.driver);
+        let (missing, conditions) = (names::not_ready(&self.driver), names::reported_conditions(&self.driver));
         let heartbeat = |lease: Lease| {
             let not_ready = lease.annotations().get(&missing).cloned();
-            Some((lease.name_any(), Heartbeat { at: lease.spec?.renew_time?.0, not_ready }))
+            let reported = lease::reported(lease.annotations().get(&conditions));
+            Some((lease.name_any(), Heartbeat { at: lease.spec?.renew_time?.0, not_ready, reported }))
         };
         Ok(list.items.into_iter().filter_map(heartbeat).collect())
     }

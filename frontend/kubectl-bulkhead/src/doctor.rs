@@ -9,10 +9,9 @@ use bulkhead_model::findings::Findings;
 use bulkhead_model::objects::names;
 use bulkhead_model::policies::{by_name, judge};
 use bulkhead_model::quantity::{Quantity, count};
-use bulkhead_model::volumes::Severity;
+use bulkhead_model::volumes::{Identity, Severity};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
-use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -25,13 +24,14 @@ use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
 use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
+use crate::rollout;
 
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let mut checks = vec![driver(cluster).await?];
-    let sets = daemon_sets(cluster).await?;
+    let sets = rollout::daemon_sets(cluster).await?;
     checks.push(policies(cluster).await);
-    checks.push(if sets.is_empty() { without_daemon_set() } else { rollout(&cluster.namespace, &sets) });
+    checks.extend(rollout::checks(&cluster.namespace, &sets));
     let members = nodes::members(cluster).await?;
     if members.is_empty() {
         let message = "none has the driver: is an agent running on a node with a pool?";
@@ -54,6 +54,7 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
             }
         }
     }
+    checks.extend(members.iter().filter(|(_, member)| member.pod.is_none()).flat_map(on_host));
     let classes = classes::flaws(cluster, pools.as_ref()).await?;
     checks.extend(classes.into_iter().map(|(class, flaw)| match flaw {
         None => Check::ok(format!("class {class}"), "volumes of it can be made"),
@@ -114,34 +115,6 @@ async fn policies_in_force(cluster: &Cluster, account: &str) -> Result<(), Strin
     judge(account, &cluster.driver, &by_name(policies.items), &by_name(bindings.items))
 }
 
-/// The agents' DaemonSets, one for each group of nodes.
-async fn daemon_sets(cluster: &Cluster) -> Result<Vec<DaemonSet>, Failure> {
-    let sets: Api<DaemonSet> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let parameters = ListParams::default().labels("app.kubernetes.io/name=bulkhead");
-    Ok(sets.list(&parameters).await.map_err(cluster.failed("listing DaemonSets"))?.items)
-}
-
-fn without_daemon_set() -> Check {
-    let message = "there is no DaemonSet, which is correct if the agents run as services on the hosts";
-    Check::note("agents", message)
-}
-
-fn rollout(namespace: &str, sets: &[DaemonSet]) -> Check {
-    let statuses = || sets.iter().filter_map(|set| set.status.as_ref());
-    let ready: i32 = statuses().map(|status| status.number_ready).sum();
-    let wanted: i32 = statuses().map(|status| status.desired_number_scheduled).sum();
-    let message = format!("{ready} of {wanted} are ready");
-    if wanted == 0 {
-        let message = "the DaemonSet matches no node: compare its node selector and tolerations with the nodes' labels and taints";
-        Check::failed("agents", message)
-    } else if ready == wanted {
-        Check::ok("agents", message)
-    } else {
-        let look = format!("{message}; look at `kubectl --namespace {namespace} describe pods`");
-        Check::failed("agents", look)
-    }
-}
-
 async fn node(cluster: &Cluster, node: &str, member: &Member) -> Check {
     let name = format!("node {node}");
     match nodes::state(member) {
@@ -194,11 +167,13 @@ async fn not_ready(cluster: &Cluster, member: &Member) -> String {
             "the agent is not ready: {why}; on the node, see `systemctl status bulkhead-privhelper bulkhead-frontend` and their logs"
         );
     };
-    match pod.missing_parts(&cluster.client).await {
+    let told = match pod.missing_parts(&cluster.client).await {
         Ok(parts) if parts.is_empty() => "the agent is ready, but its pod is not yet: wait a moment".to_owned(),
         Ok(parts) => format!("the agent is not ready: {}", parts.join("; ")),
         Err(why) => format!("the agent's pod {} is not ready: look at its log; {why}", pod.name),
-    }
+    };
+    let ends = pod.ends.iter().map(|(container, words)| format!("; {container} ended: {words}"));
+    std::iter::once(told).chain(ends).collect()
 }
 
 /// How long a claim may wait for the agent of its node. The agent takes milliseconds.
@@ -267,6 +242,21 @@ fn volumes(node: &str, findings: &Findings) -> Vec<Check> {
     checks
 }
 
+/// The pools of an agent that runs as a service of its host, as it has last reported them. What else it has found can be
+/// read only there.
+fn on_host((node, member): (&String, &Member)) -> Vec<Check> {
+    if !member.exists || !member.registered {
+        return Vec::new();
+    }
+    let kinds = |words: &BTreeSet<String>| words.iter().map(|word| Identity::parse(word).kind()).collect();
+    let pools =
+        member.reported.iter().map(|(name, words)| (name, Pool { conditions: kinds(words), ..Pool::default() }));
+    let mut checks: Vec<Check> = pools.map(|(name, found)| pool(node, name, &found)).collect();
+    let message = "unknown: its agent runs as a service of the host; run `bulkheadctl doctor` there";
+    checks.push(Check::note(format!("volumes on {node}"), message));
+    checks
+}
+
 fn pool(node: &str, name: &str, pool: &Pool) -> Check {
     let check = format!("pool {name} on {node}");
     let size = |bytes: Option<u64>| Quantity::from(bytes.unwrap_or_default());
@@ -282,23 +272,5 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         Check::note(check, message)
     } else {
         Check::failed(check, format!("{message}: see `bulkheadctl pool list` on the node"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::apps::v1::DaemonSetStatus;
-
-    use super::*;
-
-    #[test]
-    fn the_agents_of_every_group_of_nodes_count() {
-        let set = |number_ready, desired_number_scheduled| {
-            let status = DaemonSetStatus { number_ready, desired_number_scheduled, ..DaemonSetStatus::default() };
-            DaemonSet { status: Some(status), ..DaemonSet::default() }
-        };
-        assert_eq!(rollout("storage", &[set(3, 3), set(2, 2)]).message, "5 of 5 are ready");
-        let told = rollout("storage", &[set(3, 3), set(0, 2)]).message;
-        assert_eq!(told, "3 of 5 are ready; look at `kubectl --namespace storage describe pods`");
     }
 }

@@ -15,6 +15,7 @@ mod pods;
 mod pools;
 mod proxy;
 mod release;
+mod rollout;
 mod state;
 mod usage;
 mod volumes;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead_console::report::{Report, Table};
-use bulkhead_model::objects::lease::OVERDUE;
+use bulkhead_model::objects::lease::{OVERDUE, Reported};
 use bulkhead_model::quantity::Quantity;
 use k8s_openapi::api::storage::v1::CSINode;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -28,6 +28,8 @@ pub struct Member {
     pub silent: Option<SignedDuration>,
     /// What of the agent does not work, in its own words.
     pub not_ready: Option<String>,
+    /// The conditions of its pools, as the agent last said.
+    pub reported: Reported,
     /// The agent's pod. An agent that runs as a service of the host has none.
     pub pod: Option<AgentPod>,
     pub volumes: usize,
@@ -67,6 +69,7 @@ pub async fn members(cluster: &Cluster) -> Result<BTreeMap<String, Member>, Fail
         (member.exists, member.known) = (found.is_some(), found.copied().unwrap_or_default());
         if let Some(heard) = heartbeats.remove(name) {
             (member.silent, member.not_ready) = (Some(now.duration_since(heard.at)), heard.not_ready);
+            member.reported = heard.reported;
         }
     }
     Ok(members)

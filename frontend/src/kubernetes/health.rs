@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_model::objects::lease::Reported;
 use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::quantity::count;
 use bulkhead_model::volumes::{Identity, Severity};
@@ -12,7 +13,7 @@ use kube::Resource;
 
 use super::api::events::Reason;
 use super::context::Context;
-use super::heartbeat::{self, Reported};
+use super::heartbeat;
 use crate::volumes::Health;
 
 /// Reports for as long as it is polled. An earlier agent has reported what was wrong `before`.

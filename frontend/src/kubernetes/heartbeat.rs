@@ -2,19 +2,18 @@
 //! it runs; and what of it does not, which for an agent on a host nobody else could say. It also holds what was reported
 //! about pools, so that the next agent can say that it is over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bulkhead_model::objects::lease::{OVERDUE, PERIOD};
+use bulkhead_model::objects::lease::{self, OVERDUE, PERIOD, Reported};
 use bulkhead_model::objects::names::{self, DRIVER_LABEL, MANAGED_BY, MANAGED_BY_LABEL};
 use bulkhead_model::volumes::Identity;
-use bulkhead_protocol::DriverName;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use k8s_openapi::jiff::Timestamp;
-use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -33,12 +32,6 @@ const FLOOR: Duration = Duration::from_secs(10);
 
 /// How soon it is tried again.
 const RETRY: Duration = Duration::from_secs(10);
-
-/// The most that is remembered, in bytes: more than all kinds of conditions of all pools.
-const LONGEST: usize = 64 << 10;
-
-/// The conditions of pools that were reported, by pool and word ([`Identity::word`]).
-pub type Reported = BTreeMap<String, BTreeSet<String>>;
 
 /// What is reported now, to be kept for the next agent.
 #[derive(Debug, Default)]
@@ -76,16 +69,10 @@ pub async fn reported_before(context: &Context) -> Reported {
         warn!("what an earlier agent has reported is not known: {failure}");
         None
     });
-    let reported = read(lease, &annotation(&context.driver));
+    let annotation = names::reported_conditions(&context.driver);
+    let reported = lease.map(|lease| lease::reported(lease.annotations().get(&annotation))).unwrap_or_default();
     context.record.set(reported.clone());
     reported
-}
-
-fn read(lease: Option<Lease>, annotation: &str) -> Reported {
-    let mut annotations = lease.and_then(|lease| lease.metadata.annotations).unwrap_or_default();
-    let text = annotations.remove(annotation).filter(|text| text.len() <= LONGEST);
-    // Whatever somebody else has written there is nothing that was reported.
-    text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
 }
 
 /// Writes the Lease for as long as it is polled.
@@ -139,7 +126,7 @@ fn describe(context: &Context, uid: Option<String>, missing: &str) -> Lease {
     let labels = [(DRIVER_LABEL, context.driver.as_str()), (MANAGED_BY_LABEL, MANAGED_BY)];
     let mut labels: BTreeMap<_, _> = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     labels.extend(context.place.segments());
-    let mut annotations = BTreeMap::from([(annotation(&context.driver), context.record.text())]);
+    let mut annotations = BTreeMap::from([(names::reported_conditions(&context.driver), context.record.text())]);
     if !missing.is_empty() {
         annotations.insert(names::not_ready(&context.driver), missing.to_owned());
     }
@@ -161,39 +148,19 @@ fn describe(context: &Context, uid: Option<String>, missing: &str) -> Lease {
     }
 }
 
-fn annotation(driver: &DriverName) -> String {
-    format!("{driver}/reported-conditions")
-}
-
 fn api(context: &Context) -> Api<Lease> {
     Api::namespaced(context.client.clone(), &context.namespace)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
-
-    fn of(annotations: serde_json::Value) -> Reported {
-        let lease = serde_json::from_value(json!({ "metadata": { "annotations": annotations } })).unwrap();
-        read(Some(lease), "here")
-    }
 
     #[test]
     fn the_next_agent_knows_what_was_reported() {
         let reported: Reported = [("fast".to_owned(), ["errors", "apart/kubelet"].map(str::to_owned).into())].into();
         let record = Record::default();
         record.set(reported.clone());
-        assert_eq!(of(json!({ "here": record.text(), "there": "{}" })), reported);
-    }
-
-    #[test]
-    fn what_somebody_else_wrote_was_not_reported() {
-        let long = format!("{{\"{}\": []}}", "x".repeat(LONGEST));
-        for text in ["", "[]", "{\"fast\": 1}", long.as_str()] {
-            assert_eq!(of(json!({ "here": text })), Reported::default());
-        }
-        assert_eq!(read(None, "here"), Reported::default());
+        assert_eq!(lease::reported(Some(&record.text())), reported);
     }
 }

@@ -48,6 +48,11 @@ pub fn not_ready(driver: &impl std::fmt::Display) -> String {
     format!("{driver}/not-ready")
 }
 
+/// On an agent's Lease: the conditions of pools that the agent of `driver` has reported.
+pub fn reported_conditions(driver: &impl std::fmt::Display) -> String {
+    format!("{driver}/reported-conditions")
+}
+
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
 pub const AGENT_POLICIES: [&str; 7] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",

@@ -26,6 +26,7 @@ use super::plugin::{agent_pod, as_json, plugin};
 cases! {
     on Cluster;
     a_node_whose_only_pool_is_missing_serves_it_once_it_is_there: Bare,
+    pools_of_an_agent_on_the_host_are_in_the_doctor: Bare,
     a_pool_that_a_node_may_lack_is_absent: Bare,
     a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere,
     a_claim_does_not_wait_for_a_helper_that_is_gone,
@@ -43,12 +44,16 @@ fn agent_without_pool(cluster: &mut Cluster, pools: &[&str], flags: &[&str]) -> 
     let agent = cluster.add_agent_with(|stand| {
         monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
         stand.frontend_flags.extend(flags.iter().map(Into::into));
-        pools.iter().try_for_each(|pool| stand.add_pool(pool))?;
-        mounts::unmount_all(&stand.pools.last().context("a pool")?.directory)
+        add_pools_but_the_last(stand, pools)
     })?;
     let address: SocketAddr = monitoring::address(&agent.stand)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     Ok(cluster.node())
+}
+
+fn add_pools_but_the_last(stand: &mut Stand, pools: &[&str]) -> Result<()> {
+    pools.iter().try_for_each(|pool| stand.add_pool(pool))?;
+    mounts::unmount_all(&stand.pools.last().context("a pool")?.directory)
 }
 
 fn mount(stand: &Stand) -> Result<()> {
@@ -107,6 +112,26 @@ fn a_node_whose_only_pool_is_missing_serves_it_once_it_is_there(cluster: &mut Cl
     })?;
     cluster.patch_claim("data", &json!({ "metadata": { "annotations": { SELECTED_NODE: node } } }))?;
     cluster.bound("data").map(drop)
+}
+
+fn pools_of_an_agent_on_the_host_are_in_the_doctor(cluster: &mut Cluster) -> Result<()> {
+    cluster.add_agent_with(|stand| add_pools_but_the_last(stand, &["default", "fast"]))?;
+    let node = cluster.node();
+    cluster.access.wait(NOTICED, "the doctor to know the node's pools", || {
+        let doctor = plugin(cluster, &["doctor"])?.failed()?;
+        Printed::row(&doctor, &["FAILED", &format!("pool fast on {node}"), "the helper does not serve it"])?;
+        Printed::row(&doctor, &["note", &format!("pool default on {node}"), "sizes are not enforced"])?;
+        Printed::row(&doctor, &["note", &format!("volumes on {node}"), "run `bulkheadctl doctor` there"])?;
+        Ok(())
+    })?;
+    mount(&cluster.agents[0].stand)?;
+    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
+    cluster.agent().stand.await_end_of_helper(limit)?;
+    cluster.agent().stand.start_helper()?;
+    cluster.access.wait(NOTICED, "the doctor to know that the pool is there", || {
+        let doctor = plugin(cluster, &["doctor"])?.text;
+        Printed::row(&doctor, &["note", &format!("pool fast on {node}"), "sizes are not enforced"]).map(drop)
+    })
 }
 
 fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {

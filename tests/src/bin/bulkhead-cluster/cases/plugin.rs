@@ -228,7 +228,25 @@ fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()>
         ensure!(told.contains("the agent is not ready: helper"), "{told}");
         Ok(())
     })?;
+    // What the helper said last is in the pod's status. It is text of others.
+    has_ended(cluster, "main", "started\nno pool is \u{1b}[2Jthere\n")?;
+    let doctor = plugin(cluster, &["doctor"])?;
+    let told = Printed::row(&doctor.text, &["FAILED", &format!("node {node}")])?;
+    ensure!(told.contains("; main ended: no pool is \\u{1b}[2Jthere"), "{told}");
     cluster.agents[0].stand.start_helper()
+}
+
+/// Lets the pod of the first agent look as if the kubelet waited before it starts a container again that has ended.
+fn has_ended(cluster: &Cluster, container: &str, words: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(cluster.access.client(), NAMESPACE);
+    let ended = json!({ "exitCode": 1, "reason": "Error", "message": words });
+    let status = json!({
+        "name": container, "image": "none", "imageID": "", "ready": false, "restartCount": 1,
+        "state": { "waiting": { "reason": "CrashLoopBackOff" } }, "lastState": { "terminated": ended },
+    });
+    let patch = Patch::Strategic(json!({ "status": { "containerStatuses": [status] } }));
+    cluster.access.run(pods.patch_status(&cluster.node(), &PatchParams::default(), &patch))?;
+    Ok(())
 }
 
 fn the_doctor_knows_the_policies_and_each_node(cluster: &mut Cluster) -> Result<()> {
