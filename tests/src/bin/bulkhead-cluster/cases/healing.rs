@@ -119,9 +119,15 @@ fn pools_of_an_agent_on_the_host_are_in_the_doctor(cluster: &mut Cluster) -> Res
     let node = cluster.node();
     cluster.access.wait(NOTICED, "the doctor to know the node's pools", || {
         let doctor = plugin(cluster, &["doctor"])?.failed()?;
-        Printed::row(&doctor, &["FAILED", &format!("pool fast on {node}"), "the helper does not serve it"])?;
-        Printed::row(&doctor, &["note", &format!("pool default on {node}"), "sizes are not enforced"])?;
-        Printed::row(&doctor, &["note", &format!("volumes on {node}"), "run `bulkheadctl doctor` there"])?;
+        Printed::row(
+            &doctor,
+            &["FAILED", &format!("pool fast on {node}"), "no figures; the helper does not serve it"],
+        )?;
+        Printed::row(&doctor, &["note", &format!("pool default on {node}"), "no figures; sizes are not enforced"])?;
+        Printed::row(
+            &doctor,
+            &["note", &format!("volumes on {node}"), "unknown: its agent runs as a service of the host"],
+        )?;
         Ok(())
     })?;
     mount(&cluster.agents[0].stand)?;
@@ -130,7 +136,8 @@ fn pools_of_an_agent_on_the_host_are_in_the_doctor(cluster: &mut Cluster) -> Res
     cluster.agent().stand.start_helper()?;
     cluster.access.wait(NOTICED, "the doctor to know that the pool is there", || {
         let doctor = plugin(cluster, &["doctor"])?.text;
-        Printed::row(&doctor, &["note", &format!("pool fast on {node}"), "sizes are not enforced"]).map(drop)
+        Printed::row(&doctor, &["note", &format!("pool fast on {node}"), "no figures; sizes are not enforced"])
+            .map(drop)
     })
 }
 
@@ -266,9 +273,12 @@ fn a_deletion_waits_for_a_pool_that_is_absent(cluster: &mut Cluster) -> Result<(
         json!({ "kind": "PersistentVolumeClaim", "namespace": cluster.namespace, "name": "gone", "uid": "gone" });
     cluster.create_volume(&object)?;
     cluster.event(&name, "VolumeDeleteWaiting", "is deleted once the pool is there")?;
-    let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
-    // It is not there before something has failed.
-    ensure!(!metrics.contains("bulkhead_failing_objects 1.0"), "{metrics}");
+    // Until the agent knows that nobody needs the pool, the deletion fails.
+    cluster.access.wait(cluster.patience(), "nothing to fail", || {
+        let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
+        ensure!(!metrics.contains("bulkhead_failing_objects 1.0"), "{metrics}");
+        Ok(())
+    })?;
     mount(&cluster.agents[0].stand)?;
     let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
     cluster.agent().stand.await_end_of_helper(limit)?;
