@@ -84,7 +84,7 @@ impl Desktop {
     }
 
     /// What zig calls it.
-    fn zig(self) -> String {
+    pub fn zig(self) -> String {
         match self {
             Desktop::MacAmd64 => format!("x86_64-macos.{MACOS}"),
             Desktop::MacArm64 => format!("aarch64-macos.{MACOS}"),
@@ -119,7 +119,7 @@ impl Desktop {
         let variable = self.triple().replace('-', "_");
         build.env(format!("CC_{variable}"), &compiler).env(format!("AR_{variable}"), &archiver);
         build.env(format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase()), &compiler);
-        build.env("ZIG_GLOBAL_CACHE_DIR", zig.cache()).env("ZIG_LOCAL_CACHE_DIR", zig.cache());
+        build.envs(zig.environment());
         // rustc would ask Xcode where it is, but passes it on to nobody.
         build.env("MACOSX_DEPLOYMENT_TARGET", MACOS).env("SDKROOT", workspace.root.join(STUBS));
         Ok(())

@@ -52,9 +52,10 @@ impl Zig {
         self.root.join(NAME).join("zig")
     }
 
-    /// The directory for the parts of C libraries that it compiles when they are first linked.
-    pub fn cache(&self) -> PathBuf {
-        self.root.join("cache")
+    /// The variables that whoever calls it has to set: where it keeps the parts of C libraries that it compiles when they
+    /// are first linked.
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"].map(|variable| (variable, self.root.join("cache")))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::packages;
 use crate::process::{capture, command, run_quietly};
 use crate::release::{VERSION, archive_of_plugin};
 use crate::workspace::{Architecture, Workspace};
+use crate::zig::Zig;
 
 /// Where Debian has wine, which is not in the PATH.
 const WINE: &str = "/usr/lib/wine";
@@ -39,15 +40,16 @@ pub fn the_plugin_is_in_its_archives(workspace: &Workspace, directory: &Path, _:
             ensure!(length > 0, "{} is empty", path.display());
         }
         if desktop == Desktop::WindowsAmd64 && Architecture::host() == Architecture::Amd64 {
-            start_on_windows(scratch.path(), &program)?;
+            start_on_windows(scratch.path(), &unpacked, desktop)?;
         }
     }
     Ok(())
 }
 
 /// wine stands for Windows.
-fn start_on_windows(scratch: &Path, program: &Path) -> Result<()> {
+fn start_on_windows(scratch: &Path, unpacked: &Path, desktop: Desktop) -> Result<()> {
     packages::require(&["wine64"])?;
+    add_to_wine(unpacked, desktop)?;
     let wine = |name: &str| {
         let mut wine = Command::new(Path::new(WINE).join(name));
         // The system that it makes here has no kubeconfig.
@@ -56,7 +58,7 @@ fn start_on_windows(scratch: &Path, program: &Path) -> Result<()> {
     };
     let plugin = |arguments: &[&str]| {
         let mut plugin = wine("wine64");
-        plugin.arg(program).args(arguments);
+        plugin.arg(unpacked.join(desktop.program())).args(arguments);
         plugin
     };
     let checked = (|| {
@@ -74,4 +76,14 @@ fn start_on_windows(scratch: &Path, program: &Path) -> Result<()> {
     // What wine has started in the background would go on writing to the directory.
     let ended = run_quietly(wine("wineserver64").arg("-k"));
     checked.and(ended)
+}
+
+/// Makes the library that wine lacks, where Windows looks first: beside the program.
+fn add_to_wine(unpacked: &Path, desktop: Desktop) -> Result<()> {
+    let source = unpacked.join("bcryptprimitives.c");
+    fs::write(&source, include_str!("bcryptprimitives.c")).with_context(|| format!("write {}", source.display()))?;
+    let zig = Zig::provide()?;
+    let mut compile = Command::new(zig.program());
+    compile.envs(zig.environment()).args(["cc", "-target", &desktop.zig(), "-shared", "-o", "bcryptprimitives.dll"]);
+    run_quietly(compile.arg(source).arg("-ladvapi32").current_dir(unpacked))
 }
