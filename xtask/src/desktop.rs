@@ -2,6 +2,7 @@
 //! compiler and linker.
 
 mod signature;
+mod timestamp;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -101,9 +102,17 @@ impl Desktop {
         self.use_zig(&mut build, workspace, zig)?;
         run_cargo(&mut build)?;
         let plugin = workspace.target.join(self.triple()).join("release").join(self.program());
-        if self == Desktop::MacArm64 {
-            let content = fs::read(&plugin).with_context(|| format!("read {}", plugin.display()))?;
-            signature::verify(&content).with_context(|| format!("would {} start?", plugin.display()))?;
+        let read = || fs::read(&plugin).with_context(|| format!("read {}", plugin.display()));
+        match self {
+            Desktop::MacAmd64 => {}
+            Desktop::MacArm64 => {
+                signature::verify(&read()?).with_context(|| format!("would {} start?", plugin.display()))?;
+            }
+            Desktop::WindowsAmd64 => {
+                let mut content = read()?;
+                timestamp::clear(&mut content).with_context(|| format!("clear the time in {}", plugin.display()))?;
+                fs::write(&plugin, content).with_context(|| format!("write {}", plugin.display()))?;
+            }
         }
         Ok(plugin)
     }
