@@ -1,5 +1,7 @@
 //! Archives whose bytes depend on nothing but their contents.
 
+pub mod zip;
+
 use std::io::{self, Write};
 
 use flate2::{Compression, GzBuilder};

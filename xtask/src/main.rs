@@ -6,6 +6,7 @@ mod cache;
 mod cargo_tool;
 mod checksum;
 mod commands;
+mod desktop;
 mod directory;
 mod former;
 mod go;
@@ -24,6 +25,7 @@ mod storage_suite;
 mod test;
 mod vm;
 mod workspace;
+mod zig;
 
 use std::process::ExitCode;
 
@@ -34,8 +36,10 @@ use self::commands::{
     AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, ReleaseArguments,
     TestArguments, VmArguments,
 };
+use self::desktop::Desktop;
 use self::progress::timed;
 use self::workspace::{Architecture, Profile, Selection, Workspace};
+use self::zig::Zig;
 
 /// Builds, tests and shows Bulkhead.
 #[derive(Parser)]
@@ -55,6 +59,9 @@ enum Task {
         /// The processor to build for.
         #[arg(long, value_enum, default_value_t = Architecture::host())]
         arch: Architecture,
+        /// Build only kubectl's plugin, optimized, for this other system.
+        #[arg(long, value_enum, value_name = "SYSTEM", conflicts_with_all = ["release", "arch"])]
+        plugin_for: Option<Desktop>,
     },
     /// Write the container images, for a container runtime to import.
     Image(ImageArguments),
@@ -92,7 +99,12 @@ fn main() -> ExitCode {
 fn run(task: &Task) -> Result<ExitCode> {
     let workspace = Workspace::load()?;
     match task {
-        Task::Build { release, arch } => {
+        Task::Build { plugin_for: Some(desktop), .. } => {
+            let plugin = timed("building", || desktop.build(&workspace, &Zig::provide()?))?;
+            println!("{}", plugin.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Build { release, arch, plugin_for: None } => {
             let profile = if *release { Profile::Release } else { Profile::Dev };
             for program in timed("building", || workspace.build(Selection::Shipped, *arch, profile))? {
                 println!("{}", program.display());

@@ -2,6 +2,7 @@
 
 mod chart;
 mod check;
+mod desktops;
 mod files;
 mod krew;
 mod origin;
@@ -15,14 +16,18 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 pub use self::check::check;
+pub use self::desktops::archive as archive_of_plugin;
 use self::origin::Copy;
 pub use self::origin::Origin;
+use crate::cache;
 use crate::cargo_tool::CYCLONEDX;
 use crate::checksum::sha256;
+use crate::desktop::Desktop;
 use crate::go_tool::HELM;
 use crate::image::{self, Released};
 use crate::progress::timed;
 use crate::workspace::{Architecture, Profile, Selection, Workspace, cargo_home};
+use crate::zig::Zig;
 
 /// The version of the release.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -37,7 +42,7 @@ const OURS: [&str; 3] = ["bulkhead-", "bulkheadctl-", "kubectl-bulkhead-"];
 pub struct Contents<'a> {
     /// The commit.
     pub origin: &'a Origin,
-    /// The processors.
+    /// The processors. The plugin is also built for other systems with these.
     pub architectures: &'a [Architecture],
     /// Where the images will be pushed to.
     pub registry: Option<&'a str>,
@@ -55,12 +60,20 @@ fn write_from(source: &Path, workspace: &Workspace, contents: &Contents<'_>, dir
     empty(directory)?;
     let helm = HELM.provide(workspace)?;
     CYCLONEDX.command()?;
+    let zig = Zig::provide()?;
     // The program for this host writes the manual pages and the completions for all architectures.
     let host = Architecture::host();
     for architecture in [host].iter().chain(architectures.iter().filter(|one| **one != host)) {
         timed(format_args!("building for {}", architecture.name()), || {
             let built = workspace.build(Selection::Shipped, *architecture, Profile::Release)?;
             built.iter().try_for_each(|program| names_no_path(workspace, program))
+        })?;
+    }
+    for desktop in Desktop::with(architectures) {
+        timed(format_args!("building the plugin for {}", desktop.name()), || {
+            let plugin = desktop.build(workspace, &zig)?;
+            names_no_path(workspace, &plugin)?;
+            desktops::write(desktop, &plugin, source, origin, directory)
         })?;
     }
     let common = programs::common(workspace, source)?;
@@ -100,7 +113,7 @@ fn empty(directory: &Path) -> Result<()> {
 /// A program that contains a path of the machine that built it would differ on another machine.
 fn names_no_path(workspace: &Workspace, program: &Path) -> Result<()> {
     let content = fs::read(program).with_context(|| format!("read {}", program.display()))?;
-    for place in [&workspace.root, &workspace.target, &cargo_home()?] {
+    for place in [&workspace.root, &workspace.target, &cargo_home()?, &cache::directory("tools")?] {
         let path = place.to_string_lossy();
         let named = content.windows(path.len()).any(|window| window == path.as_bytes());
         ensure!(

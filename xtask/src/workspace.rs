@@ -219,14 +219,25 @@ impl Workspace {
 
     /// A build that must not change Cargo.lock.
     fn cargo_build(&self, architecture: Architecture, profile: Profile) -> Result<Command> {
-        packages::require_target(architecture.triple())?;
         packages::require_compiler(architecture)?;
-        let mut build = cargo();
-        build.current_dir(&self.root).args(["build", "--locked", "--target", architecture.triple()]);
-        build.arg("--target-dir").arg(&self.target);
-        if profile == Profile::Release {
-            build.arg("--release").env("CARGO_ENCODED_RUSTFLAGS", self.remapping()?);
+        match profile {
+            Profile::Dev => self.build_for(architecture.triple()),
+            Profile::Release => self.release_build_for(architecture.triple()),
         }
+    }
+
+    /// The same for any target, optimized. Its compiler for the parts in C is the caller's concern.
+    pub fn release_build_for(&self, triple: &str) -> Result<Command> {
+        let mut build = self.build_for(triple)?;
+        build.arg("--release").env("CARGO_ENCODED_RUSTFLAGS", self.remapping()?);
+        Ok(build)
+    }
+
+    fn build_for(&self, triple: &str) -> Result<Command> {
+        packages::require_target(triple)?;
+        let mut build = cargo();
+        build.current_dir(&self.root).args(["build", "--locked", "--target", triple]);
+        build.arg("--target-dir").arg(&self.target);
         Ok(build)
     }
 

@@ -2,6 +2,7 @@
 
 pub mod checks;
 pub mod manual;
+#[cfg_attr(windows, path = "pages/windows.rs")]
 mod pages;
 pub mod prompt;
 pub mod report;

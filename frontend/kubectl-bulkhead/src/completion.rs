@@ -11,10 +11,18 @@ use clap::{Arg, Command, CommandFactory};
 use crate::options::Options;
 
 /// What is to be called `kubectl_complete-bulkhead`.
+#[cfg(unix)]
 pub const SCRIPT: &str = "\
 #!/bin/sh
 # Completes the words of `kubectl bulkhead` for kubectl.
 exec kubectl-bulkhead complete -- \"$@\"
+";
+
+/// What is to be called `kubectl_complete-bulkhead.cmd`.
+#[cfg(windows)]
+pub const SCRIPT: &str = "\
+@rem Completes the words of `kubectl bulkhead` for kubectl.\r
+@kubectl-bulkhead complete -- %*\r
 ";
 
 /// cobra's directive that names of files do not fit either.

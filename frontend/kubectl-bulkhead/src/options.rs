@@ -11,7 +11,10 @@ pub const SECTIONS: &[Section] = &[
     EXIT_STATUS,
     Section {
         title: "Environment",
-        entries: &[("KUBECONFIG", "The kubeconfig, or several separated by colons, as for kubectl.")],
+        entries: &[(
+            "KUBECONFIG",
+            "The kubeconfig, or several separated by colons, on Windows by semicolons, as for kubectl.",
+        )],
     },
     Section { title: "Files", entries: &[("~/.kube/config", "The kubeconfig, if nothing else names one.")] },
     Section {
@@ -193,7 +196,8 @@ pub enum Command {
     Adopt(Adopt),
     /// Print the program by which kubectl completes this plugin's commands.
     ///
-    /// Save it as kubectl_complete-bulkhead in a directory of the PATH, and make it executable.
+    /// Save it as kubectl_complete-bulkhead in a directory of the PATH, and make it executable; on Windows, save it as
+    /// kubectl_complete-bulkhead.cmd.
     Completion,
     /// Print what could stand in the place of the last word.
     #[command(hide = true)]

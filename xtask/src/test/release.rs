@@ -1,5 +1,7 @@
 //! A release: whether anyone can build the same bytes, and whether its files can be used.
 
+mod desktops;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -29,9 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// A test of the release in the given directory.
 type Test = fn(&Workspace, &Path, &mut Transcript<'_>) -> Result<()>;
 
-const TESTS: [(&str, Test); 4] = [
+const TESTS: [(&str, Test); 5] = [
     ("two_builds_are_the_same", two_builds_are_the_same),
     ("the_programs_archive_is_complete", the_programs_archive_is_complete),
+    ("the_plugin_is_in_its_archives", desktops::the_plugin_is_in_its_archives),
     ("another_program_reads_the_images", another_program_reads_the_images),
     ("the_images_run_on_arm64", the_images_run_on_arm64),
 ];
