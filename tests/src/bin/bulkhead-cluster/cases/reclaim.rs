@@ -173,7 +173,9 @@ fn a_volume_that_an_object_without_the_label_names_is_kept(cluster: &mut Cluster
     cluster.create_volume(&by_hand)?;
     cluster.delete_claim("data")?;
     cluster.event(&name, "VolumeFailedDelete", &format!("PersistentVolume {second} names the same volume"))?;
-    stays(cluster, &name)
+    stays(cluster, &name)?;
+    cluster.access.run(cluster.volumes().delete(&second, &DeleteParams::default()))?;
+    cluster.volume_gone(&name)
 }
 
 fn a_volume_that_another_object_names_is_kept(cluster: &mut Cluster) -> Result<()> {
