@@ -75,7 +75,7 @@ fn content(name: &str) -> String {
 }
 
 /// Waits until whose it is has been noted on each of these volumes.
-fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
+pub fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
     let node = cluster.node();
     cluster.access.wait(cluster.patience(), "whose the volumes are to be noted", || {
         let (_, page) = monitoring::get(&cluster.agents[0].stand, "/volumes/owners")?;
