@@ -268,6 +268,14 @@ fn a_class_that_no_node_can_serve_is_named(cluster: &mut Cluster) -> Result<()> 
     let class = cluster.add_class(|class| class["parameters"] = json!({ "poool": "default" }))?;
     let node = cluster.node();
     cluster.event(&node, "StorageClassInvalid", &class)?;
+    // Other tests have classes that are wrong, too.
+    let (told, named) = ("no volume of this class can be made: ", format!(" class={class}"));
+    cluster.access.wait(cluster.patience(), "the agent to log it, and only once", || {
+        let log = cluster.agents[0].log()?;
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(told) && line.ends_with(&named)).collect();
+        ensure!(matches!(lines[..], [line] if line.contains("poool")), "{lines:?}");
+        Ok(())
+    })?;
     let capacity = cluster.access.wait(cluster.patience(), "the class to have no capacity", || {
         let capacity = plugin(cluster, &["capacity"])?.succeeded()?;
         Printed::row(&capacity, &[&node, &class, "0 B", "0 B", "class-invalid"])?;
