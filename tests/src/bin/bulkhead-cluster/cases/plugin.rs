@@ -257,6 +257,15 @@ fn capacity_of_a_former_installation_is_named(cluster: &mut Cluster) -> Result<(
     ensure!(Printed::row(&told, &["FAILED", "capacity", "1 object"])?.contains(&remedy), "{told}");
     let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
     ensure!(!Printed::row(&nodes, &[&node])?.contains("1 TiB"), "nobody has that much: {nodes}");
+    // The scheduler believes it, and chooses the node again and again.
+    cluster.create_claim(&claim("data", &cluster.class, "4Gi"))?;
+    cluster.create_pod(&pod("user", &cluster.namespace, &["data"]))?;
+    let misled = cluster.event("data", "ProvisioningFailed", "had already published that it has no room for this")?;
+    ensure!(
+        misled.note.is_some_and(|note| note.contains("see `kubectl bulkhead doctor`")),
+        "it does not say what to do"
+    );
+    cluster.delete_pod("user")?;
     cluster.access.run(former.delete("former", &Default::default()))?;
     let told = plugin(cluster, &["doctor"])?.text;
     ensure!(!told.contains(&remedy), "{told}");
