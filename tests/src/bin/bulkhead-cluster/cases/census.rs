@@ -47,7 +47,8 @@ fn doctor_on_node(cluster: &Cluster) -> Result<String> {
     Ok(Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text)
 }
 
-fn has_metric(cluster: &Cluster, line: &str) -> Result<()> {
+/// Checks that the first agent's metrics have this line, and no other of that name.
+pub fn has_metric(cluster: &Cluster, line: &str) -> Result<()> {
     let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
     let name = line.split(' ').next().unwrap_or_default();
     let found: Vec<_> = metrics.lines().filter(|found| found.starts_with(name)).collect();
