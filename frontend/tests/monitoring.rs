@@ -20,13 +20,12 @@ use bulkhead_frontend::proto::registration::RegistrationStatus;
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
 use bulkhead_protocol::{Condition, PoolStatus, Reply, Request, Socket};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 use fake::{Act, FakeHelper, creation, done, no_volumes, size};
 use mock_api::{Fault, MockApi};
-use program::{Frontend, channel};
+use program::{Frontend, address, ask, channel, get};
 
 /// A helper, not started yet, that hands over two sockets, and the paths of these.
 fn helper() -> (FakeHelper, PathBuf, PathBuf) {
@@ -49,27 +48,6 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         _ => done(),
     });
     (fake, csi, registration)
-}
-
-/// The answer from a path: its status and its body.
-async fn get(address: &str, path: &str) -> (u16, String) {
-    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
-}
-
-async fn ask(address: &str, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
-}
-
-/// Where the frontend serves metrics and probes, according to its log.
-async fn address(frontend: &Frontend) -> String {
-    frontend.says("serving metrics and probes address=").await;
-    let log = frontend.log();
-    log.split("serving metrics and probes address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned()
 }
 
 /// Waits until /readyz answers with this status and its report contains `part`.

@@ -11,32 +11,35 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
-use bulkhead_frontend::proto::csi::{CreateVolumeRequest, ProbeRequest};
+use bulkhead_frontend::proto::csi::{CreateVolumeRequest, GetPluginInfoRequest, ProbeRequest};
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
 use bulkhead_frontend::proto::registration::{InfoRequest, RegistrationStatus};
-use bulkhead_protocol::{Reply, Request, Socket};
+use bulkhead_protocol::{Bytes, Reply, Request, Socket};
 use rustix::net::{Shutdown, shutdown};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tonic::Code;
 
 use fake::{Act, FakeHelper, creation, done, failure, no_volumes, size};
 use mock_api::MockApi;
-use program::{Frontend, channel};
+use program::{Frontend, address, channel, get};
 
 /// A fake that hands over these two sockets, the second only at the second request.
 fn fake_with_sockets(csi: UnixListener, registration: UnixListener) -> FakeHelper {
-    let refused = std::sync::atomic::AtomicBool::new(false);
+    let refused = AtomicBool::new(false);
     FakeHelper::start(move |request| match request {
         Request::Listen { socket: Socket::Csi } => {
             Act::Attach(Ok(Reply::Listening), vec![csi.try_clone().unwrap().into()])
         }
         Request::Listen { socket: Socket::Registration } => {
-            if refused.swap(true, std::sync::atomic::Ordering::SeqCst) {
+            if refused.swap(true, Ordering::SeqCst) {
                 Act::Attach(Ok(Reply::Listening), vec![registration.try_clone().unwrap().into()])
             } else {
                 failure(bulkhead_protocol::ErrorKind::Io(28))
@@ -165,6 +168,53 @@ async fn a_call_that_is_too_large_is_refused_and_the_next_one_served() {
     let refusal = ControllerClient::new(channel.clone()).create_volume(call).await.unwrap_err();
     assert_eq!(refusal.code(), Code::OutOfRange, "{refusal}");
     IdentityClient::new(channel).probe(ProbeRequest {}).await.unwrap();
+}
+
+/// How many calls of a client are served at a time, as `server.rs` has it.
+const CALLS: usize = 128;
+
+#[tokio::test]
+async fn one_call_too_many_waits_at_the_client() {
+    let (is_open, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+    let (is_open_now, later) = (Arc::clone(&is_open), Arc::clone(&opened));
+    let fake = FakeHelper::start(move |request| match request {
+        Request::Create { .. } if !is_open_now.load(Ordering::SeqCst) => {
+            Act::Later(Arc::clone(&later), Ok(Reply::Size(Bytes::try_from(1 << 30).unwrap())))
+        }
+        Request::Create { .. } => size(1 << 30),
+        _ => no_volumes(),
+    });
+    let socket = fake.directory().join("own.sock");
+    let options = ["--csi-endpoint", socket.to_str().unwrap(), "--metrics-address", "127.0.0.1:0"];
+    let frontend = Frontend::start(&fake, &options);
+    let client = channel(&socket).await;
+    let mut calls = JoinSet::new();
+    for number in 0..=CALLS {
+        let mut controller = ControllerClient::new(client.clone());
+        calls.spawn(async move { controller.create_volume(creation(&format!("v-{number}"))).await });
+    }
+    // Each of them makes one request, and what is looked at from time to time may make one more for a moment.
+    let begun = Instant::now();
+    while requests_in_progress(&frontend).await < CALLS {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{} calls came", requests_in_progress(&frontend).await);
+        sleep(Duration::from_millis(10)).await;
+    }
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(requests_in_progress(&frontend).await, CALLS);
+    let other = IdentityClient::new(channel(&socket).await).get_plugin_info(GetPluginInfoRequest {}).await;
+    assert_eq!(other.unwrap().into_inner().name, "bulkhead.csi.local", "another client is served all the same");
+    is_open.store(true, Ordering::SeqCst);
+    opened.notify_waiters();
+    while let Some(made) = calls.join_next().await {
+        made.unwrap().unwrap();
+    }
+}
+
+/// How many requests of the frontend to the helper have no answer yet.
+async fn requests_in_progress(frontend: &Frontend) -> usize {
+    let (_, metrics) = get(&address(frontend).await, "/metrics").await;
+    let mut values = metrics.lines().filter_map(|line| line.strip_prefix("bulkhead_helper_requests_in_progress "));
+    values.next().unwrap().parse::<f64>().unwrap() as usize
 }
 
 #[tokio::test]

@@ -391,4 +391,9 @@ async fn beside_the_helper_alone_it_needs_no_frontend() {
     assert!(text(&volumes.stdout).contains("pvc-1  default  block  1 GiB"));
     let doctor = text(&run(&["doctor"]).await.stdout);
     assert!(doctor.contains("note  API server    not known here"), "{doctor}");
+    // Volumes without an object are known to the agent alone, which is in another process.
+    let orphans = run(&["volume", "orphans"]).await;
+    let told = text(&orphans.stderr);
+    assert_eq!(orphans.status.code(), Some(1));
+    assert!(told.contains("FAILED_PRECONDITION") && told.contains("see `kubectl bulkhead orphans`"), "{told}");
 }

@@ -134,6 +134,10 @@ impl View {
     pub async fn orphans(&self) -> Result<Vec<VolumeId>, Fault> {
         let context = self.context().map_err(|without| match without {
             Connection::Starting(why) => Fault::new(FaultKind::Away, format!("the storage agent does not work yet: {why}")),
+            // What the frontend shows at its metrics address would be the state of its latest comparison, or of none.
+            Connection::Unknown => Fault::unsupported(
+                "only the node's storage agent knows which volumes have a PersistentVolume, and it was not asked: see `kubectl bulkhead orphans`, or run this on the node",
+            ),
             _ => Fault::unsupported(
                 "only a frontend that is the node's storage agent knows which volumes have a PersistentVolume: compare the volumes with `kubectl get pv` by hand",
             ),

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use hyper_util::rt::TokioIo;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::sleep;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
@@ -84,4 +85,25 @@ pub async fn channel(path: &Path) -> Channel {
         async move { UnixStream::connect(path).await.map(TokioIo::new) }
     });
     Endpoint::from_static("http://localhost").connect_with_connector(connect).await.unwrap()
+}
+
+/// The answer from a path: its status and its body.
+pub async fn get(address: &str, path: &str) -> (u16, String) {
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n")).await
+}
+
+pub async fn ask(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+/// Where the frontend serves metrics and probes, according to its log.
+pub async fn address(frontend: &Frontend) -> String {
+    frontend.says("serving metrics and probes address=").await;
+    let log = frontend.log();
+    log.split("serving metrics and probes address=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned()
 }

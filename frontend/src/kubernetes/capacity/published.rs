@@ -101,6 +101,11 @@ impl Published {
         self.written = Some(Instant::now());
     }
 
+    /// Whether the API server has for a class that no volume of `size` bytes can be made.
+    pub fn rules_out(&self, class: &str, size: u64) -> bool {
+        self.capacities.get(class).is_some_and(|capacity| capacity.largest_volume < size)
+    }
+
     /// Whether an earlier agent's objects have yet to be looked for.
     pub fn has_stale(&self) -> bool {
         !self.stale_deleted
@@ -180,6 +185,14 @@ mod tests {
         let larger_volumes = Capacity { largest_volume: 45 << 30, ..capacity(40 << 30) };
         published.capacities.insert("a".to_owned(), capacity(40 << 30));
         assert_eq!(published.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
+    }
+
+    #[test]
+    fn a_size_is_ruled_out_by_what_is_published() {
+        let mut published = Published::new(None);
+        assert!(!published.rules_out("a", 2), "nothing is known of it");
+        published.note_written("a", capacity(1));
+        assert!(published.rules_out("a", 2) && !published.rules_out("a", 1) && !published.rules_out("b", 2));
     }
 
     #[test]

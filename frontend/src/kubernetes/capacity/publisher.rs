@@ -85,6 +85,11 @@ impl CapacityPublisher {
         self.publish_class(class, Urgency::Immediate, &mut Measured::new()).await.map(drop)
     }
 
+    /// Whether it is published that no volume of `size` bytes of this class can be made here.
+    pub fn has_ruled_out(&self, class: &StorageClass, size: u64) -> bool {
+        self.published().rules_out(&class.name_any(), size)
+    }
+
     /// Publishes everything again next time, whether or not it has changed here: another client may have changed it.
     pub fn invalidate(&self) {
         self.published().invalidate();

@@ -37,6 +37,9 @@ pub struct Provisioner {
     immediate_binding: ImmediateBinding,
 }
 
+/// Added to why a claim is given back that should not have come. It may come back again and again.
+const IN_SPITE_OF_CAPACITY: &str = "; the node had already published that it has no room for this: see `kubectl bulkhead doctor`, which names capacity of a former installation";
+
 /// Where a claim stands once its volume is made.
 enum Standing {
     /// It waits for its volume.
@@ -90,7 +93,9 @@ impl Provisioner {
             Decision::Provision => match self.provision(claim, &class).await {
                 Ok(action) => Ok(action),
                 Err(failure) if self.is_of_this_node(&failure) => {
-                    let failure = self.report(claim, failure);
+                    let size = claim::requested_bytes(claim).unwrap_or_default();
+                    let hint = if self.capacity.has_ruled_out(&class, size) { IN_SPITE_OF_CAPACITY } else { "" };
+                    let failure = self.report_with(claim, failure, hint);
                     if let Some(object) = self.made(claim).await? {
                         info!(
                             claim = %claim.name_any(),
@@ -237,10 +242,15 @@ impl Provisioner {
     /// Reports a failure to the claim's owner if it is about the volume; failures of the API server are for the
     /// operator alone.
     fn report(&self, claim: &PersistentVolumeClaim, failure: Failure) -> Failure {
+        self.report_with(claim, failure, "")
+    }
+
+    /// The same with what else may help, if it is not empty.
+    fn report_with(&self, claim: &PersistentVolumeClaim, failure: Failure, hint: &str) -> Failure {
         METRICS.provisioning_failures.with([failure.cause()]).inc();
         if failure.is_for_owner() {
             warn!(claim = %claim.name_any(), namespace = claim.namespace(), "not provisioned: {failure}");
-            self.context.events.publish(claim, Reason::ProvisioningFailed, failure.to_string());
+            self.context.events.publish(claim, Reason::ProvisioningFailed, format!("{failure}{hint}"));
         }
         failure
     }

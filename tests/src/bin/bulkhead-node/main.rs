@@ -58,7 +58,7 @@ enum Task {
 }
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 17] = [
+const CHECKS: [Check; 18] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
@@ -72,6 +72,7 @@ const CHECKS: [Check; 17] = [
     in_one("a stateful set", volumes::a_stateful_set),
     in_one("the kubelet is restarted", restarts::the_kubelet),
     in_each("both programs are killed", restarts::both_programs_are_killed),
+    in_each("a failed upgrade is undone", restarts::a_failed_upgrade_is_undone),
     in_each("the agent is upgraded in place", restarts::the_agent_is_upgraded),
     in_one("the node is rebooted", restarts::the_node_is_rebooted),
     in_one("the node loses its power", restarts::the_node_loses_its_power),

@@ -1,6 +1,7 @@
 //! Programs and machines that go down and come back while pods are running.
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_tests::documented::run_all;
 use bulkhead_tests::node::{Machine, eventually};
 use serde_json::json;
 
@@ -100,6 +101,41 @@ pub fn the_agent_is_upgraded(story: &mut Story<'_>) -> Result<()> {
     wait_for_set(kubectl)?;
     let text = kubectl.exec("set-0", &format!("cat {file}"))?;
     ensure!(text.trim() == "set-0", "the volume of set-0 holds {text:?}");
+    ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
+    Ok(())
+}
+
+/// An upgrade whose pods cannot be made fails, and is taken back with the tool that it came with.
+pub fn a_failed_upgrade_is_undone(story: &mut Story<'_>) -> Result<()> {
+    let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
+    let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
+    let [namespace, kind, name] = AGENT;
+    let (set, by_helm) = (format!("{kind}/{name}"), story.deployment == Deployment::Chart);
+    let upgraded = if by_helm {
+        run_all(
+            kubectl,
+            "helm upgrade bulkhead deploy/helm/bulkhead --namespace bulkhead-system --set priorityClassName=missing --wait --timeout 30s",
+        )
+    } else {
+        let patch = json!({ "spec": { "template": { "spec": { "priorityClassName": "missing" } } } }).to_string();
+        kubectl.run(&[namespace, "patch", kind, name, "--patch", &patch])?;
+        kubectl.run(&[namespace, "rollout", "status", &set, "--timeout=30s"]).map(drop)
+    };
+    ensure!(upgraded.is_err(), "pods of a priority that does not exist are running");
+    // The agent is away, and pods need none.
+    check_beat(kubectl)?;
+    check_text(kubectl)?;
+    if by_helm {
+        run_all(kubectl, "helm rollback bulkhead --namespace bulkhead-system --wait --timeout 180s")?;
+    } else {
+        kubectl.run(&[namespace, "rollout", "undo", &set])?;
+    }
+    deployment::wait_until_ready(story.node)?;
+    check_beat(kubectl)?;
+    ensure!(machine.run(MOUNTS)? == mounts, "other volumes are mounted than before");
+    // It unpublishes what the former one published, and publishes again.
+    kubectl.delete(&["pod", "set-0"])?;
+    wait_for_set(kubectl)?;
     ensure!(container(kubectl)? == container_before, "the pod's container was restarted");
     Ok(())
 }

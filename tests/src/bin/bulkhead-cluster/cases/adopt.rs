@@ -35,7 +35,7 @@ cases! {
 }
 
 /// Starts an agent whose node the plugin can reach once it has a pod, and returns the class of its claims.
-fn agent(cluster: &mut Cluster) -> Result<String> {
+pub fn agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
     cluster.add_agent_with(|stand| {
         monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
@@ -45,24 +45,31 @@ fn agent(cluster: &mut Cluster) -> Result<String> {
     Ok(class)
 }
 
-fn reachable(cluster: &Cluster) -> Result<()> {
+/// Makes the first agent's pod, as its kubelet would report it.
+pub fn reachable(cluster: &Cluster) -> Result<()> {
     let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)
 }
 
 /// Makes a claim, writes into its volume as a pod would, and returns the volume and the file.
-fn filled(cluster: &mut Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
-    let node = cluster.node();
-    cluster.create_claim(&on(claim(name, class, "8Mi"), &node))?;
+pub fn filled(cluster: &mut Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
+    let (volume, target) = in_use(cluster, name, class)?;
+    let stand = &cluster.agents[0].stand;
+    stand.csi()?.node_unpublish_volume(requests::unpublish(&volume, &target))?;
+    let file = stand.pool().volume(&volume).join("data/file");
+    Ok((volume, file))
+}
+
+/// Makes a claim, writes into its volume as a pod would that goes on running, and returns the volume and the target.
+pub fn in_use(cluster: &Cluster, name: &str, class: &str) -> Result<(String, PathBuf)> {
+    cluster.create_claim(&on(claim(name, class, "8Mi"), &cluster.node()))?;
     let object = cluster.bound(name)?.metadata.name.context("a name")?;
     let volume = handle(&object).to_owned();
     let stand = &cluster.agents[0].stand;
     let target = stand.kubelet.prepare(&volume, &object, name)?;
-    let csi = stand.csi()?;
-    csi.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
+    stand.csi()?.node_publish_volume(requests::publish(&volume, &target, requests::mount()))?;
     fs::write(target.join("file"), content(name))?;
-    csi.node_unpublish_volume(requests::unpublish(&volume, &target))?;
-    Ok((volume.clone(), stand.pool().volume(&volume).join("data/file")))
+    Ok((volume, target))
 }
 
 /// The name of the object that the agent made for a volume.
@@ -70,12 +77,13 @@ fn object_of(volume: &str, node: &str) -> String {
     format!("{volume}.{node}")
 }
 
-fn content(name: &str) -> String {
+/// What is written into the volume of the claim of that name.
+pub fn content(name: &str) -> String {
     format!("the data of {name}\n").repeat(1000)
 }
 
 /// Waits until whose it is has been noted on each of these volumes.
-fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
+pub fn noted(cluster: &Cluster, volumes: &[&str]) -> Result<()> {
     let node = cluster.node();
     cluster.access.wait(cluster.patience(), "whose the volumes are to be noted", || {
         let (_, page) = monitoring::get(&cluster.agents[0].stand, "/volumes/owners")?;
@@ -113,13 +121,14 @@ fn said<'v>(report: &'v Value, volume: &str) -> Result<(&'v str, &'v str)> {
     Ok((found["state"].as_str().unwrap_or_default(), found["reason"].as_str().unwrap_or_default()))
 }
 
-fn is_in_state(report: &Value, volume: &str, state: &str) -> Result<()> {
+pub fn is_in_state(report: &Value, volume: &str, state: &str) -> Result<()> {
     let said = said(report, volume)?;
     ensure!(said.0 == state, "{volume} is not {state}: {said:?}");
     Ok(())
 }
 
-fn adopt(cluster: &Cluster, more: &[&str]) -> Result<Value> {
+/// `adopt` on the first agent's node, with more arguments.
+pub fn adopt(cluster: &Cluster, more: &[&str]) -> Result<Value> {
     let node = cluster.node();
     as_json(cluster, &[&["adopt", "--node", &node], more].concat())
 }
@@ -136,7 +145,7 @@ fn grows(cluster: &Cluster, name: &str) -> Result<()> {
 }
 
 /// Lets volumes that were adopted go with their claims.
-fn let_go(cluster: &Cluster) -> Result<()> {
+pub fn let_go(cluster: &Cluster) -> Result<()> {
     let listed = cluster.access.run(cluster.volumes().list(&ListParams::default()))?;
     for object in listed.items {
         let claim = object.spec.and_then(|spec| spec.claim_ref);

@@ -16,6 +16,7 @@ use bulkhead_tests::csi::requests;
 use bulkhead_tests::monitoring;
 use serde_json::Value;
 
+use super::adopt::noted;
 use super::plugin::{agent_pod, as_json, plugin};
 
 cases! {
@@ -23,6 +24,7 @@ cases! {
     a_volume_that_is_gone_is_missed_until_it_is_back: Bare,
     a_volume_that_nobody_needs_is_shown_until_somebody_does: Bare,
     a_renamed_node_keeps_what_claims_are_bound_to,
+    a_renamed_node_keeps_what_is_noted_while_the_former_one_exists,
 }
 
 /// How long it may take until volumes have been compared with objects twice.
@@ -45,7 +47,8 @@ fn doctor_on_node(cluster: &Cluster) -> Result<String> {
     Ok(Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text)
 }
 
-fn has_metric(cluster: &Cluster, line: &str) -> Result<()> {
+/// Checks that the first agent's metrics have this line, and no other of that name.
+pub fn has_metric(cluster: &Cluster, line: &str) -> Result<()> {
     let (_, metrics) = monitoring::get(&cluster.agents[0].stand, "/metrics")?;
     let name = line.split(' ').next().unwrap_or_default();
     let found: Vec<_> = metrics.lines().filter(|found| found.starts_with(name)).collect();
@@ -136,30 +139,56 @@ fn a_renamed_node_keeps_what_claims_are_bound_to(cluster: &mut Cluster) -> Resul
     let volume = cluster.bound("data")?.metadata.name.context("a name")?;
     cluster.agent().stand.kill_frontend()?;
     node::delete(&cluster.access, &former)?;
-    let name = format!("{former}-renamed");
+    rename(cluster)?;
+    // Volumes without a claim, or whose claims wait elsewhere, are deleted at this moment.
+    is_kept(cluster, &volume, "its PersistentVolume says that it is on a node that is gone")?;
+    goes_once_nobody_needs_it(cluster, &volume)
+}
+
+/// The node was made anew with another name, and nobody has deleted the former one. The claim says that it is there, as that
+/// of a volume which was left behind when its claim was given to another node does; only the note tells them apart.
+fn a_renamed_node_keeps_what_is_noted_while_the_former_one_exists(cluster: &mut Cluster) -> Result<()> {
+    let former = cluster.node();
+    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &former))?;
+    let volume = cluster.bound("data")?.metadata.name.context("a name")?;
+    noted(cluster, &[handle(&volume)])?;
+    cluster.agent().stand.kill_frontend()?;
+    rename(cluster)?;
+    is_kept(cluster, &volume, "a note on it says that it belongs to a PersistentVolume that is on another node")?;
+    goes_once_nobody_needs_it(cluster, &volume)?;
+    node::delete(&cluster.access, &former)
+}
+
+/// Starts the agent again, for a node of another name.
+fn rename(cluster: &mut Cluster) -> Result<()> {
+    let name = format!("{}-renamed", cluster.node());
     let uid = node::make(&cluster.access, &name, &[])?;
     let access = &cluster.access;
     let agent = &mut cluster.agents[0];
     (agent.node, agent.uid) = (name.clone(), uid);
     agent.stand.node = name;
     agent.renew_token(access, Duration::from_secs(3600))?;
-    agent.stand.start_frontend()?;
-    // Volumes without a claim, or whose claims wait elsewhere, are deleted at this moment.
-    let kept =
-        format!("volume kept: its PersistentVolume says that it is on a node that is gone volume={}", handle(&volume));
+    agent.stand.start_frontend()
+}
+
+fn is_kept(cluster: &Cluster, volume: &str, why: &str) -> Result<()> {
+    let kept = format!("volume kept: {why} volume={}", handle(volume));
     cluster.access.wait(cluster.patience(), "the agent to judge the volume", || {
         ensure!(cluster.agents[0].log()?.contains(&kept), "it does not say {kept:?}");
         Ok(())
     })?;
-    ensure!(cluster.agents[0].volumes()? == [handle(&volume)], "it is gone");
-    // Once nobody needs it any more, it goes.
+    ensure!(cluster.agents[0].volumes()? == [handle(volume)], "it is gone");
+    Ok(())
+}
+
+fn goes_once_nobody_needs_it(cluster: &mut Cluster, volume: &str) -> Result<()> {
     let objects = cluster.volumes();
     cluster.delete_claim("data")?;
-    cluster.volume_phase(&volume, "Released")?;
+    cluster.volume_phase(volume, "Released")?;
     let release = serde_json::json!({ "metadata": { "finalizers": null } });
-    cluster.patch_volume(&volume, &release)?;
-    cluster.access.run(objects.delete(&volume, &Default::default()))?;
-    cluster.volume_gone(&volume)?;
+    cluster.patch_volume(volume, &release)?;
+    cluster.access.run(objects.delete(volume, &Default::default()))?;
+    cluster.volume_gone(volume)?;
     cluster.agent().stand.restart_frontend()?;
     cluster.access.wait(cluster.patience(), "the volume to be deleted", || {
         let left = cluster.agents[0].volumes()?;

@@ -96,7 +96,9 @@ fn promtool_finds_no_fault_with_metrics_and_alerts(cluster: &mut Cluster) -> Res
     let mut check = Command::new(&program);
     let checked = Printed::by(check.args(["check", "rules", "--lint-fatal", prometheus::RULES]))?.succeeded()?;
     ensure!(checked.contains(&format!("SUCCESS: {ALERTS} rules found")), "{checked}");
-    Ok(())
+    // Whether they fire when they should.
+    let mut test = Command::new(&program);
+    Printed::by(test.args(["test", "rules", &prometheus::RULES.replace(".yaml", "_test.yaml")]))?.succeeded().map(drop)
 }
 
 /// With the deployed alerts, none of which a healthy agent triggers.

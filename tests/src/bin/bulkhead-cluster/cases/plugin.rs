@@ -275,6 +275,15 @@ fn capacity_of_a_former_installation_is_named(cluster: &mut Cluster) -> Result<(
     ensure!(Printed::row(&told, &["FAILED", "capacity", "1 object"])?.contains(&remedy), "{told}");
     let nodes = plugin(cluster, &["nodes"])?.succeeded()?;
     ensure!(!Printed::row(&nodes, &[&node])?.contains("1 TiB"), "nobody has that much: {nodes}");
+    // The scheduler believes it, and chooses the node again and again.
+    cluster.create_claim(&claim("data", &cluster.class, "4Gi"))?;
+    cluster.create_pod(&pod("user", &cluster.namespace, &["data"]))?;
+    let misled = cluster.event("data", "ProvisioningFailed", "had already published that it has no room for this")?;
+    ensure!(
+        misled.note.is_some_and(|note| note.contains("see `kubectl bulkhead doctor`")),
+        "it does not say what to do"
+    );
+    cluster.delete_pod("user")?;
     cluster.access.run(former.delete("former", &Default::default()))?;
     let told = plugin(cluster, &["doctor"])?.text;
     ensure!(!told.contains(&remedy), "{told}");
@@ -286,6 +295,14 @@ fn a_class_that_no_node_can_serve_is_named(cluster: &mut Cluster) -> Result<()> 
     let class = cluster.add_class(|class| class["parameters"] = json!({ "poool": "default" }))?;
     let node = cluster.node();
     cluster.event(&node, "StorageClassInvalid", &class)?;
+    // Other tests have classes that are wrong, too.
+    let (told, named) = ("no volume of this class can be made: ", format!(" class={class}"));
+    cluster.access.wait(cluster.patience(), "the agent to log it, and only once", || {
+        let log = cluster.agents[0].log()?;
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(told) && line.ends_with(&named)).collect();
+        ensure!(matches!(lines[..], [line] if line.contains("poool")), "{lines:?}");
+        Ok(())
+    })?;
     let capacity = cluster.access.wait(cluster.patience(), "the class to have no capacity", || {
         let capacity = plugin(cluster, &["capacity"])?.succeeded()?;
         Printed::row(&capacity, &[&node, &class, "0 B", "0 B", "class-invalid"])?;

@@ -12,6 +12,8 @@ use bulkhead_tests::csi::requests::{delete, mount, publish, unpublish};
 use kube::api::DeleteParams;
 use serde_json::{json, to_value};
 
+use super::census::has_metric;
+
 cases! {
     on Cluster;
     delete_deletes_everything,
@@ -25,7 +27,12 @@ cases! {
     a_volume_that_an_object_without_the_label_names_is_kept,
     a_volume_whose_object_was_removed_by_force_keeps_its_data,
     an_agent_that_was_dead_deletes_when_it_is_back,
+    a_volume_that_stays_busy_is_told: Long,
 }
+
+/// How long attempts fail, which is a little longer than nobody worries, and how often the kubelet makes one.
+const HELD: Duration = Duration::from_secs(130);
+const AGAIN: Duration = Duration::from_secs(10);
 
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
@@ -239,4 +246,34 @@ fn an_agent_that_was_dead_deletes_when_it_is_back(cluster: &mut Cluster) -> Resu
     cluster.agent().stand.start_frontend()?;
     cluster.volume_gone(&name)?;
     holds(cluster, &name, false)
+}
+
+/// Something keeps a file of it open, and the kubelet tries to unpublish it again and again.
+fn a_volume_that_stays_busy_is_told(cluster: &mut Cluster) -> Result<()> {
+    let name = bound(cluster)?;
+    let stand = &cluster.agents[0].stand;
+    let (csi, target) = (stand.csi()?, stand.target(handle(&name)));
+    csi.node_publish_volume(publish(handle(&name), &target, mount()))?;
+    are_abnormal(cluster, 0)?;
+    let held = fs::File::create(target.join("file"))?;
+    for _ in 0..=HELD.as_secs() / AGAIN.as_secs() {
+        let refused = csi.node_unpublish_volume(unpublish(handle(&name), &target));
+        ensure!(refused.is_err(), "it was unpublished while a file of it was open");
+        std::thread::sleep(AGAIN);
+    }
+    are_abnormal(cluster, 1)?;
+    cluster.event("data", "VolumeConditionAbnormal", "the volume cannot be unpublished, so its pod does not end")?;
+    let notes = cluster.notes("data")?;
+    ensure!(notes.iter().all(|note| !note.contains("VolumeConditionNormal")), "{notes:?}");
+    drop(held);
+    csi.node_unpublish_volume(unpublish(handle(&name), &target))?;
+    are_abnormal(cluster, 0)?;
+    cluster.event("data", "VolumeConditionNormal", "the volume is healthy again").map(drop)
+}
+
+/// Waits until so many volumes need attention by the metrics. The agent looks twice a minute.
+fn are_abnormal(cluster: &Cluster, volumes: u32) -> Result<()> {
+    cluster.access.wait(2 * PATIENCE, &format!("{volumes} volumes to be abnormal"), || {
+        has_metric(cluster, &format!("bulkhead_pool_abnormal_volumes{{pool=\"default\"}} {volumes}.0"))
+    })
 }

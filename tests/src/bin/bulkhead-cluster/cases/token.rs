@@ -1,19 +1,25 @@
 //! The token of an agent: it may be replaced at any time, and it must be bound to the agent's own node.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
+use bulkhead_tests::cluster::manifests::NAMESPACE;
+use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::{Cluster, audit, node};
+use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::monitoring;
+
+use super::plugin::{agent_pod, plugin};
 
 cases! {
     on Cluster;
     a_token_is_renewed,
     a_token_of_another_node_is_refused,
-    a_token_that_is_bound_to_no_node_is_refused,
+    a_token_that_is_bound_to_no_node_is_refused: Bare,
 }
 
 fn a_token_is_renewed(cluster: &mut Cluster) -> Result<()> {
@@ -61,18 +67,41 @@ fn a_token_of_another_node_is_refused(cluster: &mut Cluster) -> Result<()> {
 }
 
 fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|_| {})?;
+    cluster.add_agent_with(|stand| {
+        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
+        stand.add_pool("default")
+    })?;
+    let node = cluster.node();
+    cluster.capacity(&class, &node)?;
     let token = node::unbound_token(&cluster.access)?;
     cluster.agent().stand.kill_frontend()?;
     node::write_token(&cluster.agents[0].stand.work().join("run"), &token)?;
     cluster.agent().stand.start_frontend()?;
-    cluster.create_claim(&on(claim("data", &cluster.class, "8Mi"), &cluster.node()))?;
+    cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
+    let why = "the token is bound to no node, so the cluster's policies refuse all that it writes";
+    let remedy = "give the agent one that is bound to its pod or to its Node";
     cluster.access.wait(cluster.patience(), "the agent to say so", || {
-        let why = "[-]agent not ready: the token is bound to no node";
-        monitoring::check_ready(&cluster.agents[0].stand, 503, why)
+        monitoring::check_ready(&cluster.agents[0].stand, 503, &format!("[-]agent not ready: {why}: {remedy}"))
     })?;
+    // So do the tools, on the node and elsewhere. The kubelet has seen that the agent is not ready.
+    let socket = cluster.agents[0].stand.kubelet.csi_socket();
+    let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.failed()?;
+    let told = Printed::row(&told, &["FAILED", "API server"])?;
+    ensure!(told.contains(why) && told.contains(remedy), "{told}");
+    let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
+    agent_pod(cluster, NAMESPACE, address.port(), false)?;
+    Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "not-ready"])?;
+    let told = plugin(cluster, &["doctor"])?.failed()?;
+    let told = Printed::row(&told, &["FAILED", "node", &node])?;
+    ensure!(told.contains(why) && told.contains(remedy), "{told}");
     // With its own token the agent would bind the claim within a second.
     cluster.stays_pending("data", Duration::from_secs(2))?;
     // The claim is bound once the agent has its own token back, without a restart.
     cluster.agents[0].renew_token(&cluster.access, Duration::from_secs(600))?;
-    cluster.bound("data").context("with its own token").map(drop)
+    cluster.bound("data").context("with its own token")?;
+    agent_pod(cluster, NAMESPACE, address.port(), true)?;
+    Printed::row(&plugin(cluster, &["nodes"])?.succeeded()?, &[&node, "ready"])?;
+    let told = Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text;
+    Printed::row(&told, &["ok", "API server", "answers"]).map(drop)
 }

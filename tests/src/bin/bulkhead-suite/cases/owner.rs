@@ -21,9 +21,11 @@ cases! {
 }
 
 const SIZE: u64 = 1 << 20;
-const NOTE: &str = "bulkhead-owner=1\nclaim=shop/data\n";
+/// What is noted on a volume.
+pub const NOTE: &str = "bulkhead-owner=1\nclaim=shop/data\n";
 
-fn set(id: &str, note: &str) -> Request {
+/// The request to note this on a volume.
+pub fn set(id: &str, note: &str) -> Request {
     Request::SetOwner { volume: volume(id), owner: note.parse().expect("a record") }
 }
 
@@ -31,7 +33,8 @@ fn get(id: &str) -> Request {
     Request::Owner { volume: volume(id) }
 }
 
-fn noted(stand: &Stand, id: &str) -> Result<(Option<String>, bool)> {
+/// What is noted on a volume, and whether it has ever been published.
+pub fn noted(stand: &Stand, id: &str) -> Result<(Option<String>, bool)> {
     let Reply::Owner { owner, used } = stand.helper()?.ask(&get(id))? else { anyhow::bail!("another reply") };
     Ok((owner.map(|owner: OwnerRecord| owner.as_str().to_owned()), used))
 }

@@ -10,6 +10,8 @@ use bulkhead_tests::cases;
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::stand::Stand;
 
+use super::owner::{NOTE, noted, set};
+
 cases! {
     the_helper_is_upgraded_first_and_goes_back_last: Bare + Long + Host,
     the_frontend_is_upgraded_first_and_goes_back_last: Bare + Long + Host,
@@ -84,7 +86,10 @@ fn live_through(stand: &mut Stand, order: &[(Age, Age)], end: End) -> Result<()>
         (stand.helper_from, stand.frontend_from) = (place(helper), place(frontend));
         change(stand, before, (helper, frontend), end)?;
         let used = use_volumes(stand, round, &mut pod);
-        used.with_context(|| format!("round {round}: helper {helper:?}, frontend {frontend:?}"))?;
+        let is_noted = order[..round].iter().any(|(helper, _)| *helper == Today);
+        let noted = || if helper == Today { note(stand, round, is_noted) } else { Ok(()) };
+        used.and_then(|()| noted())
+            .with_context(|| format!("round {round}: helper {helper:?}, frontend {frontend:?}"))?;
         before = Some((helper, frontend));
     }
     remove(stand, order.len(), pod)
@@ -139,14 +144,29 @@ fn use_volumes(stand: &mut Stand, round: usize, pod: &mut Option<Pod>) -> Result
         // One volume is left to the programs of the next round, which delete it.
         let (here, there) = (format!("{id}-{round}"), round.checked_sub(1).map(|last| format!("{id}-{last}")));
         csi.create_volume(create(&here, SIZE, capability.clone()))?;
-        csi.node_publish_volume(publish(&here, &stand.target(&here), capability))?;
+        csi.node_publish_volume(publish(&here, &stand.target(&here), capability.clone()))?;
         if let Some(there) = there {
+            csi.node_publish_volume(publish(&there, &other, capability))?;
+            csi.node_unpublish_volume(unpublish(&there, &other))?;
             end_volume(stand, &there)?;
         }
     }
     let log = stand.running_helper()?.own_log()?;
     let refused = log.lines().find(|line| line.contains("a connection is closed"));
     ensure!(refused.is_none(), "the helper does not understand the frontend: {refused:?}");
+    Ok(())
+}
+
+/// Notes whose the volumes are, which an earlier helper cannot. What one of today has noted before is still there.
+fn note(stand: &Stand, round: usize, is_noted: bool) -> Result<()> {
+    for id in ["vol-a", "vol-b"] {
+        let before = noted(stand, id)?.0;
+        ensure!(before.as_deref() == is_noted.then_some(NOTE), "the note on {id} is {before:?}");
+        for volume in [id, &format!("{id}-{round}")] {
+            stand.helper()?.ask(&set(volume, NOTE))?;
+            ensure!(noted(stand, volume)?.0.as_deref() == Some(NOTE), "nothing is noted on {volume}");
+        }
+    }
     Ok(())
 }
 

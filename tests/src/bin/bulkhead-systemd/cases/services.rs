@@ -15,6 +15,7 @@ use bulkhead_tests::documented;
 use bulkhead_tests::helper::HelperClient;
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::wait;
+use k8s_openapi::jiff::Timestamp;
 
 use crate::node::{AGENT_FILES, CONFIGURATION, FRONTEND_USER, HELPER_SOCKET, Node, install_files, set_modes};
 use crate::unit::{FRONTEND, HELPER, SOCKET, Unit, output, systemctl};
@@ -32,6 +33,7 @@ cases! {
     a_helper_that_cannot_serve_is_tried_until_it_can,
     a_stop_ends_every_process,
     the_documented_commands_stop_the_helper_for_good_and_start_it,
+    the_journal_stamps_lines_and_the_programs_do_not,
     an_agent_whose_cluster_is_away_serves_the_kubelet,
     exposure_is_as_low_as_the_work_allows,
 }
@@ -237,6 +239,19 @@ fn the_documented_commands_stop_the_helper_for_good_and_start_it(node: &mut Node
     HELPER.stop()?;
     wait::until(node.patience(Duration::from_secs(10)), || HELPER.check("active"))?;
     node.wait()
+}
+
+/// The journal has the time and the level of each line already.
+fn the_journal_stamps_lines_and_the_programs_do_not(_: &mut Node) -> Result<()> {
+    for (unit, own) in [(HELPER, "a frontend is connected"), (FRONTEND, "ready")] {
+        let log = output(Command::new("journalctl").args(["--no-pager", "--output=cat", "--unit", unit.name()]))?;
+        ensure!(log.lines().any(|line| line.contains(own)), "{} has not logged {own:?}: {log}", unit.name());
+        let is_stamped = |line: &&str| line.split(' ').any(|word| word.parse::<Timestamp>().is_ok());
+        let has_level = |line: &&str| line.starts_with('<') && line.get(2..3) == Some(">");
+        let found = log.lines().find(|line| is_stamped(line) || has_level(line));
+        ensure!(found.is_none(), "{} has a line with a time or a level of its own: {found:?}", unit.name());
+    }
+    Ok(())
 }
 
 fn an_agent_whose_cluster_is_away_serves_the_kubelet(node: &mut Node) -> Result<()> {

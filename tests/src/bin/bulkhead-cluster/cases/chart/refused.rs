@@ -1,6 +1,7 @@
 //! Values that the chart refuses: wrong ones, and those that would take away what SECURITY.md relies on.
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_model::objects::names::AGENT_POLICIES;
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use serde_json::{Value, json};
@@ -104,11 +105,10 @@ fn no_value_takes_safety_away(cluster: &mut Cluster) -> Result<()> {
 
 /// The policies are all there, and the pods have what SECURITY.md says and nothing else.
 fn confined(objects: &Objects, container: bool) -> Result<()> {
-    for kind in ["volumes", "claims", "bindings", "capacities", "events", "leases"] {
-        let name = format!("bulkhead-agent-{kind}");
-        let policy = named(objects, "ValidatingAdmissionPolicy", &name)?;
+    for name in AGENT_POLICIES {
+        let policy = named(objects, "ValidatingAdmissionPolicy", name)?;
         ensure!(policy["spec"]["failurePolicy"] == "Fail", "{policy:#}");
-        let binding = named(objects, "ValidatingAdmissionPolicyBinding", &name)?;
+        let binding = named(objects, "ValidatingAdmissionPolicyBinding", name)?;
         ensure!(binding["spec"]["validationActions"] == json!(["Deny"]), "{binding:#}");
     }
     let sets: Vec<&Value> = objects.iter().filter(|(key, _)| key.0 == "DaemonSet").map(|(_, set)| set).collect();
