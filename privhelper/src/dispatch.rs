@@ -8,7 +8,7 @@ use bulkhead_protocol::{CallId, Error, Reply, Request};
 use crate::bookkeeping;
 use crate::capabilities;
 use crate::ops::{self, Deletable};
-use crate::state::State;
+use crate::state::{State, unsupported};
 use crate::sys::capability;
 
 /// How a request ended. A `Listening` reply comes with the socket to pass on.
@@ -46,6 +46,12 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::DeleteUnused { volume } => ops::delete(state.hold(volume)?, Deletable::OnlyUnused, call),
         Request::SetOwner { volume, owner } => bookkeeping::set_owner(&state.hold(volume)?, owner),
         Request::Owner { volume } => bookkeeping::owner(state, volume),
+        Request::MountFilesystem { volume }
+        | Request::UnmountFilesystem { volume }
+        | Request::GrowFilesystem { volume, .. } => {
+            Err(unsupported(format!("volume {volume}: no pool is configured for it")))
+        }
+        Request::PoolFilesystems { pool } => bookkeeping::pool_filesystems(state, pool),
     };
     reply.map(|reply| (reply, None))
 }

@@ -112,6 +112,26 @@ pub enum Condition {
     },
     /// Something that a client of this version does not know.
     Other,
+    /// The filesystem in a volume's image has shut down after an error. Since version 4.
+    FilesystemShutDown,
+    /// The filesystem in a volume's image could not be mounted when that was last tried. Since version 4.
+    NotMountable {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// A volume's image is read and written through the page cache, so its content is cached twice: the pool's filesystem
+    /// does not support direct I/O. Since version 4.
+    NotDirect,
+}
+
+impl Condition {
+    /// As a client of this version can know it.
+    pub fn at_version(self, version: u16) -> Self {
+        match self {
+            Self::FilesystemShutDown | Self::NotMountable { .. } | Self::NotDirect if version < 4 => Self::Other,
+            known => known,
+        }
+    }
 }
 
 /// Why a publish directory is apart from the host's.

@@ -197,6 +197,7 @@ fn settings(kind: &VolumeKind) -> BTreeMap<String, String> {
         VolumeKind::Image { sparse, block_size } => {
             vec![("sparse", sparse.to_string()), ("blockSize", block_size.get().to_string())]
         }
+        VolumeKind::Filesystem { sparse, mode } => vec![("sparse", sparse.to_string()), ("dirMode", mode.to_string())],
     };
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

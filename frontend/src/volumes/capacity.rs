@@ -49,7 +49,7 @@ impl Room {
 fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
     let inodes = match kind {
         VolumeKind::Directory { inodes, .. } => inodes.get(),
-        VolumeKind::Image { .. } => 0,
+        VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => 0,
     };
     size.get().saturating_add(inodes.saturating_mul(inode_size.into()))
 }

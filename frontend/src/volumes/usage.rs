@@ -77,7 +77,7 @@ impl Measured {
     pub fn inodes(&self) -> Option<u64> {
         match self.usage.spec.kind {
             VolumeKind::Directory { inodes, .. } => Some(inodes.get()),
-            VolumeKind::Image { .. } => None,
+            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => None,
         }
     }
 }

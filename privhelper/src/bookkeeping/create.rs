@@ -11,7 +11,7 @@ use super::limits::check_number_of_volumes;
 use super::log;
 use super::room::{Measured, Share};
 use crate::state::layout::{self, DATA, IMAGE};
-use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, no_space};
+use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, no_space, unsupported};
 use crate::sys::file::{self, FileId};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
@@ -30,6 +30,9 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
     }
     if state.unserved.contains_key(id) {
         return Err(state.unknown(id));
+    }
+    if let VolumeKind::Filesystem { .. } = spec.kind {
+        return Err(unsupported(format!("create volume {id}: pool {} is not configured for it", pool.config.name)));
     }
     check_number_of_volumes(state)?;
     let project = promise(state, pool, id, &spec)?;
@@ -122,7 +125,7 @@ fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<Projec
             }
             content
         }
-        VolumeKind::Image { sparse, .. } => {
+        VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => {
             make_image(&outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
         }
     };

@@ -41,7 +41,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     if usage.condition.is_none() {
         let filled = match volume.record.spec.kind {
             VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
-            VolumeKind::Image { .. } => fill_in_image(&mut usage, id, served),
+            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => fill_in_image(&mut usage, id, served),
         };
         filled.map_err(|errno| failed("inspect volume", id, errno))?;
     }
@@ -88,7 +88,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     let opened = Target::open(directory, target);
     let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
     let published = match volume.kind() {
-        Kind::Directory => {
+        Kind::Directory | Kind::Filesystem => {
             let published = volume.published_at(target);
             published.is_some() && opened.mount(Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
         }
@@ -149,6 +149,12 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         emptying: count(emptying),
         conditions: conditions(state, pool, served, &finding),
     }))
+}
+
+/// How many filesystems in images a pool may have, and has.
+pub fn pool_filesystems(state: &State, name: &PoolName) -> Result<Reply, Error> {
+    state.pool(name)?;
+    Ok(Reply::Filesystems { limit: 0, volumes: 0 })
 }
 
 /// The largest valid size that does not exceed `bytes`.

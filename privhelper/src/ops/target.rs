@@ -47,12 +47,11 @@ impl Mounted {
     /// filesystem has shut down, that must be the one of the volume's pool, and the volume must have been published.
     pub fn is_of(&self, volume: &Volume, published: Option<&Published>) -> bool {
         let Self::Seen(status) = self else { return published.is_some() && self.is_on_the_filesystem_of(volume) };
+        let device = volume.device.map(|device| (MAJOR, device.number));
         let own = match volume.kind() {
             Kind::Directory => status.id == volume.content,
-            Kind::Block => {
-                let number = volume.device.map(|device| (MAJOR, device.number));
-                status.file_type == FileType::BlockDevice && Some(status.device) == number
-            }
+            Kind::Block => status.file_type == FileType::BlockDevice && Some(status.device) == device,
+            Kind::Filesystem => Some(status.id.device) == device,
         };
         own || published.is_some_and(|published| published.source == status.id)
     }
@@ -236,9 +235,10 @@ impl<'a> Target<'a> {
     /// Makes the target afresh. Anything already there must be empty and of the right type.
     fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
-        let made = match kind {
-            Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE)),
-            Kind::Block => file::create(&self.parent, self.name, Mode::from_raw_mode(FILE_MODE)).map(drop),
+        let made = if kind.is_device() {
+            file::create(&self.parent, self.name, Mode::from_raw_mode(FILE_MODE)).map(drop)
+        } else {
+            file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE))
         };
         made.map_err(|errno| failed("make target", self.path, errno))
     }
@@ -251,11 +251,11 @@ impl<'a> Target<'a> {
         if status.mount_root {
             return Err(exists(format!("something else is mounted at target {}; unmount it first", self.path)));
         }
-        let removed = match (status.file_type, wanted) {
-            (FileType::Directory, Some(Kind::Block)) => {
+        let removed = match (status.file_type, wanted.map(Kind::is_device)) {
+            (FileType::Directory, Some(true)) => {
                 return Err(incompatible("is a directory, but must be a file; remove it"));
             }
-            (FileType::RegularFile, Some(Kind::Directory)) => {
+            (FileType::RegularFile, Some(false)) => {
                 return Err(incompatible("is a file, but must be a directory; remove it"));
             }
             (FileType::Directory, _) => file::remove_directory(&self.parent, self.name),

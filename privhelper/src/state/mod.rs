@@ -126,6 +126,7 @@ errors! {
     in_use InUse
     busy Busy
     no_space NoSpace
+    unsupported Unsupported
     invalid Invalid
     refused Refused
     broken PoolBroken

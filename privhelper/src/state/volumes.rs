@@ -323,10 +323,10 @@ impl Volumes {
         live.take(limit).collect()
     }
 
-    /// The block volumes on a filesystem that no project accounts for, with their pools.
+    /// The volumes with images on a filesystem that no project accounts for, with their pools.
     pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>)> {
         let is_uncounted = |volume: &Volume| {
-            volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() == Kind::Block
+            volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() != Kind::Directory
         };
         let show =
             |id: &VolumeId, volume: &Volume| is_uncounted(volume).then(|| (id.clone(), Arc::clone(&volume.pool)));

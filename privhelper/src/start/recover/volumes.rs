@@ -132,7 +132,7 @@ impl Recovery {
                 restore_quota(pool, served, id, project, limits(record.spec.size, inodes)).map_err(say)?;
                 file::status(&data).map_err(say)?.id
             }
-            VolumeKind::Image { .. } => {
+            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
                 finish_growth(served, id, &mut record).map_err(say)?
             }
