@@ -138,9 +138,10 @@ impl Recovery {
             }
         };
         let project = project.filter(|_| pool.has_quotas());
-        let (pool, published) = (Arc::clone(pool), [].into());
+        let (pool, published, device) = (Arc::clone(pool), [].into(), None);
+        let (seen_elsewhere, unmountable) = (false, None);
         let volume =
-            Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false };
+            Volume { pool, project, record, growth: 0, content, published, device, seen_elsewhere, unmountable };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());
