@@ -113,8 +113,9 @@ impl Loops {
     pub fn adopt(&self, volume: &VolumeId, number: u32) -> SysResult<Device> {
         let device = self.open(number, OFlags::RDONLY)?;
         let read_only = loopdevice::is_read_only(&device)?;
+        let direct = loopdevice::binding(&device)?.direct;
         let hold = self.hold(volume, &device)?;
-        Ok(Device { number, hold, read_only, direct: loopdevice::binding(&device)?.direct })
+        Ok(Device { number, hold, read_only, direct })
     }
 
     /// Unbinds what was found on a device, and never uses its number again: somebody may have a node of it.
@@ -185,7 +186,9 @@ impl Loops {
                 // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
                 loopdevice::set_read_only(&device, read_only)?;
             }
-            Ok((self.hold(volume, &device)?, loopdevice::binding(&device)?.direct))
+            // The hold comes last: nothing that fails takes it off again.
+            let direct = loopdevice::binding(&device)?.direct;
+            Ok((self.hold(volume, &device)?, direct))
         };
         let (hold, direct) = held().inspect_err(|_| {
             // Nobody knows the device yet. If this fails as well, the next start finds it.

@@ -10,7 +10,7 @@ use super::{lock, lock_in_time, log};
 use crate::mounter;
 use crate::sys::capability::raise;
 use crate::sys::socket::{self, Received};
-use crate::sys::{Errno, Result as SysResult, file, loopdevice, mount, xfs};
+use crate::sys::{Errno, Result as SysResult, file, loopdevice, mount, with_patience, xfs};
 
 /// What a pool has for filesystems in images. Each is mounted once, as the entry of a private directory that is called after
 /// its device; what is published is bound from there.
@@ -87,7 +87,8 @@ impl Mounting {
     pub fn release(&self, number: u32) -> SysResult<()> {
         while self.keeps(number)? {
             let _raised = raise(Capability::CAP_SYS_ADMIN)?;
-            mount::unmount_entry(self.place.as_fd(), &kept(number))?;
+            // The mounter may not have closed its own descriptor yet, and who asks for the usage has one for a moment.
+            with_patience(Errno::BUSY, || mount::unmount_entry(self.place.as_fd(), &kept(number)))?;
         }
         match file::remove_directory(&self.place, kept(number)) {
             Err(Errno::NOENT) => Ok(()),

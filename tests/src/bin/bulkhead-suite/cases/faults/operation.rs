@@ -50,7 +50,9 @@ fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<
         Err(_) => false,
     };
     ensure!(caused || answered, "the helper outlives a kill, and does not answer");
-    granted(stand, &point.operation.request).context("the same request again")?;
+    for request in point.operation.again() {
+        granted(stand, &request).context("the same request again")?;
+    }
     undo(stand, point.operation)?;
     figures.check(stand)?;
     Ok(caused)
@@ -101,7 +103,9 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
         }
     }
     stand.running_helper()?.check_alive()?;
-    granted(stand, &point.operation.request).context("the same request again")?;
+    for request in point.operation.again() {
+        granted(stand, &request).context("the same request again")?;
+    }
     undo(stand, point.operation)?;
     if !point.operation.is_in_background() {
         figures.check(stand)?;

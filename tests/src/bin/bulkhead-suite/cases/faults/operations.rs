@@ -51,6 +51,14 @@ impl Operation {
         matches!(self.actor, Actor::Releasing | Actor::Emptier)
     }
 
+    /// The request again, after what may have to be repeated before it: a helper that was killed keeps no filesystem mounted
+    /// that is not published.
+    pub fn again(&self) -> Vec<Request> {
+        let is_bind = matches!(&self.request, Request::BindMount { volume, .. } if volume.as_str() == FILESYSTEM);
+        let mount = is_bind.then(|| mount_filesystem(FILESYSTEM));
+        mount.into_iter().chain([self.request.clone()]).collect()
+    }
+
     /// Puts files into the directory volume if there is something to empty.
     pub fn fill(&self, stand: &Stand) -> Result<()> {
         if self.actor == Actor::Emptier {
