@@ -43,3 +43,41 @@ fn mount(number: u32) -> SysResult<OwnedFd> {
     let _raised = raise(CAP_SYS_ADMIN)?;
     xfs::mount(&format!("/{}", node(number)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a mounter that is sent these packets by a server that then ends, and how many answers it gives.
+    fn sent(packets: &[&[u8]]) -> (Result<(), String>, usize) {
+        let (server, line) = socket::pair().expect("a pair");
+        for packet in packets {
+            socket::send(&server, packet, None).expect("there is room");
+        }
+        let mounter = std::thread::spawn(move || run(&line));
+        let mut answers = 0;
+        for _ in packets {
+            let mut answer = [0; 4];
+            match socket::receive_with_descriptor(&server, &mut answer) {
+                Ok((Received::Packet(4), None)) if answer != [0; 4] => answers += 1,
+                // What it has not received is lost with it.
+                Ok((Received::Closed, None)) | Err(Errno::CONNRESET) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        drop(server);
+        (mounter.join().expect("it ends well"), answers)
+    }
+
+    #[test]
+    fn a_server_gets_an_error_for_any_number_and_nothing_for_anything_else() {
+        let numbers = [0, 7, 0x8_0000, u32::MAX].map(u32::to_ne_bytes);
+        assert_eq!(sent(&numbers.each_ref().map(|number| &number[..])), (Ok(()), 4));
+        assert_eq!(sent(&[]), (Ok(()), 0));
+        for wrong in [&b"123"[..], b"12345", b"1", &[0; 4096]] {
+            let (ended, answers) = sent(&[&numbers[0], wrong, &numbers[1]]);
+            assert!(ended.is_err_and(|complaint| complaint.contains("wrong length")), "{} bytes", wrong.len());
+            assert!(answers <= 1, "{answers} answers");
+        }
+    }
+}

@@ -37,7 +37,7 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_287, goal: 2_600 };
+const CORE: Budget = Budget { name: "core", limit: 4_289, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 298, goal: 300 };
 const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_727, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_267, goal: 1_650 };

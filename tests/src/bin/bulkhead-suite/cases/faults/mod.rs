@@ -28,6 +28,8 @@ cases! {
     an_error_at_any_call_for_a_filesystem: Bare,
     a_kill_at_every_call_for_a_filesystem: Bare + Long,
     an_error_at_every_call_for_a_filesystem: Bare + Long,
+    a_kill_at_any_call_of_a_start_with_a_filesystem: Bare,
+    an_error_at_any_call_of_a_start_with_a_filesystem: Bare,
     a_kill_at_every_call_for_a_directory: Bare + Long + Kernel,
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_of_the_start: Bare + Long,
@@ -93,6 +95,16 @@ fn a_kill_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
 fn an_error_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
     operation::error(stand, &on_filesystems(), All(40))
+}
+
+fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    start::kill(stand, Sample(40))
+}
+
+fn an_error_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    start::error(stand, &ERRORS, Sample(40))
 }
 
 fn a_kill_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {

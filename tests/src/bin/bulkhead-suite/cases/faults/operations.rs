@@ -11,7 +11,7 @@ use bulkhead_tests::helper::{
 use bulkhead_tests::stand::Stand;
 
 /// The volume with a filesystem.
-const FILESYSTEM: &str = "vol-c";
+pub const FILESYSTEM: &str = "vol-f";
 /// The directory volume and the block volume.
 pub const DIRECTORY: &str = "vol-a";
 pub const DEVICE: &str = "vol-b";
@@ -113,7 +113,7 @@ pub fn device_life() -> [Request; 8] {
 }
 
 /// The life of the volume with a filesystem, in requests.
-fn filesystem_life() -> [Request; 7] {
+pub fn filesystem_life() -> [Request; 7] {
     let (path, size) = ("filesystem", crate::cases::filesystems::SIZE);
     [
         create(FILESYSTEM, filesystem_spec(size)),
