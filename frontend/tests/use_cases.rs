@@ -128,11 +128,15 @@ async fn two_pods_that_start_on_one_volume_both_get_it() {
 
 #[tokio::test]
 async fn unpublishing_asks_for_what_the_path_suggests() {
-    let fake = FakeHelper::start(|_| done());
+    let fake = FakeHelper::start(|request| match request {
+        // Asked once, whether it has a filesystem of its own.
+        Request::Usage { .. } => usage(directory(1 << 30, 1024)),
+        _ => done(),
+    });
     let plugin = fake.plugin();
     plugin.node_unpublish_volume(unpublication(MOUNT)).await.unwrap();
     plugin.node_unpublish_volume(unpublication(DEVICE)).await.unwrap();
-    assert_eq!(fake.names(), ["Unmount", "RemoveDevice", "LoopDetach"]);
+    assert_eq!(fake.names(), ["Unmount", "Usage", "RemoveDevice", "LoopDetach"]);
 }
 
 #[tokio::test]
