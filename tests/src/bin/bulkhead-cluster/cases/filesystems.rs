@@ -70,7 +70,8 @@ fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
     let other = cluster.agents[0].stand.kubelet.prepare(&id, &name, "pod-2")?;
     csi.node_publish_volume(publish(&id, &other, mount()))?;
     ensure!(fs::read(other.join("file"))? == b"content", "the file is gone");
-    csi.node_unpublish_volume(unpublish(&id, &other)).map(drop)
+    csi.node_unpublish_volume(unpublish(&id, &other))?;
+    Ok(())
 }
 
 fn a_node_that_is_not_configured_for_them_has_no_room(cluster: &mut Cluster) -> Result<()> {
@@ -115,5 +116,6 @@ fn a_damaged_one_is_told_and_harms_no_other(cluster: &mut Cluster) -> Result<()>
     let other = stand.kubelet.prepare(handle(&good), &good, "pod-2")?;
     csi.node_publish_volume(publish(handle(&good), &other, mount()))?;
     fs::write(other.join("file"), "content")?;
-    csi.node_unpublish_volume(unpublish(handle(&good), &other)).map(drop)
+    csi.node_unpublish_volume(unpublish(handle(&good), &other))?;
+    Ok(())
 }
