@@ -11,6 +11,9 @@ use crate::helper::Filesystems;
 /// How many volumes are listed at a time.
 const PAGE: usize = 500;
 
+/// The protocol version that knows filesystems in images.
+const FILESYSTEMS_SINCE: u16 = 4;
+
 /// The state of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolState {
@@ -87,7 +90,12 @@ impl Volumes {
 
     /// The volumes of `pool` with filesystems in images. Where the helper is too old for them, or fails, there are none.
     pub(super) async fn filesystems(&self, pool: &PoolName) -> Filesystems {
-        self.helper.filesystems(pool).await.unwrap_or_default()
+        match self.helper.welcome().await {
+            Ok(welcome) if welcome.version >= FILESYSTEMS_SINCE => {
+                self.helper.filesystems(pool).await.unwrap_or_default()
+            }
+            _ => Filesystems::default(),
+        }
     }
 
     /// A page of volumes in the order of their ids, and the token for the next page, if there is one. The first page
