@@ -19,6 +19,7 @@ use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStat
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
+use bulkhead_model::volumes::Backing;
 use bulkhead_protocol::{
     Bytes, Condition, DirectoryMode, ErrorKind, Inodes, Listed, NameHash, PoolStatus, Reply, Request, UpTo, Usage,
     VolumeKind, VolumeSpec,
@@ -137,14 +138,14 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
 
     said.lock().unwrap().conditions = vec![Condition::ShutDown];
     // Whoever asks first notices it, or else the next look at the pools does.
-    volumes.room(&"default".parse().unwrap()).await.unwrap();
+    volumes.room(&"default".parse().unwrap(), Backing::Directory).await.unwrap();
     until("an event on the claim", || !events(&api, "VolumeConditionAbnormal").is_empty()).await;
     until("an event on the node", || !events(&api, "PoolConditionAbnormal").is_empty()).await;
     until("the metric", || METRICS.text().contains("bulkhead_pool_abnormal_volumes{pool=\"default\"} 1")).await;
     let condition = "bulkhead_pool_condition{pool=\"default\",condition=\"shut_down\"}";
     assert!(METRICS.text().contains(&format!("{condition} 1")));
     for _ in 0..3 {
-        volumes.room(&"default".parse().unwrap()).await.unwrap();
+        volumes.room(&"default".parse().unwrap(), Backing::Directory).await.unwrap();
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(events(&api, "VolumeConditionAbnormal"), [("PersistentVolumeClaim".to_owned(), SHUT_DOWN.to_owned())]);
@@ -152,7 +153,7 @@ async fn a_pool_that_shuts_down_is_reported_once_and_so_is_its_recovery() {
     assert_eq!(on_node, [("Node".to_owned(), format!("pool default: {SHUT_DOWN}"))], "once");
 
     said.lock().unwrap().conditions.clear();
-    volumes.room(&"default".parse().unwrap()).await.unwrap();
+    volumes.room(&"default".parse().unwrap(), Backing::Directory).await.unwrap();
     until("the volume's recovery", || events(&api, "VolumeConditionNormal").len() == 1).await;
     until("the pool's recovery", || events(&api, "PoolConditionNormal").len() == 1).await;
     let over = "pool default: no longer: its filesystem has shut down after an error";
@@ -258,7 +259,7 @@ async fn the_figures_of_a_condition_change_without_news() {
     let promise = |promised, limit| said.lock().unwrap().conditions = vec![Condition::Overpromised { promised, limit }];
     for (limit, is_news, told) in [(8 << 30, true, "may promise 8 GiB"), (7 << 30, false, "may promise 7 GiB")] {
         promise(9 << 30, limit);
-        volumes.room(&pool).await.unwrap();
+        volumes.room(&pool, Backing::Directory).await.unwrap();
         assert_eq!(health.has_changed().unwrap(), is_news);
         let conditions: Vec<_> = health.borrow_and_update().pools[&pool].values().map(ToString::to_string).collect();
         assert!(conditions[0].contains("9 GiB are promised") && conditions[0].contains(told), "{conditions:?}");

@@ -128,11 +128,15 @@ async fn two_pods_that_start_on_one_volume_both_get_it() {
 
 #[tokio::test]
 async fn unpublishing_asks_for_what_the_path_suggests() {
-    let fake = FakeHelper::start(|_| done());
+    let fake = FakeHelper::start(|request| match request {
+        // Asked once, whether it has a filesystem of its own.
+        Request::Usage { .. } => usage(directory(1 << 30, 1024)),
+        _ => done(),
+    });
     let plugin = fake.plugin();
     plugin.node_unpublish_volume(unpublication(MOUNT)).await.unwrap();
     plugin.node_unpublish_volume(unpublication(DEVICE)).await.unwrap();
-    assert_eq!(fake.names(), ["Unmount", "RemoveDevice", "LoopDetach"]);
+    assert_eq!(fake.names(), ["Unmount", "Usage", "RemoveDevice", "LoopDetach"]);
 }
 
 #[tokio::test]
@@ -294,7 +298,7 @@ async fn a_volume_as_large_as_the_capacity_can_be_made_and_a_larger_one_cannot()
         Request::Create { spec, .. } => {
             let inodes = match spec.kind {
                 VolumeKind::Directory { inodes, .. } => inodes.get(),
-                VolumeKind::Image { .. } => 0,
+                VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => 0,
             };
             let wanted = spec.size.get() + inodes * 512;
             if wanted <= ROOM { size(spec.size.get()) } else { failure(ErrorKind::NoRoom { room: ROOM, wanted }) }

@@ -10,6 +10,9 @@ pub const SERVER: &[Capability] = &[CAP_SYS_ADMIN, CAP_MKNOD];
 /// What the emptier keeps: to enter directories closed to root, to unlink what others own, to clear immutable flags.
 pub const EMPTIER: &[Capability] = &[CAP_DAC_OVERRIDE, CAP_FOWNER, CAP_LINUX_IMMUTABLE];
 
+/// What a mounter keeps: to mount.
+pub const MOUNTER: &[Capability] = &[CAP_SYS_ADMIN];
+
 /// What the background release of deleted volumes' quotas may raise.
 pub const RELEASE: &[Capability] = &[CAP_SYS_ADMIN];
 

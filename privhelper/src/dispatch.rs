@@ -8,7 +8,7 @@ use bulkhead_protocol::{CallId, Error, Reply, Request};
 use crate::bookkeeping;
 use crate::capabilities;
 use crate::ops::{self, Deletable};
-use crate::state::State;
+use crate::state::{Kind, State};
 use crate::sys::capability;
 
 /// How a request ended. A `Listening` reply comes with the socket to pass on.
@@ -23,13 +23,13 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
             bookkeeping::create(held, pool, *spec)
         }
         Request::SetQuota { volume, size, inodes } => bookkeeping::set_quota(state.hold(volume)?, *size, *inodes),
-        Request::GrowImage { volume, size } => bookkeeping::grow_image(state.hold(volume)?, *size),
+        Request::GrowImage { volume, size } => bookkeeping::grow_image(&mut state.hold(volume)?, Kind::Block, *size),
         Request::BindMount { volume, target, flags, exclusive } => {
             ops::bind_mount(state.hold(volume)?, state.hold_target(target)?, *flags, *exclusive)
         }
         Request::Unmount { volume, target } => ops::unmount(state.hold(volume)?, state.hold_target(target)?),
         Request::LoopAttach { volume, read_only } => ops::loop_attach(state.hold(volume)?, *read_only),
-        Request::LoopDetach { volume } => ops::loop_detach(state.hold(volume)?),
+        Request::LoopDetach { volume } => ops::loop_detach(state.hold(volume)?, Kind::Block),
         Request::LoopResize { volume } => ops::loop_resize(&state.hold(volume)?),
         Request::MakeDevice { volume, target, exclusive } => {
             ops::make_device(state.hold(volume)?, state.hold_target(target)?, *exclusive)
@@ -46,6 +46,10 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::DeleteUnused { volume } => ops::delete(state.hold(volume)?, Deletable::OnlyUnused, call),
         Request::SetOwner { volume, owner } => bookkeeping::set_owner(&state.hold(volume)?, owner),
         Request::Owner { volume } => bookkeeping::owner(state, volume),
+        Request::MountFilesystem { volume } => ops::mount_filesystem(state.hold(volume)?),
+        Request::UnmountFilesystem { volume } => ops::loop_detach(state.hold(volume)?, Kind::Filesystem),
+        Request::GrowFilesystem { volume, size } => ops::grow_filesystem(state.hold(volume)?, *size),
+        Request::PoolFilesystems { pool } => bookkeeping::pool_filesystems(state, pool),
     };
     reply.map(|reply| (reply, None))
 }

@@ -14,6 +14,7 @@ mod bookkeeping;
 mod capabilities;
 mod dispatch;
 mod emptier;
+mod mounter;
 mod ops;
 pub mod server;
 pub mod start;

@@ -49,7 +49,7 @@ fn serve(config: &Config) -> Result<(), String> {
     // Neither does an emptier die of it, before this process has ended.
     let asked = SigSet::from(Signal::SIGTERM);
     asked.thread_block().map_err(|errno| format!("cannot hold back SIGTERM: {errno}"))?;
-    let pools = split::split(config, &jail, pools)?;
+    let pools = split::split(config, &mut jail, pools)?;
     let (listener, _lock) = listener.listen(config)?;
     privileges::drop_all_but(privileges::SERVER)?;
     log::begin();

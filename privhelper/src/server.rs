@@ -276,7 +276,7 @@ fn converse(service: &Service, connection: &OwnedFd, number: u64) -> Result<(), 
         let outcome = carry_out(service, connection, &request, version, client);
         service.counts.requests.fetch_sub(1, SeqCst);
         let (response, descriptor): (Response, _) =
-            outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (Ok(reply.at_version(version)), passed));
+            outcome.map_or_else(|error| (Err(error), None), |(reply, passed)| (reply.at_version(version), passed));
         let _allowed = capability::allow(capabilities::of(&request));
         send(connection, &response, descriptor)?;
     }
@@ -302,7 +302,7 @@ fn carry_out(service: &Service, connection: &OwnedFd, request: &Request, version
 
 /// Refuses a request that is newer than the version in use, which a client must not send.
 fn check_version(request: &Request, in_use: u16) -> Result<(), Error> {
-    let (name, needed) = (request.name(), request.row().since_version);
+    let (name, needed) = (request.name(), request.since_version());
     if needed <= in_use {
         return Ok(());
     }

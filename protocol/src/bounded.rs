@@ -28,6 +28,12 @@ impl<T, const N: usize> UpTo<T, N> {
     pub fn into_vec(self) -> Vec<T> {
         self.0
     }
+
+    /// Others in their places.
+    #[must_use]
+    pub fn map(self, change: impl FnMut(T) -> T) -> Self {
+        Self(self.0.into_iter().map(change).collect())
+    }
 }
 
 impl<T, const N: usize> Default for UpTo<T, N> {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{PublishName, UpTo};
 
 /// The most conditions that a pool can have: each kind once.
-pub const MAX_CONDITIONS: usize = 24;
+pub const MAX_CONDITIONS: usize = 25;
 
 /// The conditions of a pool.
 pub type Conditions = UpTo<Condition, MAX_CONDITIONS>;
@@ -112,6 +112,16 @@ pub enum Condition {
     },
     /// Something that a client of this version does not know.
     Other,
+    /// The filesystem in a volume's image has shut down after an error. Since version 4.
+    FilesystemShutDown,
+    /// The filesystem in a volume's image could not be mounted when that was last tried. Since version 4.
+    NotMountable {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// A volume's image is read and written through the page cache, so its content is cached twice: the pool's filesystem
+    /// does not support direct I/O. Since version 4.
+    NotDirect,
     /// What is served is not mounted at the pool's directory on the host any more. Since version 4.
     Unmounted,
 }
@@ -120,7 +130,9 @@ impl Condition {
     /// As a client of this version can know it.
     pub fn at_version(self, version: u16) -> Self {
         match self {
-            Self::Unmounted if version < 4 => Self::Other,
+            Self::FilesystemShutDown | Self::NotMountable { .. } | Self::NotDirect | Self::Unmounted if version < 4 => {
+                Self::Other
+            }
             known => known,
         }
     }

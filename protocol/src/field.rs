@@ -19,6 +19,11 @@ pub trait Field {
         None
     }
 
+    /// The protocol version that introduced its value.
+    fn since_version(&self) -> u16 {
+        1
+    }
+
     /// Logs the field, which is called `name`. Targets are logged elsewhere: they may be long, and hold anything.
     fn log(&self, name: &'static str, say: &mut Say<'_>);
 }
@@ -57,6 +62,10 @@ impl Field for Option<TargetPath> {
 }
 
 impl Field for VolumeSpec {
+    fn since_version(&self) -> u16 {
+        self.kind.since_version()
+    }
+
     fn log(&self, _: &'static str, say: &mut Say<'_>) {
         say("size", &self.size);
         match self.kind {
@@ -67,6 +76,11 @@ impl Field for VolumeSpec {
             VolumeKind::Image { sparse, block_size } => {
                 say("sparse", &sparse);
                 say("block_size", &block_size.get());
+            }
+            VolumeKind::Filesystem { sparse, mode } => {
+                say("filesystem", &true);
+                say("sparse", &sparse);
+                say("mode", &mode);
             }
         }
     }

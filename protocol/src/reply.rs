@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Condition, Conditions, Error, OwnerRecord, PoolName, UpTo, VolumeId, VolumeSpec};
+use crate::{Bytes, Condition, Conditions, Error, ErrorKind, OwnerRecord, PoolName, UpTo, VolumeId, VolumeSpec};
 
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
@@ -41,18 +41,38 @@ pub enum Reply {
         /// Whether the volume may have been published, and so may hold data.
         used: bool,
     },
+    /// Filesystems in images in a pool. Since version 4.
+    Filesystems {
+        /// How many volumes with one there may be; 0 where the pool is not configured for them.
+        limit: u32,
+        /// How many there are, deleted ones not included.
+        volumes: u32,
+    },
 }
 
 impl Reply {
     /// As a client of this version can know it.
-    pub fn at_version(mut self, version: u16) -> Self {
-        if let Self::Pool(status) = &mut self {
-            let conditions = std::mem::take(&mut status.conditions).into_vec();
-            let known = conditions.into_iter().map(|condition| condition.at_version(version)).collect::<Vec<_>>();
-            // There are as many as before.
-            status.conditions = UpTo::try_from(known).unwrap_or_default();
+    ///
+    /// # Errors
+    /// `Unsupported` when it cannot know it at all.
+    pub fn at_version(self, version: u16) -> Result<Self, Error> {
+        match self {
+            Self::Usage(usage) => {
+                let needed = usage.spec.kind.since_version();
+                if needed > version {
+                    let message =
+                        format!("such a volume needs protocol version {needed}, but this connection uses {version}");
+                    return Err(Error::new(ErrorKind::Unsupported, message));
+                }
+                let condition = usage.condition.map(|condition| condition.at_version(version));
+                Ok(Self::Usage(Usage { condition, ..usage }))
+            }
+            Self::Pool(status) => {
+                let conditions = status.conditions.map(|condition| condition.at_version(version));
+                Ok(Self::Pool(PoolStatus { conditions, ..status }))
+            }
+            known => Ok(known),
         }
-        self
     }
 }
 
@@ -67,7 +87,8 @@ pub struct Usage {
     pub used_bytes: Option<u64>,
     /// Bytes that can still be written; `None` where nothing counts them.
     pub available_bytes: Option<u64>,
-    /// Inodes in use; `None` for a block volume and where nothing counts them.
+    /// Inodes in use; `None` for a block volume and where nothing counts them. Of a filesystem in an image, all four figures
+    /// are what that filesystem says; `None` while it is not mounted.
     pub used_inodes: Option<u64>,
     /// Inodes that can still be made; `None` for a block volume and where nothing counts them.
     pub available_inodes: Option<u64>,
@@ -86,7 +107,7 @@ pub struct Listed {
     pub pool: PoolName,
     /// Its size.
     pub size: Bytes,
-    /// Whether it is a block volume.
+    /// Whether it is a block volume: published as a device, and not as a directory.
     pub block: bool,
     /// The number of targets at which it is published.
     pub targets: u32,

@@ -137,7 +137,7 @@ requests! {
         /// The new size.
         size: Bytes,
     }
-    /// Binds a directory volume to a target.
+    /// Binds a directory volume, or the directory in a mounted filesystem of a volume, to a target.
     BindMount "bind-mount", since 1, Prompt, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
@@ -148,7 +148,7 @@ requests! {
         /// Refuse if the volume is published at any other target.
         exclusive: bool,
     }
-    /// Unmounts a directory volume from a target and removes the target.
+    /// Undoes this and removes the target.
     Unmount "unmount", since 1, Prompt, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
@@ -234,12 +234,43 @@ requests! {
         /// The volume.
         volume: VolumeId,
     }
+    /// Mounts the filesystem in a volume's image, so that it can be bound to targets. Does nothing if it is mounted. Since
+    /// version 4.
+    MountFilesystem "mount-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+    }
+    /// Unmounts the filesystem in a volume's image, which no target may still use. Since version 4.
+    UnmountFilesystem "unmount-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+    }
+    /// Grows the image of a volume with a filesystem and, if it is mounted, the filesystem. A size smaller than the current
+    /// one is answered with the current one. Since version 4.
+    GrowFilesystem "grow-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+        /// The new size of the image.
+        size: Bytes,
+    }
+    /// Whether a pool is configured for filesystems in images, and how many it has. Since version 4.
+    PoolFilesystems "pool-filesystems", since 4, Prompt, reads, [] {
+        /// The pool.
+        pool: PoolName,
+    }
 }
 
 impl Request {
     /// Its name, for messages and logs.
     pub fn name(&self) -> &'static str {
         self.row().name
+    }
+
+    /// The protocol version that introduced it or one of its values.
+    pub fn since_version(&self) -> u16 {
+        let mut version = self.row().since_version;
+        self.each_field(&mut |_, field| version = version.max(field.since_version()));
+        version
     }
 
     /// The volumes that it acts on. All of them are locked, unless it only reads.

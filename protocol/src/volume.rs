@@ -38,7 +38,7 @@ checked_text!(
 /// The longest record of an owner in bytes.
 pub const MAX_OWNER: usize = 1024;
 
-/// The two kinds of volumes, each with the settings that only it has.
+/// The kinds of volumes, each with the settings that only it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VolumeKind {
     /// A directory with a project quota.
@@ -55,6 +55,13 @@ pub enum VolumeKind {
         /// The device's logical block size.
         block_size: BlockSize,
     },
+    /// A filesystem in an image file, of which a directory is published. Since version 4.
+    Filesystem {
+        /// Whether the image's blocks are allocated only when they are written.
+        sparse: bool,
+        /// Permission bits of the published directory.
+        mode: DirectoryMode,
+    },
 }
 
 /// A volume's settings and its current size.
@@ -66,6 +73,16 @@ pub struct VolumeSpec {
     pub kind: VolumeKind,
     /// Digest of the caller's name.
     pub name_hash: NameHash,
+}
+
+impl VolumeKind {
+    /// The protocol version that introduced it.
+    pub const fn since_version(&self) -> u16 {
+        match self {
+            Self::Directory { .. } | Self::Image { .. } => 1,
+            Self::Filesystem { .. } => 4,
+        }
+    }
 }
 
 impl BlockSize {

@@ -33,6 +33,12 @@ fn image() -> VolumeSpec {
     VolumeSpec { size: size(4096), kind, name_hash: NameHash([9; 32]) }
 }
 
+fn filesystem() -> VolumeSpec {
+    let mode = DirectoryMode::try_from(0o750).expect("a mode");
+    let kind = VolumeKind::Filesystem { sparse: true, mode };
+    VolumeSpec { size: size(1 << 29), kind, name_hash: NameHash([8; 32]) }
+}
+
 fn requests() -> Vec<(&'static str, Request)> {
     let volume = id("pvc-1");
     let flags = MountFlags { read_only: true, no_exec: false, no_atime: true, no_diratime: false };
@@ -40,6 +46,7 @@ fn requests() -> Vec<(&'static str, Request)> {
     vec![
         ("create-directory", Request::Create { volume: volume.clone(), pool: pool.clone(), spec: directory() }),
         ("create-image", Request::Create { volume: volume.clone(), pool: pool.clone(), spec: image() }),
+        ("create-filesystem", Request::Create { volume: volume.clone(), pool: pool.clone(), spec: filesystem() }),
         ("set-quota", Request::SetQuota { volume: volume.clone(), size: size(8192), inodes: inodes(2048) }),
         ("grow-image", Request::GrowImage { volume: volume.clone(), size: size(8192) }),
         ("bind-mount", Request::BindMount { volume: volume.clone(), target: target(), flags, exclusive: true }),
@@ -60,6 +67,10 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("delete-unused", Request::DeleteUnused { volume: id("pvc-1") }),
         ("set-owner", Request::SetOwner { volume: id("pvc-1"), owner: owner() }),
         ("owner", Request::Owner { volume: id("pvc-1") }),
+        ("mount-filesystem", Request::MountFilesystem { volume: id("pvc-1") }),
+        ("unmount-filesystem", Request::UnmountFilesystem { volume: id("pvc-1") }),
+        ("grow-filesystem", Request::GrowFilesystem { volume: id("pvc-1"), size: size(8192) }),
+        ("pool-filesystems", Request::PoolFilesystems { pool: "fast".parse().expect("a name") }),
     ]
 }
 
@@ -91,6 +102,9 @@ fn conditions() -> Vec<Condition> {
         Condition::Oversized { used: 4096 },
         Condition::OtherLimits { bytes: 4096, inodes: 2, soft: true },
         Condition::Other,
+        Condition::FilesystemShutDown,
+        Condition::NotMountable { errno: 117 },
+        Condition::NotDirect,
         Condition::Unmounted,
     ]
 }
@@ -131,6 +145,7 @@ fn responses() -> Vec<(&'static str, Response)> {
     };
     let released = conditions().into_iter().take(CONDITIONS_OF_VERSION_3).collect::<Vec<_>>();
     let released = PoolStatus { conditions: UpTo::try_from(released).expect("all of them fit"), ..status.clone() };
+    let of_filesystem = Usage { spec: filesystem(), condition: Some(Condition::FilesystemShutDown), ..usage.clone() };
     let mut all = vec![
         ("done", Ok(Reply::Done)),
         ("size", Ok(Reply::Size(size(4096)))),
@@ -140,6 +155,8 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("pool-of-version-4", Ok(Reply::Pool(status))),
         ("listening", Ok(Reply::Listening)),
         ("owner-reply", Ok(Reply::Owner { owner: Some(owner()), used: true })),
+        ("usage-of-filesystem", Ok(Reply::Usage(of_filesystem))),
+        ("filesystems-reply", Ok(Reply::Filesystems { limit: 300, volumes: 2 })),
     ];
     let kinds = [
         ("not-found", ErrorKind::NotFound),
@@ -197,21 +214,6 @@ fn the_bytes_of_every_variant_are_as_they_were_released() {
 }
 
 #[test]
-fn what_a_client_is_too_old_for_is_not_sent_to_it() {
-    for (number, condition) in conditions().into_iter().enumerate() {
-        let at = |version| condition.clone().at_version(version);
-        assert_eq!(at(4), condition);
-        assert_eq!(at(3), if number < CONDITIONS_OF_VERSION_3 { condition.clone() } else { Condition::Other });
-    }
-    for (name, response) in responses() {
-        let Ok(reply) = response else { continue };
-        assert_eq!(reply.clone().at_version(4), reply, "{name}");
-        let Reply::Pool(status) = reply.at_version(3) else { continue };
-        assert!(!status.conditions.as_slice().contains(&Condition::Unmounted), "{name}");
-    }
-}
-
-#[test]
 fn released_bytes_decode_to_their_values() {
     let golden: std::collections::HashMap<_, _> =
         include_str!("golden.txt").lines().filter_map(|line| line.split_once(' ')).collect();
@@ -228,13 +230,15 @@ fn released_bytes_decode_to_their_values() {
 #[test]
 fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
-        remove-device usage list delete pool-status listen delete-unused set-owner owner";
+        remove-device usage list delete pool-status listen delete-unused set-owner owner mount-filesystem \
+        unmount-filesystem grow-filesystem pool-filesystems";
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
     let versions = |name| match name {
         "delete-unused" => 2,
         "set-owner" | "owner" => 3,
+        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-filesystems" => 4,
         _ => 1,
     };
     assert_eq!(
@@ -287,7 +291,8 @@ fn a_request_tells_its_volumes_and_its_target() {
     let id = id("pvc-1");
     for (name, request) in requests() {
         // A list begins after a volume, and does nothing to it.
-        let about_none = ["list", "list-after", "pool-status", "listen-csi", "listen-registration"].contains(&name);
+        let about_none = ["list", "list-after", "pool-status", "listen-csi", "listen-registration", "pool-filesystems"]
+            .contains(&name);
         assert_eq!(request.volumes(), if about_none { vec![] } else { vec![&id] }, "{name}");
         let at_target = ["bind-mount", "unmount", "make-device", "remove-device", "usage-at"].contains(&name);
         assert_eq!(request.target(), at_target.then_some(&target()), "{name}");
@@ -308,10 +313,47 @@ fn one_byte_less_and_one_byte_more_are_refused() {
 
 #[test]
 fn an_unknown_variant_is_refused() {
-    for number in [18_u32, 19, 255, u32::MAX] {
+    for number in [22_u32, 23, 255, u32::MAX] {
         let mut packet = number.to_le_bytes().to_vec();
         packet.extend([0; 64]);
         assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");
+    }
+}
+
+#[test]
+fn what_a_client_is_too_old_for_is_not_sent_to_it() {
+    for (number, condition) in conditions().into_iter().enumerate() {
+        let at = |version| condition.clone().at_version(version);
+        assert_eq!(at(4), condition);
+        assert_eq!(at(3), if number < CONDITIONS_OF_VERSION_3 { condition.clone() } else { Condition::Other });
+    }
+    let older = |reply: Reply| reply.at_version(3);
+    for (name, response) in responses() {
+        let Ok(reply) = response else { continue };
+        assert_eq!(reply.clone().at_version(4), Ok(reply.clone()), "{name}");
+        match (name, older(reply.clone())) {
+            ("usage-of-filesystem", refused) => {
+                let error = refused.expect_err("its kind is newer");
+                assert_eq!(error.kind, ErrorKind::Unsupported);
+                assert!(error.message.as_str().contains("needs protocol version 4"), "{error}");
+            }
+            ("pool-of-version-4", known) => {
+                let Ok(Reply::Pool(status)) = known else { panic!("it is known: {known:?}") };
+                let others = status.conditions.as_slice().iter().filter(|condition| **condition == Condition::Other);
+                assert_eq!(others.count(), 1 + conditions().len() - CONDITIONS_OF_VERSION_3);
+            }
+            (_, known) => assert_eq!(known, Ok(reply), "{name}"),
+        }
+    }
+    let Some(Ok(Reply::Usage(usage))) = responses().into_iter().find(|(name, _)| *name == "usage-reply").map(|it| it.1)
+    else {
+        panic!("there is one")
+    };
+    let newer = Reply::Usage(Usage { condition: Some(Condition::NotDirect), ..usage.clone() });
+    assert_eq!(older(newer), Ok(Reply::Usage(Usage { condition: Some(Condition::Other), ..usage })));
+    for (name, request) in requests() {
+        let needed = if name == "create-filesystem" { 4 } else { request.row().since_version };
+        assert_eq!(request.since_version(), needed, "{name}");
     }
 }
 

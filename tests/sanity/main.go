@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sort"
+	"strings"
 
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
 	"github.com/onsi/ginkgo/v2"
@@ -31,6 +32,15 @@ func main() {
 	flag.StringVar(&config.TestVolumeAccessType, "access", "mount", "mount or block")
 	flag.Int64Var(&config.TestVolumeSize, "size", 16<<20, "size of volumes in bytes")
 	flag.Int64Var(&config.TestVolumeExpandSize, "expanded-size", 32<<20, "size of volumes that have grown")
+	config.TestVolumeParameters = map[string]string{}
+	flag.Func("parameter", "KEY=VALUE, a parameter of volumes; may be repeated", func(pair string) error {
+		key, value, found := strings.Cut(pair, "=")
+		if !found {
+			return fmt.Errorf("no = in %q", pair)
+		}
+		config.TestVolumeParameters[key] = value
+		return nil
+	})
 	flag.Parse()
 	if config.Address == "" || config.TargetPath == "" || config.StagingPath == "" {
 		fmt.Fprintln(os.Stderr, "-endpoint, -targets and -staging are needed; see -help")

@@ -246,6 +246,13 @@ pub fn image_spec(size: u64) -> VolumeSpec {
     VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
 }
 
+/// A sparse image of this size with a filesystem.
+pub fn filesystem_spec(size: u64) -> VolumeSpec {
+    let mode = DirectoryMode::try_from(0o755).expect("mode");
+    let kind = VolumeKind::Filesystem { sparse: true, mode };
+    VolumeSpec { size: bytes(size), kind, name_hash: NameHash([7; 32]) }
+}
+
 /// The request to create a volume in the pool called default.
 pub fn create(id: &str, spec: VolumeSpec) -> Request {
     Request::Create { volume: volume(id), pool: "default".parse().expect("pool"), spec }
@@ -265,6 +272,21 @@ pub fn unbind(id: &str, path: &str) -> Request {
 /// The request to delete a volume.
 pub fn delete(id: &str) -> Request {
     Request::Delete { volume: volume(id) }
+}
+
+/// The request to mount the filesystem of a volume.
+pub fn mount_filesystem(id: &str) -> Request {
+    Request::MountFilesystem { volume: volume(id) }
+}
+
+/// The request to undo [`mount_filesystem`].
+pub fn unmount_filesystem(id: &str) -> Request {
+    Request::UnmountFilesystem { volume: volume(id) }
+}
+
+/// The request to grow the filesystem of a volume.
+pub fn grow_filesystem(id: &str, size: u64) -> Request {
+    Request::GrowFilesystem { volume: volume(id), size: bytes(size) }
 }
 
 /// The request to attach a block volume read-write.

@@ -197,7 +197,7 @@ pub fn run(command: &mut Command) -> Result<()> {
 /// An image with a fresh filesystem, made once per run.
 fn template(setting: &Setting, directory: &Path) -> Result<PathBuf> {
     let filesystem = setting.pool_fs.name();
-    let template = directory.join(format!("{filesystem}.template"));
+    let template = directory.join(format!("{filesystem}.{}.template", setting.pool_mebibytes));
     if template.exists() {
         return Ok(template);
     }

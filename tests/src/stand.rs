@@ -22,6 +22,12 @@ use crate::pool::Pool;
 use crate::setting::{Setting, program_in};
 use crate::wait;
 
+/// The size of a pool for filesystems in images, of which none has less than 300 MiB.
+const FILESYSTEMS_MEBIBYTES: u64 = 4096;
+
+/// The user of the process that mounts them.
+pub const MOUNTER_UID: u32 = 10002;
+
 /// The stand of one test.
 #[derive(Debug)]
 pub struct Stand {
@@ -140,6 +146,20 @@ impl Stand {
         }
         self.start_helper()?;
         self.start_frontend()
+    }
+
+    /// Makes one more pool, which may have filesystems in images and is large enough for some.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn add_pool_for_filesystems(&mut self, name: &str) -> Result<()> {
+        self.setting.pool_mebibytes = FILESYSTEMS_MEBIBYTES;
+        self.add_pool(name)?;
+        if let Some(pool) = self.pools.last_mut() {
+            pool.options += ",filesystems";
+        }
+        self.helper_flags.extend(["--mounter-uid".to_owned(), MOUNTER_UID.to_string()]);
+        Ok(())
     }
 
     /// The helper's flags, except for `helper_flags`.

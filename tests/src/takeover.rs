@@ -76,13 +76,18 @@ impl Takeover {
         Ok(Self { thread, registers: registers.context("registers")?, memory, ended: false })
     }
 
+    /// Where the first bytes that are passed to a call are in its memory.
+    pub fn address(&self) -> u64 {
+        self.registers.rsp.wrapping_sub(ROOM) & !15
+    }
+
     /// Makes the thread perform a system call.
     ///
     /// # Errors
     /// When the thread cannot be controlled.
     pub fn call(&mut self, number: i64, arguments: &[Argument]) -> Result<Outcome> {
         let mut values = [0_u64; 6];
-        let mut room = self.registers.rsp.wrapping_sub(ROOM) & !15;
+        let mut room = self.address();
         for (value, argument) in values.iter_mut().zip(arguments) {
             *value = match argument {
                 Argument::Number(number) => number.cast_unsigned(),

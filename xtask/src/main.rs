@@ -22,6 +22,7 @@ mod progress;
 mod release;
 mod sanity;
 mod storage_suite;
+mod templates;
 mod test;
 mod vm;
 mod workspace;
@@ -34,7 +35,7 @@ use clap::{Parser, Subcommand};
 
 use self::commands::{
     AuditArguments, BenchArguments, DemoArguments, ImageArguments, LintArguments, NodeArguments, ReleaseArguments,
-    TestArguments, VmArguments,
+    TemplatesArguments, TestArguments, VmArguments,
 };
 use self::desktop::Desktop;
 use self::progress::timed;
@@ -74,6 +75,8 @@ enum Task {
     /// Print what a reviewer of the privileged code wants to know first: lines, unsafe blocks, crates, capabilities, system
     /// calls, claims and their tests, advisories.
     Audit(AuditArguments),
+    /// Make the filesystems that the helper writes into fresh images.
+    Templates(TemplatesArguments),
     /// Demonstrate the whole life of real volumes. The last line is `demo: ok`.
     Demo(DemoArguments),
     /// Measure the CSI services, or the agent on a control plane, on this host.
@@ -116,6 +119,7 @@ fn run(task: &Task) -> Result<ExitCode> {
         Task::Lint(arguments) => commands::lint(&workspace, arguments),
         Task::Test(arguments) => commands::test(&workspace, arguments),
         Task::Audit(arguments) => commands::audit(&workspace, arguments),
+        Task::Templates(arguments) => commands::templates(&workspace, arguments),
         Task::Demo(arguments) => commands::demo(&workspace, arguments),
         Task::Bench(arguments) => commands::bench(&workspace, arguments),
         Task::ControlPlane => {

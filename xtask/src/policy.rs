@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::files::read;
 use crate::process::capture;
+use crate::templates;
 use crate::test::Count;
 use crate::workspace::{Architecture, Workspace, cargo};
 
@@ -33,6 +34,7 @@ pub fn check(workspace: &Workspace) -> Result<Count> {
         ("unsafe", lints::check_unsafe(root)),
         ("panics", lints::check_panics(root)),
         ("compiler", compiler(root)),
+        ("templates of filesystems", templates::check(workspace)),
     ] {
         match result {
             Ok(found) => {

@@ -50,7 +50,7 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         ("id", volume.id.clone()),
         ("pool", volume.pool.clone()),
         ("kind", volume.kind.clone()),
-        ("size", Quantity::from(volume.size_bytes).to_string()),
+        ("size", size(&volume)),
         ("used", counted(volume.used_bytes)),
         ("available", counted(volume.available_bytes)),
         ("inodes", inodes),
@@ -86,6 +86,18 @@ fn row(volume: &Volume) -> [String; 7] {
     ]
 }
 
+/// The size; of a volume with a filesystem of its own, also what of it is there for files.
+fn size(volume: &Volume) -> String {
+    let size = Quantity::from(volume.size_bytes);
+    match volume.inside_bytes {
+        Some(inside) => format!("{size}, of which {} are room for files", Quantity::from(inside)),
+        None if volume.kind == "filesystem" => {
+            format!("{size}; how much of it is room for files is known while it is published")
+        }
+        None => size.to_string(),
+    }
+}
+
 /// A number of bytes, or `-` if nothing counts them.
 fn counted(bytes: Option<u64>) -> String {
     bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
@@ -97,6 +109,7 @@ fn described(volume: &Volume) -> Value {
         "pool": volume.pool,
         "kind": volume.kind,
         "bytes": volume.size_bytes,
+        "insideBytes": volume.inside_bytes,
         "usedBytes": volume.used_bytes,
         "availableBytes": volume.available_bytes,
         "usedInodes": volume.used_inodes,

@@ -7,7 +7,7 @@ use bulkhead_console::manual::{self, EXIT_STATUS, Section};
 use bulkhead_console::report::Format;
 use bulkhead_frontend::endpoint::Endpoint;
 use bulkhead_model::quantity::Quantity;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 /// How long the uid of a claim is.
@@ -41,6 +41,10 @@ pub const SECTIONS: &[Section] = &[
             ("bulkheadctl pool list", "Shows how much room is left."),
             ("bulkheadctl volume show pvc-1", "Shows one volume, where it is published, and the claim it belongs to."),
             ("bulkheadctl volume create data --size 10Gi", "Creates a volume of 10 GiB."),
+            (
+                "bulkheadctl volume create mail --size 10Gi --backing image",
+                "The same with a filesystem of its own, in an image.",
+            ),
             ("bulkheadctl volume publish data /run/bulkhead/volumes/data", "Mounts it."),
             ("bulkheadctl volume unpublish data /run/bulkhead/volumes/data", "Unmounts it."),
             ("bulkheadctl volume expand data --size 20Gi", "Makes it larger, while it is in use."),
@@ -203,6 +207,25 @@ pub enum VolumeCommand {
     },
 }
 
+/// What is behind a volume that is used as a directory.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Backing {
+    /// A directory of the pool, with a quota.
+    Directory,
+    /// An XFS in an image file, which has at least 300 MiB; the pool must be configured for it.
+    Image,
+}
+
+impl Backing {
+    /// The value of the parameter.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Image => "image",
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Create {
     /// Name of the volume; the same name always means the same volume.
@@ -211,13 +234,16 @@ pub struct Create {
     #[arg(long, default_value = "1Gi")]
     pub size: Quantity,
     /// Create a block device instead of a directory.
-    #[arg(long)]
+    #[arg(long, group = "imaged")]
     pub block: bool,
     /// Pool to create it in.
     #[arg(long)]
     pub pool: Option<String>,
-    /// Allocate a block device's space only as it is written.
-    #[arg(long, requires = "block")]
+    /// What is behind a directory: a directory of the pool, or a filesystem of its own in an image.
+    #[arg(long, value_enum, conflicts_with = "block", group = "imaged")]
+    pub backing: Option<Backing>,
+    /// Allocate an image's space only as it is written.
+    #[arg(long, requires = "imaged")]
     pub sparse: bool,
     /// Logical block size of a block device: 512 or 4096.
     #[arg(long, value_name = "BYTES", requires = "block")]

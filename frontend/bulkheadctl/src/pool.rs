@@ -48,6 +48,8 @@ fn described(pool: &Pool) -> Value {
         "usedBytes": pool.used_bytes,
         "volumes": pool.volumes,
         "emptying": pool.emptying,
+        "filesystems": pool.filesystems,
+        "filesystemLimit": pool.filesystem_limit,
         "conditions": pool.conditions,
         "conditionNames": pool.condition_names,
     })

@@ -39,6 +39,7 @@ async fn create(mut client: Client, create: Create) -> Result<Report, Failure> {
     let sparse = create.sparse.then(|| "true".to_owned());
     let parameters = [
         ("pool", create.pool),
+        ("backing", create.backing.map(|backing| backing.as_str().to_owned())),
         ("sparse", sparse),
         ("blockSize", create.block_size),
         ("dirMode", create.dir_mode),

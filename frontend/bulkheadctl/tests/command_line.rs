@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use bulkhead_frontend::server::{self, Shutdown};
 use bulkhead_protocol::{
-    BlockSize, Bytes, Condition, Error, ErrorKind, Listed, NameHash, PoolStatus, Reply, Request, Usage, VolumeKind,
-    VolumeSpec,
+    BlockSize, Bytes, Condition, Error, ErrorKind, HIGHEST_VERSION, Listed, NameHash, PoolStatus, Reply, Request,
+    Usage, VolumeKind, VolumeSpec, Welcome,
 };
 use serde_json::Value;
 
-use fake::{Act, FakeHelper, done, failure, no_volumes, size};
+use fake::{Act, FakeHelper, Greeting, done, failure, no_volumes, size, welcome};
 
 /// A frontend on a socket of its own.
 fn serve(fake: &FakeHelper) -> PathBuf {
@@ -211,6 +211,39 @@ fn of_a_pool_with_one_volume(request: &Request) -> Act {
         }
         Request::PoolStatus { .. } => pool(request),
         _ => done(),
+    }
+}
+
+#[tokio::test]
+async fn a_filesystem_in_an_image_is_made_and_its_room_is_told() {
+    let fake = FakeHelper::start(|request| match request {
+        Request::Create { spec, .. } => size(spec.size.get()),
+        request => {
+            let Act::Answer(Ok(Reply::Usage(usage))) = of_a_pool_with_one_volume(request) else { return done() };
+            let kind = VolumeKind::Filesystem { sparse: false, mode: 0o755.try_into().unwrap() };
+            let spec = VolumeSpec { size: Bytes::try_from(512 << 20).unwrap(), kind, ..usage.spec };
+            let (used_bytes, available_bytes) = (Some(18 << 20), Some(430 << 20));
+            let counted = Usage { spec, used_bytes, available_bytes, condition: None, ..usage };
+            Act::Answer(Ok(Reply::Usage(Usage { used_inodes: Some(4), available_inodes: Some(262_140), ..counted })))
+        }
+    });
+    fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
+    let socket = serve(&fake);
+    let made =
+        run(socket.clone(), &["volume", "create", "pvc-1", "--size", "10Mi", "--backing", "image", "--sparse"]).await;
+    assert_eq!(text(&made.stdout), "pvc-1 has 300 MiB\n", "{}", text(&made.stderr));
+    let shown = text(&run(socket.clone(), &["volume", "show", "pvc-1"]).await.stdout);
+    for line in [
+        "kind:              filesystem\n",
+        "size:              512 MiB, of which 448 MiB are room for files\n",
+        "inodes:            4 of 262144 used\n",
+        "settings:          backing=image, dirMode=0755, sparse=false\n",
+    ] {
+        assert!(shown.contains(line), "no {line:?} in {shown}");
+    }
+    for other in [["--block", "--backing=image"], ["--sparse", "--pool=default"]] {
+        let refused = run(socket.clone(), &[["volume", "create", "x"].as_slice(), &other].concat()).await;
+        assert_eq!(refused.status.code(), Some(2), "{other:?}");
     }
 }
 

@@ -57,6 +57,9 @@ pub struct Pool {
     pub volumes: Option<u64>,
     pub emptying: Option<u64>,
     pub abnormal: Option<u64>,
+    /// How many volumes with a filesystem in an image it may have; missing if it is not configured for any.
+    pub filesystem_limit: Option<u64>,
+    pub filesystems: Option<u64>,
     pub conditions: Vec<&'static ConditionKind>,
 }
 
@@ -200,6 +203,8 @@ impl Pool {
             "bulkhead_pool_volumes" => &mut self.volumes,
             "bulkhead_pool_emptying_volumes" => &mut self.emptying,
             "bulkhead_pool_abnormal_volumes" => &mut self.abnormal,
+            "bulkhead_pool_filesystem_limit" => &mut self.filesystem_limit,
+            "bulkhead_pool_filesystem_volumes" => &mut self.filesystems,
             "bulkhead_pool_condition" => {
                 let kind = sample.label("condition").map(ConditionKind::named);
                 self.conditions.extend(kind.filter(|_| sample.value != 0.0));
@@ -221,6 +226,8 @@ mod tests {
             "bulkhead_build_info{version=\"0.1.0\"} 1\n\
              bulkhead_pool_size_bytes{pool=\"fast\"} 1073741824\n\
              bulkhead_pool_volumes{pool=\"fast\"} 3\n\
+             bulkhead_pool_filesystem_limit{pool=\"fast\"} 300\n\
+             bulkhead_pool_filesystem_volumes{pool=\"fast\"} 2\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
              bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n",
@@ -228,6 +235,7 @@ mod tests {
         assert_eq!(agent.release, "0.1.0");
         let fast = &agent.pools["fast"];
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
+        assert_eq!((fast.filesystem_limit, fast.filesystems), (Some(300), Some(2)));
         assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
         assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
     }

@@ -1,9 +1,10 @@
 //! The driver's storage classes, and what is wrong with them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bulkhead_model::objects::names;
 use bulkhead_model::objects::storage_class;
+use bulkhead_model::volumes::Backing;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{ListParams, PostParams};
@@ -14,12 +15,12 @@ use crate::cluster::{ACCOUNT, Cluster, Failure};
 /// The parameter that names a pool.
 const POOL: &str = "pool";
 
+/// Pools by name, and whether any node's may have filesystems in images.
+pub type Pools = BTreeMap<String, bool>;
+
 /// The driver's classes, each with the reason why no node can make its volumes, if that is so. `pools` are all that the
 /// agents know; `None` if some agents cannot be queried.
-pub async fn flaws(
-    cluster: &Cluster,
-    pools: Option<&BTreeSet<String>>,
-) -> Result<BTreeMap<String, Option<String>>, Failure> {
+pub async fn flaws(cluster: &Cluster, pools: Option<&Pools>) -> Result<BTreeMap<String, Option<String>>, Failure> {
     let classes: Api<StorageClass> = Api::all(cluster.client.clone());
     let list = classes.list(&ListParams::default()).await.map_err(cluster.failed("listing StorageClasses"))?;
     let mut flaws = BTreeMap::new();
@@ -77,13 +78,21 @@ async fn may(cluster: &Cluster, verb: &str, class: &str) -> Result<Option<bool>,
     }
 }
 
-fn flaw(class: &StorageClass, pools: Option<&BTreeSet<String>>) -> Option<String> {
+fn flaw(class: &StorageClass, pools: Option<&Pools>) -> Option<String> {
     if let Some(fault) = storage_class::flaw(class) {
         return Some(fault.to_string());
     }
-    let wanted = class.parameters.as_ref()?.get(POOL)?;
-    let is_nowhere = pools.is_some_and(|pools| !pools.contains(wanted));
-    is_nowhere.then(|| format!("no node has a pool called {wanted}"))
+    let (pools, parameters) = (pools?, storage_class::parameters(class).ok()?);
+    let wanted = class.parameters.as_ref().and_then(|all| all.get(POOL));
+    if let Some(wanted) = wanted.filter(|wanted| !pools.contains_key(*wanted)) {
+        return Some(format!("no node has a pool called {wanted}"));
+    }
+    let mut usable = pools.iter().filter(|(name, _)| wanted.is_none_or(|wanted| wanted == *name));
+    let lacks_filesystems = parameters.backing() == Backing::Image && !usable.any(|(_, filesystems)| *filesystems);
+    lacks_filesystems.then(|| {
+        "no node's pool is configured for filesystems in images: see docs/install.md, or remove backing=image"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -97,12 +106,17 @@ mod tests {
         let class = |parameters: Value| -> StorageClass {
             from_value(json!({ "metadata": { "name": "a" }, "provisioner": "d", "parameters": parameters })).unwrap()
         };
-        let pools = BTreeSet::from(["fast".to_owned()]);
+        let pools = Pools::from([("fast".to_owned(), false), ("imaged".to_owned(), true)]);
         let slow = class(json!({ "pool": "slow" }));
         assert_eq!(flaw(&slow, Some(&pools)).as_deref(), Some("no node has a pool called slow"));
         assert_eq!(flaw(&slow, None), None);
         assert_eq!(flaw(&class(json!({ "pool": "fast" })), Some(&pools)), None);
         assert_eq!(flaw(&class(json!({})), Some(&pools)), None);
+        let imaged = |pool: Value| flaw(&class(json!({ "backing": "image", "pool": pool })), Some(&pools));
+        assert_eq!(imaged(json!("imaged")), None);
+        assert!(imaged(json!("fast")).unwrap().contains("filesystems in images"));
+        assert_eq!(flaw(&class(json!({ "backing": "image" })), Some(&pools)), None, "one of them is");
+        assert!(flaw(&class(json!({ "backing": "image" })), Some(&Pools::new())).is_some());
         assert!(flaw(&class(json!({ "poool": "fast" })), None).unwrap().contains("poool"));
     }
 }

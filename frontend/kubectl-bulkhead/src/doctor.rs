@@ -19,7 +19,7 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
 use crate::agents::{self, Pool};
-use crate::classes;
+use crate::classes::{self, Pools};
 use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
 use crate::lost::{Lost, full_name};
@@ -41,12 +41,16 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     checks.extend(nodes.buffered(agents::SIDE_BY_SIDE).collect::<Vec<_>>().await);
     let pods = members.iter().filter_map(|(node, member)| Some((node, member.pod.as_ref()?)));
     // An agent that runs as a service of the host has no pod to ask.
-    let mut pools = members.values().all(|member| member.pod.is_some()).then(BTreeSet::new);
+    let mut pools = members.values().all(|member| member.pod.is_some()).then(Pools::new);
     for (node, read) in agents::read_all(cluster, pods).await {
         match read {
             Ok(agent) => {
                 checks.extend(agent.pools.iter().map(|(name, found)| pool(&node, name, found)));
-                pools = pools.map(|known| known.into_iter().chain(agent.pools.into_keys()).collect());
+                if let Some(known) = &mut pools {
+                    for (name, pool) in agent.pools {
+                        *known.entry(name).or_default() |= pool.filesystem_limit.is_some_and(|limit| limit > 0);
+                    }
+                }
             }
             Err(why) => {
                 checks.push(Check::note(format!("pools on {node}"), format!("unknown: {why}")));
@@ -264,7 +268,13 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         Some(_) => format!("{} of {} available", size(pool.available), size(pool.size)),
         None => "no figures".to_owned(),
     };
-    let facts = std::iter::once(room.as_str()).chain(pool.conditions.iter().map(|kind| kind.meaning));
+    let filesystems = pool.filesystem_limit.map(|limit| {
+        let number = count(pool.filesystems.unwrap_or_default(), "volume");
+        format!("{number} of at most {limit} with a filesystem in an image")
+    });
+    let facts = std::iter::once(room.as_str())
+        .chain(filesystems.as_deref())
+        .chain(pool.conditions.iter().map(|kind| kind.meaning));
     let message = facts.collect::<Vec<_>>().join("; ");
     if pool.conditions.is_empty() {
         Check::ok(check, message)

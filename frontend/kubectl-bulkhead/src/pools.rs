@@ -82,6 +82,7 @@ fn described(node: &str, name: &str, pool: &Pool) -> Value {
         "node": node, "pool": name, "totalBytes": pool.size, "availableBytes": pool.available,
         "largestVolumeBytes": pool.largest_volume, "promisedBytes": pool.promised, "usedBytes": pool.used,
         "volumes": pool.volumes, "emptying": pool.emptying, "abnormalVolumes": pool.abnormal,
+        "filesystems": pool.filesystems, "filesystemLimit": pool.filesystem_limit,
         "conditions": pool.conditions.iter().map(|kind| kind.name).collect::<Vec<_>>(),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_model::volumes::{Fault, MINIMUM_BYTES, Parameters, SizeRange, identify};
+use bulkhead_model::volumes::{Fault, Parameters, SizeRange, identify};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -139,7 +139,9 @@ impl Controller for Plugin {
             let capabilities = &request.volume_capabilities;
             let mode = common_mode(capabilities).ok();
             let usable = capabilities.is_empty() || mode.is_some();
-            let room = match parameters(&request.parameters).and_then(|all| with_filesystem(all, capabilities)) {
+            let asked = parameters(&request.parameters);
+            let minimum = asked.as_ref().map_or(0, Parameters::minimum_bytes);
+            let room = match asked.and_then(|all| with_filesystem(all, capabilities)) {
                 Ok(parameters) if here && usable => self.0.volumes.capacity(&parameters, mode).await?,
                 Err(fault) if !fault.is(ErrorKind::Unsupported) => return Err(fault),
                 // There is no capacity for a volume that could not be created here.
@@ -148,7 +150,7 @@ impl Controller for Plugin {
             Ok(GetCapacityResponse {
                 available_capacity: signed(room.available),
                 maximum_volume_size: Some(signed(room.largest_volume)),
-                minimum_volume_size: Some(signed(MINIMUM_BYTES)),
+                minimum_volume_size: Some(signed(minimum)),
             })
         })
         .await

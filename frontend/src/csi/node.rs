@@ -148,7 +148,7 @@ impl Node for Plugin {
 /// Bytes and inodes. Values that nothing counts are omitted, which CSI expresses as zero.
 fn usage(measured: &Measured) -> Vec<VolumeUsage> {
     let counted = &measured.usage;
-    let total = counted.spec.size.get();
+    let total = measured.inside().unwrap_or(counted.spec.size.get());
     let Some(inodes) = measured.inodes() else {
         return vec![VolumeUsage { unit: Unit::Bytes.into(), total: signed(total), used: 0, available: 0 }];
     };

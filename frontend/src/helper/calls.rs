@@ -18,6 +18,15 @@ pub struct Owned {
     pub used: bool,
 }
 
+/// Volumes with filesystems in images, in one pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filesystems {
+    /// How many there may be; none if the pool is not configured for them.
+    pub limit: u32,
+    /// How many there are.
+    pub volumes: u32,
+}
+
 impl Helper {
     /// Sends a request whose reply carries no value.
     ///
@@ -73,6 +82,18 @@ impl Helper {
         let request = Request::PoolStatus { pool: pool.clone() };
         match self.reply(&request).await? {
             Reply::Pool(status) => Ok(status),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// How many filesystems in images `pool` may have, and has.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn filesystems(&self, pool: &PoolName) -> Result<Filesystems, CallError> {
+        let request = Request::PoolFilesystems { pool: pool.clone() };
+        match self.reply(&request).await? {
+            Reply::Filesystems { limit, volumes } => Ok(Filesystems { limit, volumes }),
             _ => Err(CallError::Mismatched(request.name())),
         }
     }

@@ -65,7 +65,7 @@ impl Connection {
 
     /// Sends `request`, with the number of the call that it is part of, and waits for its reply. If this is interrupted, the connection can no longer be used.
     pub(super) async fn exchange(&mut self, request: &Request) -> Result<(Response, Option<OwnedFd>), CallError> {
-        if request.row().since_version > self.version {
+        if request.since_version() > self.version {
             return Err(CallError::TooNew(request.name()));
         }
         let call = call_id::current();

@@ -59,7 +59,10 @@ fn pool(state: &PoolState) -> Check {
         format!("{available} of {total} available, {}", count(status.volumes, "volume"))
     });
     let conditions = &state.conditions;
-    let message = room.into_iter().chain(state.told()).collect::<Vec<_>>().join("; ");
+    let filesystems = Some(state.filesystems).filter(|found| found.limit > 0).map(|found| {
+        format!("{} of at most {} with a filesystem in an image", count(found.volumes, "volume"), found.limit)
+    });
+    let message = room.into_iter().chain(filesystems).chain(state.told()).collect::<Vec<_>>().join("; ");
     match conditions.iter().all(|condition| condition.kind().severity == Severity::Notice) {
         true if conditions.is_empty() && state.status.is_ok() => Check::ok(&name, message),
         true if !conditions.is_empty() => Check::note(&name, message),

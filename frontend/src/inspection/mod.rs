@@ -22,7 +22,7 @@ use crate::proto::inspection::{
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
-use crate::volumes::{Inspected, PoolState, Volumes, existing};
+use crate::volumes::{Inspected, Measured, PoolState, Volumes, existing};
 
 /// How many volumes a page of exported ones has: their records fit a message.
 const EXPORTED: usize = 500;
@@ -128,7 +128,11 @@ fn owned(inspected: Inspected, owners: &mut BTreeMap<VolumeId, Owner>) -> Volume
 }
 
 fn described(Inspected { listed, measured }: Inspected, owner: Owner) -> Volume {
-    let kind = if listed.block { "block" } else { "directory" };
+    let kind = match &measured {
+        Ok(Measured { usage, .. }) => kind(&usage.spec.kind),
+        Err(_) if listed.block => "block",
+        Err(_) => "directory",
+    };
     let volume = Volume {
         id: listed.volume.to_string(),
         pool: listed.pool.to_string(),
@@ -146,6 +150,7 @@ fn described(Inspected { listed, measured }: Inspected, owner: Owner) -> Volume 
             available_bytes: measured.usage.available_bytes,
             used_inodes: measured.usage.used_inodes,
             inodes: measured.inodes(),
+            inside_bytes: measured.inside(),
             targets: measured.usage.targets,
             abnormal: measured.condition.abnormal,
             condition: measured.condition.message,
@@ -166,6 +171,8 @@ fn pool(state: PoolState) -> Pool {
         enforced: state.quota == QuotaMode::Enforced,
         conditions: state.told(),
         condition_names: names(&state),
+        filesystem_limit: state.filesystems.limit,
+        filesystems: state.filesystems.volumes,
         ..Pool::default()
     };
     match state.status {
@@ -190,12 +197,25 @@ fn names(state: &PoolState) -> Vec<String> {
     state.conditions.iter().map(|condition| condition.kind().name.to_owned()).collect()
 }
 
+/// The word for a kind of volume.
+fn kind(kind: &VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Directory { .. } => "directory",
+        VolumeKind::Image { .. } => "block",
+        VolumeKind::Filesystem { .. } => "filesystem",
+    }
+}
+
 /// The settings that only volumes of this kind have, named as in a storage class.
 fn settings(kind: &VolumeKind) -> BTreeMap<String, String> {
     let pairs = match kind {
         VolumeKind::Directory { mode, .. } => vec![("dirMode", mode.to_string())],
         VolumeKind::Image { sparse, block_size } => {
             vec![("sparse", sparse.to_string()), ("blockSize", block_size.get().to_string())]
+        }
+        VolumeKind::Filesystem { sparse, mode } => {
+            let backing = ("backing", "image".to_owned());
+            vec![backing, ("sparse", sparse.to_string()), ("dirMode", mode.to_string())]
         }
     };
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

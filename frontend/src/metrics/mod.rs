@@ -49,6 +49,10 @@ table! {
         "Volumes that exist in the pool.";
     pool_emptying: Gauge "bulkhead_pool_emptying_volumes" [pool]
         "Deleted volumes that are still being emptied.";
+    pool_filesystem_limit: Gauge "bulkhead_pool_filesystem_limit" [pool]
+        "How many volumes with a filesystem in an image the pool may have; missing if it is not configured for any.";
+    pool_filesystems: Gauge "bulkhead_pool_filesystem_volumes" [pool]
+        "Volumes of the pool with a filesystem in an image.";
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]

@@ -1,6 +1,6 @@
 //! The space that is left for new volumes.
 
-use bulkhead_model::volumes::{Fault, MINIMUM_BYTES, Mode, Parameters, PoolCondition};
+use bulkhead_model::volumes::{Backing, Fault, Mode, Parameters, PoolCondition};
 use bulkhead_protocol::{Bytes, ErrorKind, PoolName, PoolStatus, SIZE_STEP, VolumeKind};
 
 use super::Volumes;
@@ -37,9 +37,12 @@ impl Room {
     /// the same size, so where the mode is not known, this is the space for directories.
     pub fn capacity(&self, parameters: &Parameters, mode: Option<Mode>) -> Capacity {
         let mode = mode.unwrap_or(Mode::Directory);
+        if parameters.check_mode(mode).is_err() {
+            return Capacity { total: self.total, ..Capacity::default() };
+        }
         let available = largest(self.available, |size| promised(size, &parameters.kind(mode, size), self.inode_size));
         // A volume that is requested with less than the minimum gets the minimum.
-        let possible = |size| if size < MINIMUM_BYTES { 0 } else { size };
+        let possible = |size| if size < parameters.minimum_bytes() { 0 } else { size };
         let largest_volume = possible(available.min(self.largest_volume));
         Capacity { available: possible(available), largest_volume, total: self.total }
     }
@@ -49,7 +52,7 @@ impl Room {
 fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
     let inodes = match kind {
         VolumeKind::Directory { inodes, .. } => inodes.get(),
-        VolumeKind::Image { .. } => 0,
+        VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => 0,
     };
     size.get().saturating_add(inodes.saturating_mul(inode_size.into()))
 }
@@ -76,7 +79,7 @@ impl Volumes {
     /// When they do not select a pool that is served, in which case no such volume could be created either.
     pub async fn capacity(&self, parameters: &Parameters, mode: Option<Mode>) -> Result<Capacity, Fault> {
         match self.pool(parameters).await {
-            Ok(pool) => Ok(self.room(&pool).await?.capacity(parameters, mode)),
+            Ok(pool) => Ok(self.room(&pool, parameters.backing()).await?.capacity(parameters, mode)),
             Err(fault) => without_broken_pools(fault),
         }
     }
@@ -90,13 +93,22 @@ impl Volumes {
         parameters.pool(welcome.pools.as_slice()).cloned()
     }
 
-    /// The room in `pool`.
+    /// The room in `pool` for volumes with this behind them.
     ///
     /// # Errors
     /// When the helper cannot say.
-    pub async fn room(&self, pool: &PoolName) -> Result<Room, Fault> {
-        match self.pool_status(pool).await {
-            Ok(status) => Ok(Room::from(&status)),
+    pub async fn room(&self, pool: &PoolName, backing: Backing) -> Result<Room, Fault> {
+        let room = match self.pool_status(pool).await {
+            Ok(status) => Room::from(&status),
+            Err(fault) => return without_broken_pools(fault),
+        };
+        if backing == Backing::Directory {
+            return Ok(room);
+        }
+        match self.helper.filesystems(pool).await.map_err(Fault::from) {
+            Ok(filesystems) if filesystems.volumes < filesystems.limit => Ok(room),
+            // The pool is not configured for any, or has as many as it may have.
+            Ok(_) => Ok(Room { total: room.total, ..Room::default() }),
             Err(fault) => without_broken_pools(fault),
         }
     }
@@ -127,6 +139,8 @@ fn without_broken_pools<T: Default>(fault: Fault) -> Result<T, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::MINIMUM_BYTES;
+
     use super::*;
 
     /// What XFS takes for each inode.
@@ -168,6 +182,14 @@ mod tests {
         assert_eq!((of(Some(Mode::Directory)), of(Some(Mode::Block))), (32 << 30, 33 << 30));
         assert_eq!(of(None), 32 << 30, "it may become a directory");
         assert_eq!(Room { inode_size: 0, ..room }.capacity(&Parameters::default(), None).available, 33 << 30);
+    }
+
+    #[test]
+    fn a_filesystem_in_an_image_takes_its_size_and_is_never_a_device() {
+        let image = Parameters::parse([("backing", "image")]).unwrap();
+        let of = |available, mode| room(available, INODE).capacity(&image, mode).largest_volume;
+        assert_eq!((of(1 << 30, None), of(1 << 30, Some(Mode::Block))), (1 << 30, 0));
+        assert_eq!((of(300 << 20, None), of((300 << 20) - 4096, None)), (300 << 20, 0));
     }
 
     #[test]

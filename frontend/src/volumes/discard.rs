@@ -13,6 +13,7 @@ impl Volumes {
     /// `Refused` when it may hold data, `Unsupported` when the helper is too old for the request.
     pub async fn discard(&self, volume: VolumeId) -> Result<(), Fault> {
         let _guard = self.in_flight.enter(&volume).await?;
+        self.kinds.forget(&volume);
         match self.helper.done(Request::DeleteUnused { volume }).await.map_err(Fault::from) {
             Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
             outcome => outcome,

@@ -48,6 +48,8 @@ impl Volumes {
                 self.helper.done(Request::LoopResize { volume }).await?;
                 Ok(size)
             }
+            // Even if the image has that size already, as above.
+            VolumeKind::Filesystem { .. } => promised(Request::GrowFilesystem { volume, size: wanted }).await,
         }
     }
 }

@@ -15,6 +15,7 @@ use tracing::debug;
 
 use super::conditions::{Health, Orphan};
 use super::{Room, Volumes};
+use crate::helper::Filesystems;
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.
@@ -101,7 +102,7 @@ impl Volumes {
 
     async fn look_at_pools(&self) -> Result<(), Fault> {
         let welcome = self.helper.welcome().await?;
-        let mut pools = BTreeMap::new();
+        let (mut pools, mut filesystems) = (BTreeMap::new(), BTreeMap::new());
         for pool in welcome.pools.as_slice() {
             let status = match timeout(PATIENCE, self.pool_status(&pool.name)).await {
                 Ok(Ok(status)) => Some(status),
@@ -110,6 +111,9 @@ impl Volumes {
                 // Its filesystem hangs. The helper will notice as well, and report it when it is asked again.
                 Err(_) => None,
             };
+            if status.is_some() {
+                filesystems.insert(pool.name.clone(), self.filesystems(&pool.name).await);
+            }
             pools.insert(pool.name.clone(), status);
         }
         if self.optional.is_decided() {
@@ -120,7 +124,7 @@ impl Volumes {
         for pool in pools.keys() {
             self.fail_volumes_of(pool).await?;
         }
-        self.publish_figures(&pools);
+        self.publish_figures(&pools, &filesystems);
         Ok(())
     }
 
@@ -147,11 +151,15 @@ impl Volumes {
         Ok(())
     }
 
-    fn publish_figures(&self, pools: &BTreeMap<PoolName, Option<PoolStatus>>) {
+    fn publish_figures(
+        &self,
+        pools: &BTreeMap<PoolName, Option<PoolStatus>>,
+        filesystems: &BTreeMap<PoolName, Filesystems>,
+    ) {
         for gauge in [
             &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
             &METRICS.pool_overpromised, &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying,
-            &METRICS.pool_abnormal,
+            &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems,
         ] {
             // A pool that is no longer there has no figures.
             gauge.clear();
@@ -162,6 +170,10 @@ impl Volumes {
             let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
+            if let Some(Filesystems { limit, volumes }) = filesystems.get(pool).filter(|found| found.limit > 0) {
+                METRICS.pool_filesystem_limit.with(name).set((*limit).into());
+                METRICS.pool_filesystems.with(name).set((*volumes).into());
+            }
             if let Some(status) = status {
                 METRICS.pool_size.with(name).set(status.total as f64);
                 METRICS.pool_available.with(name).set(status.available as f64);

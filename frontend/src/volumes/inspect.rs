@@ -6,9 +6,13 @@ use bulkhead_model::volumes::{Fault, Mode, PoolCondition};
 use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
 
 use super::{Measured, Volumes};
+use crate::helper::Filesystems;
 
 /// How many volumes are listed at a time.
 const PAGE: usize = 500;
+
+/// The protocol version that knows filesystems in images.
+const FILESYSTEMS_SINCE: u16 = 4;
 
 /// The state of a pool.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ pub struct PoolState {
     pub status: Result<PoolStatus, Fault>,
     /// What is wrong with it.
     pub conditions: Vec<PoolCondition>,
+    /// Its volumes with filesystems in images.
+    pub filesystems: Filesystems,
 }
 
 /// The state of a volume.
@@ -76,9 +82,20 @@ impl Volumes {
                 Ok(status) => PoolCondition::all_of(status).collect(),
                 Err(fault) => self.condition_of(&pool.name, fault).into_iter().collect(),
             };
-            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, conditions });
+            let filesystems = self.filesystems(&pool.name).await;
+            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, conditions, filesystems });
         }
         Ok(states)
+    }
+
+    /// The volumes of `pool` with filesystems in images. Where the helper is too old for them, or fails, there are none.
+    pub(super) async fn filesystems(&self, pool: &PoolName) -> Filesystems {
+        match self.helper.welcome().await {
+            Ok(welcome) if welcome.version >= FILESYSTEMS_SINCE => {
+                self.helper.filesystems(pool).await.unwrap_or_default()
+            }
+            _ => Filesystems::default(),
+        }
     }
 
     /// A page of volumes in the order of their ids, and the token for the next page, if there is one. The first page

@@ -11,6 +11,7 @@ mod grow;
 mod health;
 mod in_flight;
 mod inspect;
+mod kinds;
 mod list;
 mod optional;
 mod owner;
@@ -27,6 +28,7 @@ use bulkhead_protocol::{ErrorKind, PoolName, TargetPath, VolumeId};
 use crate::helper::Helper;
 use conditions::Conditions;
 use health::Measurements;
+use kinds::Kinds;
 use optional::Optional;
 pub use optional::Unseen;
 use stuck::Stuck;
@@ -44,6 +46,7 @@ pub use usage::{Condition, Measured};
 pub struct Volumes {
     helper: Helper,
     in_flight: InFlight,
+    kinds: Kinds,
     conditions: Conditions,
     measurements: Measurements,
     optional: Optional,
@@ -55,7 +58,15 @@ impl Volumes {
     pub fn new(helper: Helper) -> Self {
         let (conditions, measurements) = (Conditions::default(), Measurements::default());
         let (optional, stuck) = (Optional::default(), Stuck::default());
-        Self { helper, in_flight: InFlight::default(), conditions, measurements, optional, stuck }
+        Self {
+            helper,
+            in_flight: InFlight::default(),
+            kinds: Kinds::default(),
+            conditions,
+            measurements,
+            optional,
+            stuck,
+        }
     }
 
     /// The same on a node that may lack these pools, while no more than this is known of what is in them.

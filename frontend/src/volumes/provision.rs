@@ -1,7 +1,7 @@
 //! Creates a volume, or finds the one that was created before.
 
 use bulkhead_model::quantity::Quantity;
-use bulkhead_model::volumes::{Fault, Mode, Parameters, Provisioned, SizeRange, default_inodes, identify};
+use bulkhead_model::volumes::{Fault, FaultKind, Mode, Parameters, Provisioned, SizeRange, default_inodes, identify};
 use bulkhead_protocol::{Bytes, ErrorKind, NameHash, PoolName, Request, Usage, VolumeId, VolumeKind, VolumeSpec};
 
 use super::Volumes;
@@ -27,7 +27,8 @@ impl Volumes {
     /// `AlreadyExists` when a volume of this name exists with other properties.
     pub async fn provision(&self, new: NewVolume) -> Result<Provisioned, Fault> {
         let (volume, name_hash) = identify(&new.name)?;
-        let size = new.range.choose()?;
+        new.parameters.check_mode(new.mode)?;
+        let size = new.range.choose(new.parameters.minimum_bytes())?;
         let _guard = self.in_flight.enter(&volume).await?;
         let welcome = self.helper.welcome().await?;
         let pool = new.parameters.pool(welcome.pools.as_slice())?;
@@ -37,8 +38,13 @@ impl Volumes {
             Err(fault) if fault.is(ErrorKind::AlreadyExists) => {
                 self.grown_since(&volume, pool, &new, name_hash).await?.ok_or(fault)?
             }
+            Err(fault) if fault.is(ErrorKind::Unsupported) && spec.kind.since_version() > 1 => {
+                // Another node's pool may be.
+                return Err(Fault::new(FaultKind::NoPool, fault.to_string()));
+            }
             outcome => outcome?,
         };
+        self.kinds.note(&volume, &spec.kind);
         if new.range.admits(size) {
             Ok(Provisioned { volume, size })
         } else {

@@ -5,6 +5,7 @@ use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
 use tokio::time::Instant;
 
 use super::Volumes;
+use super::usage::condition;
 
 impl Volumes {
     /// Publishes `volume` at `path`. A repeated call with the same arguments does nothing.
@@ -28,7 +29,69 @@ impl Volumes {
         sharing: Sharing,
     ) -> Result<(), Fault> {
         let exclusive = sharing == Sharing::OneTarget;
-        Ok(self.helper.done(Request::BindMount { volume, target, flags, exclusive }).await?)
+        let bind = Request::BindMount { volume: volume.clone(), target, flags, exclusive };
+        if self.kinds.has_filesystem(&volume) == Some(true) {
+            return self.mount_and_bind(volume, bind).await;
+        }
+        match self.helper.done(bind.clone()).await.map_err(Fault::from) {
+            // As a volume is whose own filesystem is not mounted.
+            Err(fault) if fault.is(ErrorKind::Invalid) => match self.has_filesystem(&volume).await {
+                Ok(true) => self.mount_and_bind(volume, bind).await,
+                _ => Err(fault),
+            },
+            outcome => outcome,
+        }
+    }
+
+    /// Mounts the filesystem in the volume's image, unless it is mounted, and binds its directory to a target.
+    async fn mount_and_bind(&self, volume: VolumeId, bind: Request) -> Result<(), Fault> {
+        let mount = Request::MountFilesystem { volume: volume.clone() };
+        match self.helper.done(mount).await.map_err(Fault::from) {
+            Err(fault) if fault.is(ErrorKind::WrongKind) => {
+                // Somebody else has deleted the volume, and made another one of this name.
+                self.kinds.forget(&volume);
+                return Err(fault);
+            }
+            Err(fault) if fault.is_io() => return Err(self.not_mounted(&volume, fault).await),
+            outcome => outcome?,
+        }
+        let Err(failure) = self.helper.done(bind).await else { return Ok(()) };
+        if let Err(left) = self.unmount_filesystem(volume.clone()).await {
+            tracing::warn!(%volume, "cannot unmount its filesystem after a failed publish: {left}");
+        }
+        Err(failure.into())
+    }
+
+    /// Why the filesystem in the volume's image is not mounted, for whoever waits for it. That is a condition of the volume,
+    /// too.
+    async fn not_mounted(&self, volume: &VolumeId, fault: Fault) -> Fault {
+        let Ok(usage) = self.helper.usage(volume, None).await else { return fault };
+        let condition = condition(usage.condition);
+        self.conditions.note_volume(volume, &usage.pool, &condition);
+        if condition.abnormal { Fault::new(fault.kind, format!("{fault}: {}", condition.message)) } else { fault }
+    }
+
+    /// Unmounts the filesystem in the volume's image, unless other targets use it.
+    async fn unmount_filesystem(&self, volume: VolumeId) -> Result<(), Fault> {
+        match self.gone(Request::UnmountFilesystem { volume }).await {
+            Err(fault) if fault.is(ErrorKind::InUse) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Unmounts it after a target is gone, if the volume has one.
+    async fn release_filesystem(&self, volume: &VolumeId) -> Result<(), Fault> {
+        match self.has_filesystem(volume).await {
+            Ok(false) => return Ok(()),
+            Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(()),
+            // Even if it cannot be measured, it can be unmounted.
+            Ok(true) | Err(_) => {}
+        }
+        match self.unmount_filesystem(volume.clone()).await {
+            // It has none after all, or the helper is too old to know of any.
+            Err(fault) if fault.is(ErrorKind::WrongKind) || fault.is(ErrorKind::Unsupported) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     async fn attach(
@@ -87,7 +150,10 @@ impl Volumes {
     async fn unpublish_as(&self, mode: Mode, volume: &VolumeId, target: &TargetPath) -> Result<(), Fault> {
         let (volume, target) = (volume.clone(), target.clone());
         match mode {
-            Mode::Directory => self.gone(Request::Unmount { volume, target }).await,
+            Mode::Directory => {
+                self.gone(Request::Unmount { volume: volume.clone(), target }).await?;
+                self.release_filesystem(&volume).await
+            }
             Mode::Block => {
                 self.gone(Request::RemoveDevice { volume: volume.clone(), target }).await?;
                 self.detach(volume).await

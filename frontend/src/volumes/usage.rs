@@ -5,6 +5,9 @@ use bulkhead_protocol::{Condition as Reported, PoolName, Usage, VolumeId, Volume
 
 use super::Volumes;
 
+/// The filesystem of a volume that has one of its own.
+const OWN_FILESYSTEM: &str = "xfs";
+
 /// The health of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
@@ -21,7 +24,7 @@ pub struct Measured {
     pub usage: Usage,
     /// Its health.
     pub condition: Condition,
-    /// Its pool's filesystem; empty if that is not served.
+    /// The filesystem that its files are in: its own, or its pool's; empty if that is not served.
     pub filesystem: String,
 }
 
@@ -38,20 +41,24 @@ impl Volumes {
         let outcome = self.helper.usage(volume, target).await.map_err(Fault::from);
         let welcome = self.helper.welcome().await?;
         let pool = |name: &PoolName| welcome.pools.as_slice().iter().find(|pool| pool.name == *name);
-        let filesystem = |name| pool(name).map(|pool| pool.filesystem.as_str().to_owned()).unwrap_or_default();
+        let filesystem = |usage: &Usage| match usage.spec.kind {
+            VolumeKind::Filesystem { .. } => OWN_FILESYSTEM.to_owned(),
+            _ => pool(&usage.pool).map(|pool| pool.filesystem.as_str().to_owned()).unwrap_or_default(),
+        };
         let usage = match outcome {
             Ok(usage) => usage,
             Err(fault) => {
                 let (usage, condition) = self.unmeasurable(volume, fault)?;
-                return Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition });
+                return Ok(Measured { filesystem: filesystem(&usage), usage, condition });
             }
         };
+        self.kinds.note(volume, &usage.spec.kind);
         let condition = condition(usage.condition.clone());
         if path.is_some() {
             self.measurements.note(volume, &usage);
             self.conditions.note_volume(volume, &usage.pool, &condition);
         }
-        Ok(Measured { filesystem: filesystem(&usage.pool), usage, condition })
+        Ok(Measured { filesystem: filesystem(&usage), usage, condition })
     }
 
     /// What to say about a volume in use whose pool does not let it be measured: a kubelet would ignore an error.
@@ -73,16 +80,31 @@ impl Measured {
         Mode::of(&self.usage.spec.kind)
     }
 
-    /// The limit on its inodes; `None` for a device.
+    /// The limit on its inodes; `None` for a device, and where nothing counts them.
     pub fn inodes(&self) -> Option<u64> {
         match self.usage.spec.kind {
             VolumeKind::Directory { inodes, .. } => Some(inodes.get()),
+            VolumeKind::Filesystem { .. } => sum(self.usage.used_inodes, self.usage.available_inodes),
             VolumeKind::Image { .. } => None,
+        }
+    }
+
+    /// The size of the filesystem in its image, in bytes: less than the image has. `None` if there is none, or it is not
+    /// mounted.
+    pub fn inside(&self) -> Option<u64> {
+        match self.usage.spec.kind {
+            VolumeKind::Filesystem { .. } => sum(self.usage.used_bytes, self.usage.available_bytes),
+            VolumeKind::Directory { .. } | VolumeKind::Image { .. } => None,
         }
     }
 }
 
-fn condition(reported: Option<Reported>) -> Condition {
+fn sum(used: Option<u64>, available: Option<u64>) -> Option<u64> {
+    Some(used?.saturating_add(available?))
+}
+
+/// What it means for a volume that the helper reports this of it.
+pub(super) fn condition(reported: Option<Reported>) -> Condition {
     match reported.map(PoolCondition::Reported) {
         None => Condition { abnormal: false, message: "healthy".to_owned() },
         // A pool without quotas is set up that way on purpose: nothing about it needs attention.

@@ -7,9 +7,10 @@ use bulkhead_protocol::{CallId, Error, ErrorKind, Reply, VolumeId, VolumeKind, V
 use rustix::fs::{FallocateFlags, Mode};
 
 use super::filesystem::limits;
-use super::limits::check_number_of_volumes;
+use super::limits::{check_filesystem, check_number_of_volumes};
 use super::log;
 use super::room::{Measured, Share};
+use super::template;
 use crate::state::layout::{self, DATA, IMAGE};
 use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, no_space};
 use crate::sys::file::{self, FileId};
@@ -32,13 +33,17 @@ pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<
         return Err(state.unknown(id));
     }
     check_number_of_volumes(state)?;
+    if let VolumeKind::Filesystem { .. } = spec.kind {
+        check_filesystem(state, pool, id, spec.size)?;
+    }
     let project = promise(state, pool, id, &spec)?;
     let record = Record { spec, unused: true };
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
     let content = build(served, id, &record, project).inspect_err(|_| discard(&mut held, served))?;
     let (pool, published) = (Arc::clone(pool), [].into());
-    held.add(Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false });
+    let (device, seen_elsewhere, unmountable) = (None, false, None);
+    held.add(Volume { pool, project, record, growth: 0, content, published, device, seen_elsewhere, unmountable });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
     served.sync_names().map_err(unsynced)?;
     Ok(Reply::Size(spec.size))
@@ -123,7 +128,11 @@ fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<Projec
             content
         }
         VolumeKind::Image { sparse, .. } => {
-            make_image(&outer, record.spec.size.get(), sparse).map_err(cannot("allocate its image"))?
+            make_image(&outer, record.spec.size.get(), sparse, None).map_err(cannot("allocate its image"))?
+        }
+        VolumeKind::Filesystem { sparse, .. } => {
+            let template = template::of(record.spec.size.get());
+            make_image(&outer, record.spec.size.get(), sparse, template).map_err(cannot("make its image"))?
         }
     };
     file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
@@ -135,12 +144,18 @@ fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
     Ok(file::status_at(&outer, DATA)?.id)
 }
 
-fn make_image(outer: impl AsFd, size: u64, sparse: bool) -> SysResult<FileId> {
+/// Makes an image, with the beginning of a filesystem in it if there is one. No journal keeps what is written into a file in
+/// order with anything, so that is synced before the volume gets its name.
+fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>) -> SysResult<FileId> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
     if sparse {
         rustix::fs::ftruncate(&image, size)?;
     } else {
         rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
+    }
+    if let Some(template) = template {
+        template::write(&image, template)?;
+        file::sync(&image)?;
     }
     Ok(file::status(&image)?.id)
 }

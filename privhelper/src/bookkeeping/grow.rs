@@ -11,7 +11,7 @@ use crate::state::{Held, Kind, Record, Served, Volume, failed, wrong_kind};
 use crate::sys::Result as SysResult;
 
 /// Raises a directory volume's quota.
-pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
+pub fn set_quota(mut held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
     let (volume, _) = held.existing(Kind::Directory)?;
     let (old, project) = (volume.record, volume.project);
     let VolumeKind::Directory { inodes: had, mode } = old.spec.kind else {
@@ -19,7 +19,7 @@ pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, E
     };
     let kind = VolumeKind::Directory { inodes: inodes.max(had), mode };
     let new = VolumeSpec { size: size.max(old.spec.size), kind, ..old.spec };
-    grow(held, new, "set the quota of volume", |served, spec, _| match (project, spec.kind) {
+    grow(&mut held, new, "set the quota of volume", |served, spec, _| match (project, spec.kind) {
         (Some(project), VolumeKind::Directory { inodes, .. }) => {
             served.filesystem.set_quota(project, limits(spec.size, inodes))
         }
@@ -27,9 +27,9 @@ pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, E
     })
 }
 
-/// Grows a block volume's image. Its loop device keeps the old size until it is resized too.
-pub fn grow_image(held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
-    let (volume, _) = held.existing(Kind::Block)?;
+/// Grows the image of a volume of this kind. Its loop device keeps the old size until it is resized too.
+pub fn grow_image(held: &mut Held<'_>, kind: Kind, size: Bytes) -> Result<Reply, Error> {
+    let (volume, _) = held.existing(kind)?;
     let old = volume.record.spec;
     let new = VolumeSpec { size: size.max(old.size), ..old };
     let image = held.open_content(OFlags::RDWR)?;
@@ -47,7 +47,7 @@ pub fn grow_image(held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
 /// `limit` does the former, also to go back to the old settings. Both survive a power cut together: syncing a directory
 /// that has not changed does not commit a quota (seen on XFS), but here the record has changed.
 fn grow(
-    mut held: Held<'_>,
+    held: &mut Held<'_>,
     spec: VolumeSpec,
     what: &str,
     limit: impl Fn(&Served, VolumeSpec, Share) -> SysResult<()>,

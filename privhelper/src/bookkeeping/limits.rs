@@ -1,9 +1,10 @@
 //! How much the helper takes on. It keeps all volumes and targets in memory, which a frontend must not be able to fill.
 //! Whatever is found at start is served, however much it is.
 
-use bulkhead_protocol::{Condition, Error};
+use bulkhead_protocol::{Bytes, Condition, Error, VolumeId};
 
-use crate::state::{Held, State, no_space};
+use super::template;
+use crate::state::{Held, Pool, State, invalid, no_space, unsupported};
 
 /// The most that is taken on. Concurrent requests may together exceed it by a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,29 @@ pub fn check_number_of_volumes(state: &State) -> Result<(), Error> {
     Err(no_space(format!(
         "there are {volumes} volumes, including deleted ones that are not yet empty; the limit is --max-volumes {limit}"
     )))
+}
+
+/// Checks that a volume of a size with a filesystem of its own may be created in a pool.
+///
+/// # Errors
+/// `Unsupported`, `Invalid` or `NoSpace` if not.
+pub fn check_filesystem(state: &State, pool: &Pool, id: &VolumeId, size: Bytes) -> Result<(), Error> {
+    let (name, limit) = (&pool.config.name, pool.config.filesystems);
+    if limit == 0 {
+        return Err(unsupported(format!(
+            "create volume {id}: pool {name} is not configured for filesystems in images (--pool {name}=DIR,filesystems)"
+        )));
+    }
+    if template::of(size.get()).is_none() {
+        return Err(invalid(format!("create volume {id}: a filesystem in an image takes at least 300 MiB")));
+    }
+    let number = state.volumes.filesystems(pool);
+    if number >= limit {
+        return Err(no_space(format!(
+            "pool {name} has {number} volumes with filesystems of their own; the limit is filesystems={limit}"
+        )));
+    }
+    Ok(())
 }
 
 /// Checks that a volume may be published at one more target.

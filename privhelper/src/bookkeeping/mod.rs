@@ -13,6 +13,7 @@ mod owner;
 mod release;
 mod room;
 mod status;
+mod template;
 mod watch;
 
 pub use create::create;
@@ -22,5 +23,5 @@ pub use limits::{Limits, check_number_of_targets};
 pub use owner::{owner, set_owner};
 pub use release::{Deletions, Progress};
 pub use room::Share;
-pub use status::{list, pool_status, usage};
+pub use status::{list, pool_filesystems, pool_status, usage};
 pub use watch::{Missing, is_held_up, watch};

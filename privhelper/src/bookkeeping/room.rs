@@ -80,7 +80,7 @@ impl Share {
     pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>) -> Self {
         let (inodes, preallocated) = match spec.kind {
             VolumeKind::Directory { inodes, .. } => (inodes.get(), false),
-            VolumeKind::Image { sparse, .. } => (0, !sparse),
+            VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => (0, !sparse),
         };
         Self { bytes: spec.size.get().saturating_add(inodes.saturating_mul(inode_size)), preallocated, project }
     }

@@ -17,7 +17,7 @@ use crate::ops::Target;
 use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectQuota;
-use crate::sys::{Result as SysResult, file};
+use crate::sys::{Errno, Result as SysResult, file};
 
 /// A volume's settings and usage. If a target is given, the volume must be published there.
 pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Result<Reply, Error> {
@@ -42,6 +42,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         let filled = match volume.record.spec.kind {
             VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
             VolumeKind::Image { .. } => fill_in_image(&mut usage, id, served),
+            VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };
         filled.map_err(|errno| failed("inspect volume", id, errno))?;
     }
@@ -77,6 +78,31 @@ fn fill_in_image(usage: &mut Usage, id: &VolumeId, served: &Served) -> SysResult
     Ok(())
 }
 
+/// What the filesystem in the volume's image says, if it is mounted.
+fn fill_in_filesystem(usage: &mut Usage, id: &VolumeId, volume: &Volume, served: &Served) -> SysResult<()> {
+    fill_in_image(usage, id, served)?;
+    usage.used_bytes = None;
+    let not_mountable = |errno: Errno| Condition::NotMountable { errno: errno.raw_os_error() };
+    let mut found = volume.unmountable.map(not_mountable);
+    if let (Some(device), Some(mounting)) = (volume.device, &served.mounting)
+        && let Some(root) = mounting.root(device.number)?
+    {
+        // The figures are in the kernel's memory, and there even after it has shut down.
+        let space = rustix::fs::fstatvfs(&root)?;
+        let bytes = |blocks: u64| Some(blocks.saturating_mul(space.f_frsize));
+        usage.used_bytes = bytes(space.f_blocks.saturating_sub(space.f_bfree));
+        usage.available_bytes = bytes(space.f_bavail);
+        usage.used_inodes = Some(space.f_files.saturating_sub(space.f_ffree));
+        usage.available_inodes = Some(space.f_favail);
+        found = match file::status(&root) {
+            Err(Errno::IO) => Some(Condition::FilesystemShutDown),
+            root => root.map(|_| (!device.direct).then_some(Condition::NotDirect))?,
+        };
+    }
+    usage.condition = usage.condition.take().or(found);
+    Ok(())
+}
+
 /// Checks that a volume is published at a target. For a block volume, the kubelet's global map path will do as well:
 /// that is where the kubelet binds what we published.
 fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &TargetPath) -> Result<(), Error> {
@@ -88,9 +114,10 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
     let opened = Target::open(directory, target);
     let opened = opened.map_err(|error| if error.kind == ErrorKind::Refused { absent() } else { error })?;
     let published = match volume.kind() {
-        Kind::Directory => {
+        Kind::Directory | Kind::Filesystem => {
             let published = volume.published_at(target);
-            published.is_some() && opened.mount(Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
+            published.is_some()
+                && opened.mount(state, Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
         }
         Kind::Block => {
             let status = opened.status()?.ok_or_else(absent)?;
@@ -149,6 +176,13 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
         emptying: count(emptying),
         conditions: conditions(state, pool, served, &finding),
     }))
+}
+
+/// How many filesystems in images a pool may have, and has.
+pub fn pool_filesystems(state: &State, name: &PoolName) -> Result<Reply, Error> {
+    let pool = state.pool(name)?;
+    let (limit, volumes) = (count(pool.config.filesystems), count(state.volumes.filesystems(pool)));
+    Ok(Reply::Filesystems { limit, volumes })
 }
 
 /// The largest valid size that does not exceed `bytes`.

@@ -1,8 +1,9 @@
 //! Loop devices of block volumes: one per volume, shared by its targets, which are all read-only or all read-write.
 
-use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeId, VolumeKind};
+use bulkhead_protocol::{BlockSize, Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
+use super::filesystem::let_go;
 use super::mark_used;
 use super::target::check_unpublished;
 use crate::state::{Device, Held, Kind, State, busy, failed, in_use, label, wrong_kind};
@@ -14,9 +15,8 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
     let VolumeKind::Image { block_size, .. } = volume.record.spec.kind else {
         return Err(wrong_kind(held.id, Kind::Block));
     };
-    let was_attached = volume.device.is_some();
-    let image = held.open_content(OFlags::RDWR)?;
-    if was_attached {
+    if volume.device.is_some() {
+        held.check_content()?;
         let attached = attached(&mut held)?;
         if attached.is_some_and(|device| device.read_only == read_only) {
             note_numbers(&held)?;
@@ -36,7 +36,14 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
         check_elsewhere(&held)?;
         detach(&mut held)?;
     }
-    mark_used(&mut held)?;
+    attach(&mut held, block_size, read_only)?;
+    Ok(Reply::Done)
+}
+
+/// Attaches a volume's image, which is not attached, and returns the device.
+pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Result<Device, Error> {
+    let image = held.open_content(OFlags::RDWR)?;
+    mark_used(held)?;
     let device = held.state.loops.attach(held.id, &image, block_size, read_only).map_err(|errno| match errno {
         Errno::NODEV => {
             busy(format!("attach volume {}: other programs are taking every free loop device; try again", held.id))
@@ -48,24 +55,22 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
         errno => failed("attach volume", held.id, errno),
     })?;
     held.change(|volume| volume.device = Some(device));
-    note_numbers(&held)?;
-    Ok(Reply::Done)
+    note_numbers(held)?;
+    Ok(device)
 }
 
 /// Sees to it that no later helper uses the number of the volume's device soon. Only then is the device of any use.
 pub fn note_numbers(held: &Held<'_>) -> Result<(), Error> {
-    let (volume, served) = held.existing(Kind::Block)?;
-    if volume.device.is_none() {
-        return Ok(());
-    }
-    let noted = served.note_numbers(held.state.loops.used());
+    let Some(volume) = held.known().filter(|volume| volume.device.is_some()) else { return Ok(()) };
+    let noted = volume.pool.served()?.note_numbers(held.state.loops.used());
     noted.map_err(|errno| failed("note the loop device of volume", held.id, errno))
 }
 
-/// Detaches a block volume's loop device.
-pub fn loop_detach(mut held: Held<'_>) -> Result<Reply, Error> {
-    if held.known().is_none() {
-        return absent(held.state, held.id);
+/// Detaches the loop device of a volume, whose kind is asked for, after the filesystem on it was unmounted if it has one.
+pub fn loop_detach(mut held: Held<'_>, kind: Kind) -> Result<Reply, Error> {
+    let Some(volume) = held.known() else { return absent(held.state, held.id) };
+    if volume.kind() != kind && [volume.kind(), kind].contains(&Kind::Filesystem) {
+        return Err(wrong_kind(held.id, kind));
     }
     check_unpublished(&mut held)?;
     check_elsewhere(&held)?;
@@ -90,8 +95,9 @@ fn check_elsewhere(held: &Held<'_>) -> Result<(), Error> {
     if held.known().is_some_and(|volume| volume.seen_elsewhere) { held.check_unmounted() } else { Ok(()) }
 }
 
-/// Detaches the device of a volume that is published nowhere, if it has one.
+/// Detaches the device of a volume that is published nowhere, if it has one, and unmounts the filesystem on it before.
 pub fn detach(held: &mut Held<'_>) -> Result<(), Error> {
+    let_go(held)?;
     let Some((device, image)) = held.known().and_then(|volume| Some((volume.device?, volume.content))) else {
         return Ok(());
     };

@@ -4,12 +4,14 @@
 //! An operation takes its volumes and its target as values that hold them: see [`crate::state::Held`].
 
 mod delete;
+mod filesystem;
 mod loops;
 mod publish;
 mod target;
 mod unpublish;
 
 pub use delete::{Deletable, delete};
+pub use filesystem::{grow_filesystem, mount_filesystem, take_over_filesystems};
 pub use loops::{loop_attach, loop_detach, loop_resize};
 pub use publish::{bind_mount, make_device};
 pub use target::Target;

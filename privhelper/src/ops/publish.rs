@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use bulkhead_protocol::{Error, MountFlags, Reply};
 use rustix::fs::OFlags;
 
+use super::filesystem::directory;
 use super::loops::{attached, note_numbers};
 use super::mark_used;
 use super::target::{Target, is_gone, moved, still_published};
@@ -12,19 +13,22 @@ use crate::bookkeeping::check_number_of_targets;
 use crate::state::{Held, HeldTarget, Kind, exists, failed, in_use, invalid};
 use crate::sys::mount::MountAttrFlags;
 
-/// Binds a directory volume to a target.
+/// Binds a directory volume, or the directory in a volume's mounted filesystem, to a target.
 pub fn bind_mount(held: Held<'_>, at: HeldTarget<'_>, flags: MountFlags, exclusive: bool) -> Result<Reply, Error> {
-    let (_, pool) = held.existing(Kind::Directory)?;
+    let has_filesystem = held.known().is_some_and(|volume| volume.kind() == Kind::Filesystem);
+    let kind = if has_filesystem { Kind::Filesystem } else { Kind::Directory };
+    let (_, pool) = held.existing(kind)?;
     // Flags of the pool's own mount cannot be cleared, and a restart will find them on this mount.
+    let inherited = if has_filesystem { MountFlags::default() } else { pool.inherited };
     let flags = MountFlags {
         read_only: flags.read_only,
         no_atime: flags.no_atime,
-        no_exec: flags.no_exec || pool.inherited.no_exec,
-        no_diratime: flags.no_diratime || pool.inherited.no_diratime,
+        no_exec: flags.no_exec || inherited.no_exec,
+        no_diratime: flags.no_diratime || inherited.no_diratime,
     };
-    let target = Target::open_to_publish(&at, &held, Kind::Directory)?;
+    let target = Target::open_to_publish(&at, &held, kind)?;
     publish(held, &target, flags, exclusive, |held| {
-        let data = held.open_content(OFlags::PATH)?;
+        let data = if has_filesystem { directory(held)? } else { held.open_content(OFlags::PATH)? };
         mark_used(held)?;
         Ok((data, mount_flags(flags)))
     })
@@ -64,7 +68,7 @@ fn publish(
     let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
     let kind = volume.kind();
     if let Some(published) = volume.published_at(path) {
-        if target.mount(Some(volume))?.is_some_and(|mount| mount.is_of(volume, Some(published))) {
+        if target.mount(held.state, Some(volume))?.is_some_and(|mount| mount.is_of(volume, Some(published))) {
             if published.flags == flags {
                 return Ok(Reply::Done);
             }
@@ -79,7 +83,7 @@ fn publish(
         }
         held.change(|volume| volume.unpublish(path));
     }
-    if target.mount(None)?.is_some()
+    if target.mount(held.state, None)?.is_some()
         && let Some(holder) = held.state.volumes.holder(path)
     {
         return Err(exists(format!("volume {holder} is published at {path}; unpublish it there first")));

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Condition, Error, ErrorKind, MountFlags, PublishName, TargetPath, VolumeId};
+use bulkhead_protocol::{Condition, Error, ErrorKind, MountFlags, TargetPath, VolumeId};
 use caps::Capability;
 use rustix::fs::{FileType, Mode};
 
@@ -26,7 +26,7 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Target<'a> {
     /// Its path.
     pub path: &'a TargetPath,
-    directory: &'a PublishName,
+    below: &'a PublishDirectory,
     parent: OwnedFd,
     name: &'a str,
 }
@@ -40,19 +40,25 @@ pub enum Mounted {
     /// statfs(2)) is still readable: XFS fails statx(2) with `EIO` then. Any other filesystem is not asked: it may be a
     /// tenant's own (fuse(4)), and never answer.
     Unreadable(Option<u64>),
+    /// It cannot be inspected, and the volume in question has a filesystem of its own. The host's mount table says on which
+    /// device it is.
+    On(Option<(u32, u32)>),
 }
 
 impl Mounted {
     /// Whether it shows the volume: its directory, the node of its loop device, or what was published there. If its
     /// filesystem has shut down, that must be the one of the volume's pool, and the volume must have been published.
     pub fn is_of(&self, volume: &Volume, published: Option<&Published>) -> bool {
-        let Self::Seen(status) = self else { return published.is_some() && self.is_on_the_filesystem_of(volume) };
+        let device = volume.device.map(|device| (MAJOR, device.number));
+        let status = match self {
+            Self::Seen(status) => status,
+            Self::On(found) => return found.is_some() && *found == device,
+            Self::Unreadable(_) => return published.is_some() && self.is_on_the_filesystem_of(volume),
+        };
         let own = match volume.kind() {
             Kind::Directory => status.id == volume.content,
-            Kind::Block => {
-                let number = volume.device.map(|device| (MAJOR, device.number));
-                status.file_type == FileType::BlockDevice && Some(status.device) == number
-            }
+            Kind::Block => status.file_type == FileType::BlockDevice && Some(status.device) == device,
+            Kind::Filesystem => Some(status.id.device) == device,
         };
         own || published.is_some_and(|published| published.source == status.id)
     }
@@ -129,7 +135,7 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
         Proof::Place(parent) => {
             let is_free = || -> Result<bool, Error> {
                 let target = Target::open(state.publish_directory(&published.target)?, &published.target)?;
-                Ok(target.mount(None)?.is_none() && target.parent_id()? == parent)
+                Ok(target.mount(state, None)?.is_none() && target.parent_id()? == parent)
             };
             is_free().unwrap_or(false)
         }
@@ -187,7 +193,7 @@ impl<'a> Target<'a> {
             }
             errno => failed("open the directory of target", path, errno),
         })?;
-        Ok(Self { path, directory: &below.name, parent, name: path.path.split_last().1 })
+        Ok(Self { path, below, parent, name: path.path.split_last().1 })
     }
 
     /// The same, to publish a volume there: also checks the target's shape, the kubelet's record of it, and that the host
@@ -214,7 +220,7 @@ impl<'a> Target<'a> {
     }
 
     /// The root of what is mounted at the target, if anything, to compare it with a volume.
-    pub fn mount(&self, volume: Option<&Volume>) -> Result<Option<Mounted>, Error> {
+    pub fn mount(&self, state: &State, volume: Option<&Volume>) -> Result<Option<Mounted>, Error> {
         let cannot = |errno| failed("inspect target", self.path, errno);
         match file::status_at(&self.parent, self.name) {
             Ok(status) => Ok(status.mount_root.then_some(Mounted::Seen(status))),
@@ -222,6 +228,10 @@ impl<'a> Target<'a> {
             Err(Errno::IO) => {
                 // The filesystem of its directory answers.
                 file::status(&self.parent).map_err(cannot)?;
+                if volume.is_some_and(|volume| volume.kind() == Kind::Filesystem) {
+                    let point = self.below.real_path.join(self.path.path.as_str());
+                    return state.host.device_at(&point).map(|device| Some(Mounted::On(device))).map_err(cannot);
+                }
                 let pool = volume.and_then(|volume| volume.pool.served().ok());
                 if pool.and_then(Served::failure) != Some(Condition::ShutDown) {
                     return Ok(Some(Mounted::Unreadable(None)));
@@ -236,9 +246,10 @@ impl<'a> Target<'a> {
     /// Makes the target afresh. Anything already there must be empty and of the right type.
     fn make(&self, kind: Kind) -> Result<(), Error> {
         self.clear(Some(kind))?;
-        let made = match kind {
-            Kind::Directory => file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE)),
-            Kind::Block => file::create(&self.parent, self.name, Mode::from_raw_mode(FILE_MODE)).map(drop),
+        let made = if kind.is_device() {
+            file::create(&self.parent, self.name, Mode::from_raw_mode(FILE_MODE)).map(drop)
+        } else {
+            file::make_directory(&self.parent, self.name, Mode::from_raw_mode(DIRECTORY_MODE))
         };
         made.map_err(|errno| failed("make target", self.path, errno))
     }
@@ -251,11 +262,11 @@ impl<'a> Target<'a> {
         if status.mount_root {
             return Err(exists(format!("something else is mounted at target {}; unmount it first", self.path)));
         }
-        let removed = match (status.file_type, wanted) {
-            (FileType::Directory, Some(Kind::Block)) => {
+        let removed = match (status.file_type, wanted.map(Kind::is_device)) {
+            (FileType::Directory, Some(true)) => {
                 return Err(incompatible("is a directory, but must be a file; remove it"));
             }
-            (FileType::RegularFile, Some(Kind::Directory)) => {
+            (FileType::RegularFile, Some(false)) => {
                 return Err(incompatible("is a file, but must be a directory; remove it"));
             }
             (FileType::Directory, _) => file::remove_directory(&self.parent, self.name),
@@ -306,13 +317,14 @@ impl<'a> Target<'a> {
     /// What is known of a mount here that shows `source`.
     fn published(&self, source: FileId, flags: MountFlags, proof: Proof) -> Published {
         // The configured directory's own name, so that its text is stored only once.
-        let target = TargetPath { directory: self.directory.clone(), path: self.path.path.clone() };
+        let target = TargetPath { directory: self.below.name.clone(), path: self.path.path.clone() };
         Published { target: Arc::new(target), source, flags, proof }
     }
 
     /// What is published here of a volume, if the mount that can be seen shows it.
-    pub fn find(&self, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
-        let Some(Mounted::Seen(status)) = self.mount(Some(volume))?.filter(|mount| mount.is_of(volume, None)) else {
+    pub fn find(&self, state: &State, volume: &Volume, flags: MountFlags) -> Result<Option<Published>, Error> {
+        let Some(Mounted::Seen(status)) = self.mount(state, Some(volume))?.filter(|mount| mount.is_of(volume, None))
+        else {
             return Ok(None);
         };
         let unique = mount::unique_id(&self.parent, self.name);

@@ -5,7 +5,7 @@ use bulkhead_protocol::{Error, ErrorKind, Reply};
 use super::target::{Target, check_unknown_unmounted, is_gone, moved};
 use crate::state::{Held, HeldTarget, Kind, in_use, wrong_kind};
 
-/// Unmounts a directory volume from a target and removes the target.
+/// Unmounts a directory from a target and removes the target.
 pub fn unmount(held: Held<'_>, at: HeldTarget<'_>) -> Result<Reply, Error> {
     unpublish(held, &at, Kind::Directory)
 }
@@ -20,7 +20,7 @@ pub fn remove_device(held: Held<'_>, at: HeldTarget<'_>) -> Result<Reply, Error>
 fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Reply, Error> {
     let path = at.path;
     let Some(volume) = held.known() else { return absent(&held, at) };
-    if volume.kind() != kind {
+    if volume.kind().is_device() != kind.is_device() {
         return Err(wrong_kind(held.id, kind));
     }
     at.directory.check_shape(path, kind)?;
@@ -31,7 +31,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
     };
     let mut ours = published.is_some();
     if let Some(target) = &target {
-        while let Some(mount) = target.mount(Some(volume))? {
+        while let Some(mount) = target.mount(held.state, Some(volume))? {
             let is_ours = mount.is_of(volume, published) || kind == Kind::Block && mount.is_vacant(held.state);
             if !is_ours {
                 return Err(other(&held, at));
@@ -59,7 +59,7 @@ fn unpublish(mut held: Held<'_>, at: &HeldTarget<'_>, kind: Kind) -> Result<Repl
 /// The reply to a request to unpublish an unknown volume: success if nothing is mounted at the target, whatever volume
 /// it is about.
 fn absent(held: &Held<'_>, at: &HeldTarget<'_>) -> Result<Reply, Error> {
-    match Target::open(at.directory, at.path).and_then(|target| target.mount(None)) {
+    match Target::open(at.directory, at.path).and_then(|target| target.mount(held.state, None)) {
         Ok(None) => Ok(Reply::Done),
         Ok(Some(_)) => match held.state.unknown(held.id) {
             error if error.kind == ErrorKind::NotFound => Err(other(held, at)),

@@ -41,6 +41,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// The only user that may connect.
     pub allowed_uid: u32,
+    /// The user that mounts filesystems in images.
+    pub mounter_uid: u32,
     /// The kubelet's directory.
     pub kubelet: Option<PathBuf>,
     /// Where volumes are published, at least one directory.
@@ -103,6 +105,7 @@ impl Config {
             pools: Vec::new(),
             socket: None,
             allowed_uid: u32::MAX,
+            mounter_uid: u32::MAX,
             kubelet: None,
             publish: Vec::new(),
             driver: name("bulkhead.csi.local")?,
@@ -126,6 +129,7 @@ impl Config {
             "--publish-dir" => publish(value).map(|publish| self.publish.push(publish)),
             "--socket" => absolute(value).map(|path| self.socket = Some(path)),
             "--allow-uid" => uid(value).map(|uid| self.allowed_uid = uid),
+            "--mounter-uid" => uid(value).map(|uid| self.mounter_uid = uid),
             "--kubelet-dir" => absolute(value).map(|path| self.kubelet = Some(path)),
             "--driver-name" => name(value).map(|name| self.driver = name),
             "--csi-socket" => absolute(value).map(|path| self.csi_socket = Some(path)),

@@ -1,4 +1,4 @@
-//! The system calls that the two processes may make once they serve. This is part of the jail: without it, a process
+//! The system calls that each process may make once it serves. This is part of the jail: without it, a process
 //! with CAP_SYS_ADMIN could make mounts of its own. seccompiler compiles these tables to BPF; a call that is not in
 //! them ends the process. Each row says why it is there.
 
@@ -9,6 +9,7 @@ use linux_raw_sys::ioctl::{BLKROSET, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
 use linux_raw_sys::net::{SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use nix::libc;
+use rustix::mount::{FsMountFlags, FsOpenFlags};
 use rustix::thread::SecureComputingMode;
 use seccompiler::SeccompCmpOp::{self, Eq, Ge};
 use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition, SeccompFilter, SeccompRule};
@@ -16,7 +17,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition,
 use crate::log;
 use crate::state::layout::DELETED_MODE;
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
-use crate::sys::{mount, quota};
+use crate::sys::{mount, quota, xfs};
 
 /// What happens on a system call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +28,15 @@ pub enum OnViolation {
     Log,
 }
 
-/// Which of the two processes.
+/// Which of the processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Process {
     /// Serves requests.
     Server,
     /// Empties deleted volumes.
     Emptier,
+    /// Mounts filesystems in images.
+    Mounter,
 }
 
 /// Installs the filter on every thread of the calling process, forever, and asks the kernel whether it is in place.
@@ -60,12 +63,13 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
         OnViolation::Kill => SeccompAction::KillProcess,
         OnViolation::Log => SeccompAction::Log,
     };
-    let own = match process {
-        Process::Server => SERVER,
-        Process::Emptier => EMPTIER,
+    let (files, own) = match process {
+        Process::Server => (BOTH, SERVER),
+        Process::Emptier => (BOTH, EMPTIER),
+        Process::Mounter => (&[][..], MOUNTER),
     };
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for Row(calls, conditions, _) in BOTH.iter().chain(own) {
+    for Row(calls, conditions, _) in ALL.iter().chain(files).chain(own) {
         for call in *calls {
             let alternatives = rules.entry(*call).or_default();
             if !conditions.is_empty() {
@@ -116,8 +120,15 @@ const OURS: u32 = 0xfff8_0000;
 /// The same bits, and the major number, in the encoding of makedev(3).
 const OUR_NODES: u32 = 0x800f_ff00;
 
-/// What both processes may call: what Rust's runtime, the C library and packets need. Each has started its threads.
-pub const BOTH: &[Row] = &[
+/// Commands of fsconfig(2).
+const SET_FLAG: u32 = 0;
+/// See [`SET_FLAG`].
+const SET_STRING: u32 = 1;
+/// See [`SET_FLAG`].
+const CREATE: u32 = 6;
+
+/// What every process may call: what Rust's runtime, the C library and packets need. Each has started its threads.
+pub const ALL: &[Row] = &[
     Row(&[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap], &[], "memory"),
     Row(
         &[libc::SYS_mmap],
@@ -134,12 +145,16 @@ pub const BOTH: &[Row] = &[
     Row(&[libc::SYS_getrandom], &[], "caps keeps sets of capabilities in hash sets, which it seeds"),
     Row(&[libc::SYS_capget, libc::SYS_capset], &[], "raising and lowering capabilities"),
     Row(&[libc::SYS_recvfrom, libc::SYS_sendmsg], &[], "packets"),
-    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long to wait for a packet"),
-    Row(&[libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat], &[], "files below a held directory"),
     Row(&[libc::SYS_write, libc::SYS_writev], &[Arg(0, Eq, 2)], "log lines go to standard error"),
     Row(&[libc::SYS_close], &[Arg(0, Ge, 3)], "standard error stays open"),
     Row(&[libc::SYS_prctl], &[Arg(0, Eq, libc::PR_GET_SECCOMP as u32)], "checking that the filter is in place"),
     Row(&[libc::SYS_fcntl], &[Arg(1, Eq, libc::F_GETFD as u32)], "Rust checks each descriptor that it closes"),
+];
+
+/// What the server and an emptier may call besides.
+pub const BOTH: &[Row] = &[
+    Row(&[libc::SYS_setsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_RCVTIMEO_NEW)], "how long to wait for a packet"),
+    Row(&[libc::SYS_openat2, libc::SYS_statx, libc::SYS_unlinkat], &[], "files below a held directory"),
     Row(&[libc::SYS_fcntl], &[Arg(1, Eq, libc::F_DUPFD_CLOEXEC as u32)], "duplicating a descriptor"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSGETXATTR)], "the project id and the flags of an open file"),
     Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FS_IOC_FSSETXATTR)], "the project id and the flags of an open file"),
@@ -160,10 +175,13 @@ pub const SERVER: &[Row] = &[
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, libc::SO_PEERCRED as u32)], "who is connected"),
     Row(&[libc::SYS_getsockopt], &[Arg(1, Eq, SOCKET), Arg(2, Eq, SO_PEERPIDFD)], "whether a frontend still lives"),
     Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_PEEK as u32)], "whether descriptors come with a packet"),
+    Row(&[libc::SYS_recvmsg], &[Arg(2, Eq, libc::MSG_CMSG_CLOEXEC as u32)], "a mount that the mounter has made"),
     Row(&[libc::SYS_shutdown], &[Arg(1, Eq, libc::SHUT_RDWR as u32)], "the end of a connection"),
     Row(&[libc::SYS_fchdir, libc::SYS_chdir], &[], "umount2 and bind take no directory descriptor"),
     Row(&[libc::SYS_mkdirat, libc::SYS_fsync, libc::SYS_ftruncate, libc::SYS_fsetxattr], &[], "volumes and records"),
     Row(&[libc::SYS_fstatfs], &[], "space on a filesystem"),
+    Row(&[libc::SYS_pwrite64], &[], "the beginning of a filesystem in a fresh image"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, xfs::GROW)], "a filesystem in an image that has grown"),
     Row(&[libc::SYS_rt_sigtimedwait], &[], "waiting to be asked to end"),
     Row(&[libc::SYS_read, libc::SYS_fgetxattr], &[], "the kubelet's record; whose a volume is"),
     Row(&[libc::SYS_pread64], &[], "the host's mount table"),
@@ -217,6 +235,19 @@ pub const EMPTIER: &[Row] = &[
         &[libc::SYS_renameat2],
         &[Arg(4, Eq, libc::RENAME_NOREPLACE)],
         "what lies deep is moved to the top, and never replaces anything",
+    ),
+];
+
+/// What only a mounter may call: no call that opens, places, moves or removes anything.
+pub const MOUNTER: &[Row] = &[
+    Row(&[libc::SYS_fsopen], &[Arg(1, Eq, FsOpenFlags::FSOPEN_CLOEXEC.bits())], "a mount is made in steps"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_FLAG)], "an option"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, SET_STRING)], "the device"),
+    Row(&[libc::SYS_fsconfig], &[Arg(1, Eq, CREATE)], "the filesystem"),
+    Row(
+        &[libc::SYS_fsmount],
+        &[Arg(1, Eq, FsMountFlags::FSMOUNT_CLOEXEC.bits()), Arg(2, Eq, xfs::FLAGS.bits())],
+        "the mount, without setuid programs and device nodes",
     ),
 ];
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::Socket;
+use bulkhead_protocol::{PoolName, Socket};
 use rustix::fs::{Mode, OFlags};
 
 use super::config::Config;
@@ -29,6 +29,8 @@ pub struct Jail {
     pub sockets: BTreeMap<Socket, SocketPlace>,
     /// The directory for device nodes, and what it says it was mounted from.
     pub nodes: (OwnedFd, String),
+    /// Where filesystems in images are mounted, for each pool that is configured for them.
+    pub mounting: BTreeMap<PoolName, OwnedFd>,
     /// What else the jail shows: where.
     points: Vec<String>,
 }
@@ -46,10 +48,12 @@ pub struct JailedPool {
 
 /// Where the device nodes are.
 const NODES: &str = "bulkhead-devices";
-/// Size and number of inodes of the jail's root, which holds mount points only.
-const ROOT_LIMITS: (&str, &str) = ("64k", "128");
+/// Size, number of inodes and mode of the jail's root, which holds mount points only.
+const ROOT_LIMITS: (&str, &str, &str) = ("64k", "128", "0700");
 /// The same for the directory of device nodes.
-const NODES_LIMITS: (&str, &str) = ("64k", "65536");
+const NODES_LIMITS: (&str, &str, &str) = ("64k", "65536", "0700");
+/// The same for a mounter's root. The mounter is not its owner.
+const MOUNTING_LIMITS: (&str, &str, &str) = ("64k", "65536", "0711");
 
 impl Directory {
     /// An open directory belongs to the namespace in which it was opened and cannot be cloned from another: this opens
@@ -115,6 +119,10 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
         hang(clone, &directory.role.point()).map_err(|errno| at(directory, errno))?;
     }
     hang(&nodes, NODES).map_err(step("hang the device nodes"))?;
+    for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
+        let made = mount::tmpfs("bulkhead-mounting", MOUNTING_LIMITS).and_then(|place| hang(&place, &mounting(pool)));
+        made.map_err(step("make a place for filesystems in images"))?;
+    }
     mount::set_flags(&root, MountAttrFlags::MOUNT_ATTR_RDONLY).map_err(step("make its root read-only"))?;
 
     rustix::process::fchdir(&root).map_err(step("enter its root"))?;
@@ -122,18 +130,28 @@ pub fn enter(config: &Config, host: &Host) -> Result<Jail, String> {
     mount::pivot_to_working_directory().map_err(|errno| {
         format!("cannot enter the jail: pivot_root: {errno}; EINVAL means that the host runs from its initramfs")
     })?;
-    open(host, source).map_err(step("open its directories"))
+    open(config, host, source).map_err(step("open its directories"))
 }
 
-fn open(host: &Host, source: String) -> SysResult<Jail> {
+/// Where the jail shows the place for the filesystems of a pool.
+fn mounting(pool: &PoolConfig) -> String {
+    format!("bulkhead-mounting/{}", pool.name)
+}
+
+fn open(config: &Config, host: &Host, source: String) -> SysResult<Jail> {
     let mut sockets = BTreeMap::new();
     for (socket, directory, name) in &host.sockets {
         sockets.insert(*socket, SocketPlace { directory: directory.open_inside()?, name: name.clone() });
     }
     let publish = host.publish.iter().map(|(directory, _)| directory.open_inside()).collect::<SysResult<_>>()?;
     let nodes = file::open_at_start(NODES, OFlags::PATH | OFlags::DIRECTORY)?;
-    let points = host.directories().map(|directory| directory.role.point()).collect();
-    Ok(Jail { publish, sockets, nodes: (nodes, source), points })
+    let mut points: Vec<_> = host.directories().map(|directory| directory.role.point()).collect();
+    let mut places = BTreeMap::new();
+    for pool in config.pools.iter().filter(|pool| pool.filesystems > 0) {
+        places.insert(pool.name.clone(), file::open_at_start(mounting(pool), OFlags::PATH | OFlags::DIRECTORY)?);
+        points.push(mounting(pool));
+    }
+    Ok(Jail { publish, sockets, nodes: (nodes, source), mounting: places, points })
 }
 
 /// Opens every pool in the jail and locks it.
@@ -160,6 +178,16 @@ impl Jail {
                 Err(complaint)
             }
         }
+    }
+
+    /// Leaves only the place for the filesystems of a pool to a third process, as its root, with namespaces of its own.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn enter_place_of(pool: &PoolConfig) -> SysResult<()> {
+        process::own_namespaces()?;
+        mount::make_all_private()?;
+        mount::pivot_to(&mounting(pool))
     }
 
     /// Leaves only one pool visible to a second process, in a mount namespace of its own, and opens it there.

@@ -1,5 +1,6 @@
-//! What the emptier may do to files. A system call filter cannot see the flags of openat2(2) or tell one directory from
-//! another; Landlock can. The serving process does without it: rules on files always forbid mounting as well.
+//! What the emptier may do to files, and that the mounter may do nothing to any. A system call filter cannot see the flags
+//! of openat2(2) or tell one directory from another; Landlock can. The serving process does without it: rules on files always
+//! forbid placing mounts as well, though not making them.
 
 use std::os::fd::OwnedFd;
 
@@ -12,6 +13,7 @@ use linux_raw_sys::landlock::{
     LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET as ABSTRACT_SOCKETS, LANDLOCK_SCOPE_SIGNAL as SIGNALS,
 };
 
+use super::filter::Process;
 use crate::log;
 use crate::sys::Result as SysResult;
 use crate::sys::landlock::{self, Handled};
@@ -20,28 +22,29 @@ use crate::sys::landlock::{self, Handled};
 /// top.
 const TO_EMPTY: u32 = READ_DIR | READ_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | REFER;
 
-/// Restricts the calling thread to what it needs to empty volumes below the pool, as far as the kernel can.
+/// Restricts the calling thread, of this process, to what it needs to empty volumes below a pool, or without one to nothing
+/// at all, as far as the kernel can.
 ///
 /// # Errors
 /// A sentence when a kernel that can do this fails to.
-pub fn confine_to(pool: &OwnedFd) -> Result<(), String> {
+pub fn confine(process: Process, pool: Option<&OwnedFd>) -> Result<(), String> {
     match landlock::version() {
         Ok(version) if version >= 2 => {
-            confine(pool, version).map_err(|errno| format!("cannot confine the emptier by Landlock: {errno}"))
+            restrict(pool, version).map_err(|errno| format!("cannot confine the {process:?} by Landlock: {errno}"))
         }
         // Version 1 forbids all moves from one directory to another.
         _ => {
             log::warning!(
-                "an emptier is not confined by Landlock: the kernel is older than 5.19, has it disabled, or may not be asked"
+                "a process is not confined by Landlock: the kernel is older than 5.19, has it disabled, or may not be asked process={process:?}"
             );
             Ok(())
         }
     }
 }
 
-fn confine(pool: &OwnedFd, version: i64) -> SysResult<()> {
+fn restrict(pool: Option<&OwnedFd>, version: i64) -> SysResult<()> {
     let rules = landlock::forbid(&all(version))?;
-    landlock::allow_below(&rules, pool, TO_EMPTY)?;
+    pool.map_or(Ok(()), |pool| landlock::allow_below(&rules, pool, TO_EMPTY))?;
     landlock::enforce(&rules)
 }
 

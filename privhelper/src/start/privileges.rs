@@ -4,8 +4,8 @@ use caps::{CapSet, Capability, CapsHashSet};
 use rustix::process::DumpableBehavior;
 use rustix::thread::CapabilitiesSecureBits;
 
-pub use crate::capabilities::{EMPTIER, SERVER};
-use crate::sys::{Errno, Result as SysResult};
+pub use crate::capabilities::{EMPTIER, MOUNTER, SERVER};
+use crate::sys::{Errno, Result as SysResult, process};
 
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
@@ -23,6 +23,21 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
 pub fn drop_all_but(keep: &[Capability]) -> Result<(), String> {
     drop_now(keep).map_err(|errno| format!("cannot drop privileges: {errno}"))?;
     verify(keep).map_err(|what| format!("refusing to serve: {what} are not as required after the drop"))
+}
+
+/// Makes the process another user's, which changes nothing about its capabilities yet.
+///
+/// # Errors
+/// A sentence on what failed.
+pub fn become_user(user: u32) -> Result<(), String> {
+    let become_user = || {
+        process::become_user(user)?;
+        let permitted = caps::read(None, CapSet::Permitted).map_err(|_| Errno::PERM)?;
+        caps::set(None, CapSet::Effective, &permitted).map_err(|_| Errno::PERM)
+    };
+    become_user().map_err(|errno: Errno| {
+        format!("cannot become user {user}: {errno}; that takes CAP_SETUID and CAP_SETGID at start")
+    })
 }
 
 /// Bounding, ambient and inheritable sets empty, effective set empty, securebits locked, no_new_privs, not dumpable.

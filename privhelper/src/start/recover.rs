@@ -23,15 +23,16 @@ use super::pool::{Candidate, HostPool};
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
 use crate::capabilities::SERVER;
 use crate::log;
-use crate::state::{self, Locks, Loops, Place, Pool, PublishDirectory, Served, Sockets, State, Volumes, Way};
+use crate::ops;
+use crate::state::{self, Locks, Loops, Mounting, Place, Pool, PublishDirectory, Served, Sockets, State, Volumes, Way};
 use crate::sys::capability::{allow, raise};
 use crate::sys::file::{self, FileId};
 use crate::sys::mountinfo::MountTable;
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, mount, process};
 
-/// A pool with its emptier.
-pub type SplitPool = (JailedPool, OwnedFd);
+/// A pool with its emptier and what it has for mounting.
+pub type SplitPool = (JailedPool, OwnedFd, Option<Mounting>);
 
 /// What is known, what is missing, and the table that shows when that appears.
 pub type Recovered = (State, Missing, MountTable);
@@ -99,6 +100,7 @@ pub fn recover(
     recovery.find_volumes();
     recovery.find_devices(&devices, &mounts)?;
     recovery.find_published(&mounts, &positions)?;
+    ops::take_over_filesystems(&recovery.state);
     Ok((recovery.state, missing, changes))
 }
 
@@ -128,6 +130,8 @@ fn missing(host: &Host, pools: &mut [Candidate<SplitPool>], waiting: Vec<OwnedFd
     let mut missing = Missing { pools: Vec::new(), waiting };
     for pool in pools {
         missing.waiting.extend(pool.waiting.take());
+        let mounting = pool.state.as_ref().ok().and_then(|(_, _, mounting)| mounting.as_ref());
+        missing.waiting.extend(mounting.and_then(|mounting| mounting.connection().ok()));
         if let Err(condition) = &pool.state {
             let (name, directory) = (&pool.config.name, &pool.config.directory);
             log::error!("a pool is not served pool={name} condition={condition:?}");
@@ -168,7 +172,8 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         };
     }
     let mut filesystems = BTreeMap::new();
-    let mut serve_one = |(JailedPool { host, directory, marker }, emptier): SplitPool| -> Result<Served, String> {
+    let mut serve_one = |split: SplitPool| -> Result<Served, String> {
+        let (JailedPool { host, directory, marker }, emptier, mounting) = split;
         let fail = |errno: Errno| format!("cannot open it in the jail: {errno}");
         let device = file::status(&directory).map_err(fail)?.id.device;
         let root = directory.try_clone().map_err(|error| error.to_string())?;
@@ -179,7 +184,8 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         let (inner, outside) = (host.directory.position(mounts)?.inner, host.directory.real_path.clone());
         let place = Place { device, inner, outside, is_unmounted: AtomicBool::default(), copy };
         let filesystem = Arc::clone(filesystem);
-        let served = Served::new((directory, marker), filesystem, place, host.inherited, Deletions::new(emptier));
+        let helpers = (Deletions::new(emptier), mounting);
+        let served = Served::new((directory, marker), filesystem, place, host.inherited, helpers);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
         served.noted_numbers().map_err(|errno| format!("its marker cannot be read: {errno}"))?;

@@ -1,6 +1,7 @@
-//! Step 5 of the helper's life: a second process for each pool, which empties deleted volumes.
+//! Step 5 of the helper's life: a second process for each pool, which empties deleted volumes, and a third one where
+//! filesystems in images are to be mounted.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::config::Config;
 use super::directory::Directory;
@@ -10,42 +11,55 @@ use super::landlock;
 use super::pool::Candidate;
 use super::privileges;
 use super::recover::SplitPool;
+use crate::state::{Mounting, PoolConfig};
 use crate::sys::{Errno, process, socket};
-use crate::{emptier, log};
+use crate::{emptier, log, mounter};
 
-/// Forks an emptier for each pool that is to be served.
+/// Forks an emptier for each pool that is to be served, and a mounter if the pool is configured for filesystems in images.
 ///
 /// # Errors
 /// A sentence on what failed.
 pub fn split(
     config: &Config,
-    jail: &Jail,
+    jail: &mut Jail,
     pools: Vec<Candidate<JailedPool>>,
 ) -> Result<Vec<Candidate<SplitPool>>, String> {
     let mut split = Vec::new();
     for pool in pools {
-        let emptier = pool.state.as_ref().ok().map(|pool| fork(config, jail, &pool.host.directory)).transpose()?;
-        split.push(pool.then(|_, jailed| Ok((jailed, emptier.ok_or("it has no emptier")?))));
+        let place = jail.mounting.remove(&pool.config.name);
+        let of_jailed = |jailed: &JailedPool| {
+            let emptier = fork("emptier", |line| live_as_emptier(config, jail, &jailed.host.directory, line))?;
+            let mounter = |place| {
+                let line = fork("mounter", |line| live_as_mounter(config, &pool.config, line))?;
+                Ok::<_, String>(Mounting::new(line, place))
+            };
+            Ok::<_, String>((emptier, place.map(mounter).transpose()?))
+        };
+        let others = pool.state.as_ref().ok().map(of_jailed).transpose()?;
+        split.push(pool.then(|_, jailed| {
+            let (emptier, mounting) = others.ok_or("it has no emptier")?;
+            Ok((jailed, emptier, mounting))
+        }));
     }
     Ok(split)
 }
 
-/// Forks an emptier for a pool, and returns the connection to it.
-fn fork(config: &Config, jail: &Jail, pool: &Directory) -> Result<OwnedFd, String> {
+/// Forks a process of this name that does `live`, and returns the connection to it.
+fn fork(name: &str, live: impl FnOnce(&OwnedFd) -> Result<(), String>) -> Result<OwnedFd, String> {
     let (line, other) =
-        socket::pair().map_err(|errno| format!("cannot create the socket pair for an emptier: {errno}"))?;
+        socket::pair().map_err(|errno| format!("cannot create the socket pair for the {name}: {errno}"))?;
     match process::fork() {
         Ok(false) => return Ok(line),
         Ok(true) => {}
         // This is the child. Its parent has exited and has said why.
         Err(Errno::SRCH) => std::process::exit(1),
-        Err(errno) => return Err(format!("cannot fork an emptier: {errno}")),
+        Err(errno) => return Err(format!("cannot fork the {name}: {errno}")),
     }
-    let result = live_as_emptier(config, jail, pool, &other);
-    // The server ends with its emptier, even if nobody reads the emptier's last words.
+    let result = live(&other);
+    // The server ends with it, even if nobody reads its last words.
     drop(other);
     if let Err(complaint) = &result {
-        log::error!("an emptier stops complaint={complaint:?}");
+        log::error!("the {name} of a pool stops complaint={complaint:?}");
     }
     std::process::exit(i32::from(result.is_err()));
 }
@@ -53,11 +67,25 @@ fn fork(config: &Config, jail: &Jail, pool: &Directory) -> Result<OwnedFd, Strin
 fn live_as_emptier(config: &Config, jail: &Jail, pool: &Directory, server: &OwnedFd) -> Result<(), String> {
     let pool =
         jail.narrow_to(pool).map_err(|errno| format!("cannot leave the other directories of the jail: {errno}"))?;
-    // What is closed here still has owners in this copy of the memory; the process ends without returning to them.
-    socket::close_all_but(&[pool.as_fd(), server.as_fd()])
-        .map_err(|errno| format!("cannot close the other descriptors: {errno}"))?;
+    keep_only(&[pool.as_fd(), server.as_fd()])?;
     privileges::drop_all_but(privileges::EMPTIER)?;
-    landlock::confine_to(&pool)?;
+    landlock::confine(Process::Emptier, Some(&pool))?;
     filter::install(Process::Emptier, config.on_violation)?;
     emptier::run(server, &pool)
+}
+
+fn live_as_mounter(config: &Config, pool: &PoolConfig, server: &OwnedFd) -> Result<(), String> {
+    Jail::enter_place_of(pool).map_err(|errno| format!("cannot leave the jail for the mounter's own: {errno}"))?;
+    keep_only(&[server.as_fd()])?;
+    privileges::become_user(config.mounter_uid)?;
+    privileges::drop_all_but(privileges::MOUNTER)?;
+    landlock::confine(Process::Mounter, None)?;
+    filter::install(Process::Mounter, config.on_violation)?;
+    mounter::run(server)
+}
+
+/// Closes what this process has inherited. What is closed here still has owners in its copy of the memory; it ends without
+/// returning to them.
+fn keep_only(keep: &[BorrowedFd<'_>]) -> Result<(), String> {
+    socket::close_all_but(keep).map_err(|errno| format!("cannot close the other descriptors: {errno}"))
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
@@ -12,6 +12,7 @@ use bulkhead_protocol::{Error, PublishName, Separation, VolumeId};
 use super::{failed, in_use, lock};
 use crate::log::shown;
 use crate::sys::Result as SysResult;
+use crate::sys::loopdevice::MAJOR;
 use crate::sys::mount::root_of;
 use crate::sys::mountinfo::{Mount, MountTable};
 
@@ -120,6 +121,17 @@ impl Host {
         lock(&self.apart).clone()
     }
 
+    /// The device of what is mounted at a path of the host, on top of all else there. This asks no filesystem anything.
+    pub fn device_at(&self, point: &Path) -> SysResult<Option<(u32, u32)>> {
+        let mut found = None;
+        self.look(|mount| {
+            if mount.point == point {
+                found = Some(mount.device);
+            }
+        })?;
+        Ok(found)
+    }
+
     /// Reads the whole table. `visit` sees each mount.
     pub fn look(&self, visit: impl FnMut(&Mount)) -> SysResult<()> {
         self.read(&mut lock(&self.whole), visit).map(drop)
@@ -145,7 +157,9 @@ impl Host {
             let node = self.node(mount);
             let shown = |question: &Question| {
                 let part = mount.device == question.device && mount.root.starts_with(&question.directory);
-                part || node.is_some() && node == question.node
+                // A filesystem on the device counts as well.
+                let on = Some(mount.device) == question.node.map(|number| (MAJOR, number));
+                part || on || node.is_some() && node == question.node
             };
             for (ticket, _) in asked.iter().filter(|(_, question)| shown(question)) {
                 found.entry(*ticket).or_insert_with(|| mount.point.clone());

@@ -4,7 +4,7 @@
 //! POOL/.bulkhead                  marker of the pool
 //! POOL/<volume id>/               root's, mode 0700; carries record, project id and quota; never mounted
 //! POOL/<volume id>/data/          directory volume: what is published
-//! POOL/<volume id>/image          block volume: what is attached
+//! POOL/<volume id>/image          block volume, or one with a filesystem of its own: what is attached
 //! POOL/.making.<volume id>/       being created
 //! POOL/.deleted.<number>.<…>/     deleted, being emptied; one that cannot be renamed has mode 1700 instead
 //! ```
@@ -26,7 +26,7 @@ use crate::sys::{Errno, Result as SysResult, file};
 pub const MARKER: &str = ".bulkhead";
 /// The part of a directory volume that is published.
 pub const DATA: &str = "data";
-/// The part of a block volume that is attached.
+/// The part of any other volume that is attached.
 pub const IMAGE: &str = "image";
 const CREATING: &str = ".making.";
 const DELETED: &str = ".deleted.";
@@ -43,13 +43,15 @@ const USED: u8 = 1;
 /// See [`USED`].
 const UNUSED: u8 = 2;
 
-/// The two kinds of volumes.
+/// The kinds of volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A directory with a quota, published as a directory.
     Directory,
     /// An image behind a loop device, published as a device node bound over a file.
     Block,
+    /// A filesystem in an image, of which a directory is published.
+    Filesystem,
 }
 
 /// What an entry of a pool is, judging by its name.
@@ -132,7 +134,7 @@ pub fn open_volume(pool: impl AsFd, name: &str) -> SysResult<OwnedFd> {
 pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -> SysResult<OwnedFd> {
     match kind {
         Kind::Directory => file::open(pool, format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
-        Kind::Block => file::open(pool, format!("{id}/{IMAGE}"), flags),
+        Kind::Block | Kind::Filesystem => file::open(pool, format!("{id}/{IMAGE}"), flags),
     }
 }
 
@@ -212,11 +214,19 @@ impl Record {
     }
 }
 
+impl Kind {
+    /// Whether it is published as a device, and not as a directory.
+    pub fn is_device(self) -> bool {
+        self == Self::Block
+    }
+}
+
 impl From<VolumeKind> for Kind {
     fn from(kind: VolumeKind) -> Self {
         match kind {
             VolumeKind::Directory { .. } => Self::Directory,
             VolumeKind::Image { .. } => Self::Block,
+            VolumeKind::Filesystem { .. } => Self::Filesystem,
         }
     }
 }
@@ -226,6 +236,7 @@ impl fmt::Display for Kind {
         out.write_str(match self {
             Self::Directory => "directory volume",
             Self::Block => "block volume",
+            Self::Filesystem => "volume with a filesystem of its own",
         })
     }
 }

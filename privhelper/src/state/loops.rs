@@ -32,6 +32,8 @@ pub struct Device {
     pub hold: u32,
     /// Whether it refuses writes.
     pub read_only: bool,
+    /// Whether it passes by the page cache.
+    pub direct: bool,
 }
 
 /// Loop devices, and where their nodes are.
@@ -111,8 +113,9 @@ impl Loops {
     pub fn adopt(&self, volume: &VolumeId, number: u32) -> SysResult<Device> {
         let device = self.open(number, OFlags::RDONLY)?;
         let read_only = loopdevice::is_read_only(&device)?;
+        let direct = loopdevice::binding(&device)?.direct;
         let hold = self.hold(volume, &device)?;
-        Ok(Device { number, hold, read_only })
+        Ok(Device { number, hold, read_only, direct })
     }
 
     /// Unbinds what was found on a device, and never uses its number again: somebody may have a node of it.
@@ -183,14 +186,16 @@ impl Loops {
                 // Not as a property of the binding: anybody who can read the device could then replace the file behind it.
                 loopdevice::set_read_only(&device, read_only)?;
             }
-            self.hold(volume, &device)
+            // The hold comes last: nothing that fails takes it off again.
+            let direct = loopdevice::binding(&device)?.direct;
+            Ok((self.hold(volume, &device)?, direct))
         };
-        let hold = held().inspect_err(|_| {
+        let (hold, direct) = held().inspect_err(|_| {
             // Nobody knows the device yet. If this fails as well, the next start finds it.
             let _ = loopdevice::unbind(&bound);
             self.discard(number);
         })?;
-        Ok(Device { number, hold, read_only })
+        Ok(Device { number, hold, read_only, direct })
     }
 
     /// Binds a device to another on top of it, so that the kernel keeps that one open. The hold's label says which volume's

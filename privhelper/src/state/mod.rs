@@ -23,6 +23,7 @@ mod host;
 pub mod layout;
 mod locks;
 mod loops;
+mod mounting;
 mod operation;
 mod pool;
 mod sockets;
@@ -40,6 +41,7 @@ pub use host::{Host, Step, Way};
 pub use layout::{Kind, Record};
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, KEEPERS, Loops, label};
+pub use mounting::Mounting;
 pub use operation::{Held, HeldTarget};
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
@@ -47,6 +49,7 @@ pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
 pub use volumes::{Deleted, Proof, Published, Volume, Volumes};
 
 use crate::bookkeeping::Limits;
+use crate::log;
 use crate::sys::{Errno, Result as SysResult, with_patience};
 
 /// Everything the operations work on.
@@ -126,6 +129,7 @@ errors! {
     in_use InUse
     busy Busy
     no_space NoSpace
+    unsupported Unsupported
     invalid Invalid
     refused Refused
     broken PoolBroken
@@ -177,6 +181,7 @@ pub mod testing {
             quota: QuotaMode::None,
             overcommit_permille: 1000,
             reserve: 0,
+            filesystems: 0,
         };
         Arc::new(Pool { config, state: Err("a test".to_owned()), trouble: std::sync::OnceLock::new() })
     }
@@ -194,6 +199,7 @@ pub mod testing {
             published: Box::default(),
             device: None,
             seen_elsewhere: false,
+            unmountable: None,
         }
     }
 

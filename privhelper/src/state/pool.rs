@@ -10,7 +10,7 @@ use bulkhead_protocol::{Condition, Error, MountFlags, PoolName, QuotaMode, Volum
 use rustix::fs::OFlags;
 
 use super::locks::Admitted;
-use super::{broken, layout, lock, lock_in_time};
+use super::{Mounting, broken, layout, lock, lock_in_time};
 use crate::bookkeeping::{Deletions, Filesystem};
 use crate::sys::{Errno, Result as SysResult, file, mount};
 
@@ -27,6 +27,8 @@ pub struct PoolConfig {
     pub overcommit_permille: u64,
     /// How many bytes are never promised.
     pub reserve: u64,
+    /// How many volumes with filesystems of their own there may be; 0 if it is not configured for them.
+    pub filesystems: usize,
 }
 
 /// A configured pool.
@@ -53,6 +55,8 @@ pub struct Served {
     pub inherited: MountFlags,
     /// Its deleted volumes, until nothing is left of them.
     pub deletions: Deletions,
+    /// What mounts filesystems in images, if the pool is configured for them.
+    pub mounting: Option<Mounting>,
     /// The marker, locked: no other helper can serve the pool at the same time.
     marker: OwnedFd,
     /// Whether a power cut may lose names of its entries, because the last sync failed.
@@ -139,10 +143,10 @@ impl Served {
         filesystem: Arc<Filesystem>,
         place: Place,
         inherited: MountFlags,
-        deletions: Deletions,
+        (deletions, mounting): (Deletions, Option<Mounting>),
     ) -> Self {
         let (unsynced, syncs, numbers) = (Mutex::default(), AtomicU64::default(), Mutex::default());
-        Self { directory, filesystem, place, inherited, deletions, marker, unsynced, syncs, numbers }
+        Self { directory, filesystem, place, inherited, deletions, mounting, marker, unsynced, syncs, numbers }
     }
 
     /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it. At

@@ -129,10 +129,10 @@ impl PublishDirectory {
 impl Shape {
     /// Whether a volume of a kind may be published at a path.
     pub fn allows(self, path: &RelativePath, kind: Kind) -> bool {
-        match (self, kind) {
+        match (self, kind.is_device()) {
             (Self::Any, _) => path.components().next() != Some(TRIAL),
-            (Self::KubeletPods, Kind::Directory) | (Self::KubeletDevices, Kind::Block) => self.vol_data(path).is_some(),
-            (Self::KubeletPods, Kind::Block) | (Self::KubeletDevices, Kind::Directory) => false,
+            (Self::KubeletPods, false) | (Self::KubeletDevices, true) => self.vol_data(path).is_some(),
+            (Self::KubeletPods, true) | (Self::KubeletDevices, false) => false,
         }
     }
 

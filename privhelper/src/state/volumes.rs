@@ -11,6 +11,7 @@ use bulkhead_protocol::{CallId, Error, MountFlags, PoolName, TargetPath, VolumeI
 
 use super::{Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
+use crate::sys::Errno;
 use crate::sys::file::FileId;
 use crate::sys::quota::ProjectId;
 
@@ -35,6 +36,8 @@ pub struct Volume {
     /// Whether the start saw it mounted where it is not published. It may not be any more: the host is asked again before
     /// anything depends on it.
     pub seen_elsewhere: bool,
+    /// Why its filesystem could not be mounted when that was last tried.
+    pub unmountable: Option<Errno>,
 }
 
 /// What was mounted at a target, until it is proved to be gone.
@@ -323,14 +326,20 @@ impl Volumes {
         live.take(limit).collect()
     }
 
-    /// The block volumes on a filesystem that no project accounts for, with their pools.
+    /// The volumes with images on a filesystem that no project accounts for, with their pools.
     pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>)> {
         let is_uncounted = |volume: &Volume| {
-            volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() == Kind::Block
+            volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() != Kind::Directory
         };
         let show =
             |id: &VolumeId, volume: &Volume| is_uncounted(volume).then(|| (id.clone(), Arc::clone(&volume.pool)));
         self.page(None, usize::MAX, show).into_iter().flatten().collect()
+    }
+
+    /// How many volumes of a pool have filesystems of their own.
+    pub fn filesystems(&self, pool: &Pool) -> usize {
+        let is_one = |volume: &Volume| volume.kind() == Kind::Filesystem && volume.pool.config.name == pool.config.name;
+        self.page(None, usize::MAX, |_, volume| is_one(volume)).into_iter().filter(|is_one| *is_one).count()
     }
 
     /// The volume that is published at a target. Looks at all rows: it is for messages.

@@ -174,6 +174,16 @@ pub fn holds_data(file: impl AsFd) -> Result<bool> {
     }
 }
 
+/// Writes all these bytes to an open file, from an offset on.
+pub fn write_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    while !bytes.is_empty() {
+        let written = rustix::io::pwrite(&file, bytes, offset)?;
+        bytes = bytes.get(written..).filter(|_| written > 0).ok_or(Errno::IO)?;
+        offset = offset.saturating_add(written as u64);
+    }
+    Ok(())
+}
+
 /// Syncs a file or directory to disk. This proves nothing if the disk has died: see [`crate::state::Served::sync`].
 pub fn sync(file: impl AsFd) -> Result<()> {
     rustix::fs::fsync(file)

@@ -23,6 +23,8 @@ pub struct Binding {
     pub on: Option<u32>,
     /// What it was labelled with. Anybody who has it open for writing may change that.
     pub label: String,
+    /// Whether the page cache is passed by.
+    pub direct: bool,
     /// Whether somebody has set anything that [`take_back`] undoes.
     pub altered: bool,
 }
@@ -79,6 +81,7 @@ pub fn binding(device: impl AsFd) -> Result<Binding> {
         image: FileId { device: number(info.lo_device), inode: info.lo_inode },
         on: (major == MAJOR).then_some(minor),
         label: info.lo_file_name.iter().copied().take_while(|byte| *byte != 0).map(char::from).collect(),
+        direct: info.lo_flags & raw::LO_FLAGS_DIRECT_IO as u32 != 0,
         altered: info.lo_flags & raw::LO_FLAGS_AUTOCLEAR as u32 != 0 || (info.lo_offset, info.lo_sizelimit) != (0, 0),
     })
 }

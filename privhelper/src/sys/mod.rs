@@ -12,6 +12,7 @@ pub mod mountinfo;
 pub mod process;
 pub mod quota;
 pub mod socket;
+pub mod xfs;
 
 pub use rustix::io::Errno;
 

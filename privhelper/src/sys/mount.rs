@@ -65,14 +65,14 @@ pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
     rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS)
 }
 
-/// A detached, empty tmpfs that only root can enter, with limits on its size and its inodes. Device nodes work in it.
-/// The mount table shows `source` as what it was mounted from.
-pub fn tmpfs(source: &str, (size, inodes): (&str, &str)) -> Result<OwnedFd> {
+/// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it. The
+/// mount table shows `source` as what it was mounted from.
+pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", source)?;
     fsconfig_set_string(context.as_fd(), "size", size)?;
     fsconfig_set_string(context.as_fd(), "nr_inodes", inodes)?;
-    fsconfig_set_string(context.as_fd(), "mode", "0700")?;
+    fsconfig_set_string(context.as_fd(), "mode", mode)?;
     fsconfig_create(context.as_fd())?;
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)
@@ -84,6 +84,12 @@ pub fn pivot_to_working_directory() -> Result<()> {
     rustix::process::pivot_root(".", ".")?;
     rustix::mount::unmount(".", UnmountFlags::DETACH)?;
     rustix::process::chdir("/")
+}
+
+/// The same with another directory, which is a mount.
+pub fn pivot_to(directory: &str) -> Result<()> {
+    rustix::process::chdir(directory)?;
+    pivot_to_working_directory()
 }
 
 /// Detaches a private mount from this namespace, even if it is in use.

@@ -40,6 +40,19 @@ pub fn fork() -> Result<bool> {
     }
 }
 
+/// Makes the process another user's, in no group but one with the same number, and without any group besides. It keeps the
+/// capabilities that are permitted, and they stay effective. It still dies with its parent: the kernel forgets that when the
+/// user changes.
+pub fn become_user(user: u32) -> Result<()> {
+    use rustix::process::{Gid, Uid};
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    rustix::thread::set_keep_capabilities(true)?;
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+}
+
 /// A random number.
 pub fn random() -> Result<u32> {
     let mut bytes = [0; 4];

@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::file::{self, raw_fd};
@@ -182,6 +182,23 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received> {
         length if length > room => Received::Truncated,
         length => Received::Packet(length),
     })
+}
+
+/// Receives one packet, and the descriptor that comes with it if there is one.
+pub fn receive_with_descriptor(socket: impl AsFd, buffer: &mut [u8]) -> Result<(Received, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let received = match message.bytes {
+        0 => Received::Closed,
+        _ if message.flags.contains(ReturnFlags::TRUNC) => Received::Truncated,
+        length => Received::Packet(length),
+    };
+    Ok((received, descriptor))
 }
 
 /// Sends one packet if there is room for it now.

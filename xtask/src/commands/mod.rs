@@ -7,6 +7,7 @@ mod image;
 mod lint;
 mod node;
 mod release;
+mod templates;
 mod test;
 mod vm;
 
@@ -20,6 +21,7 @@ pub use self::image::{ImageArguments, image};
 pub use self::lint::{LintArguments, lint};
 pub use self::node::{NodeArguments, node};
 pub use self::release::{ReleaseArguments, release};
+pub use self::templates::{TemplatesArguments, templates};
 pub use self::test::{TestArguments, test};
 pub use self::vm::{VmArguments, vm};
 

@@ -1,6 +1,7 @@
-//! How much a reviewer of the helper has to read, in two rooms and a porch: the core (if a file there is wrong, a
-//! taken-over frontend crosses a boundary), the bookkeeping (if one is wrong, figures or conditions are), and what runs
-//! only at start. And how many rules hold only because everybody keeps to them.
+//! How much a reviewer of the helper has to read, in three rooms and a porch: the core (if a file there is wrong, a
+//! taken-over frontend crosses a boundary), the mounting (the same, but only where a pool is configured for filesystems in
+//! images), the bookkeeping (if one is wrong, figures or conditions are), and what runs only at start. And how many rules
+//! hold only because everybody keeps to them.
 
 use std::path::Path;
 
@@ -11,6 +12,11 @@ use super::files::{Source, below, read};
 
 /// The part of the helper that runs once, before requests are served.
 const START: [&str; 3] = ["privhelper/src/start", "privhelper/src/main.rs", "privhelper/src/lib.rs"];
+/// What runs only where a pool is configured for filesystems in images.
+const MOUNTING: [&str; 4] = [
+    "privhelper/src/mounter.rs", "privhelper/src/ops/filesystem.rs", "privhelper/src/state/mounting.rs",
+    "privhelper/src/sys/xfs.rs",
+];
 /// What counts, reports and limits.
 const BOOKKEEPING: [&str; 6] = [
     "privhelper/src/bookkeeping", "privhelper/src/sys/quota.rs", "protocol/src/condition.rs", "protocol/src/error.rs",
@@ -32,32 +38,35 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_163, goal: 2_600 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_623, goal: 1_600 };
-const AT_START: Budget = Budget { name: "start", limit: 2_165, goal: 1_650 };
+const CORE: Budget = Budget { name: "core", limit: 4_297, goal: 2_600 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 298, goal: 300 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_746, goal: 1_600 };
+const AT_START: Budget = Budget { name: "start", limit: 2_269, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.
 pub fn check(root: &Path) -> Result<String> {
     let counted = count(root)?;
     let page = read(&root.join(PAGE))?;
-    for (name, number, _) in &counted[..3] {
+    for (name, number, _) in &counted[..4] {
         let told = format!("**{name}**, {} lines", grouped(*number));
         ensure!(page.contains(&told), "{PAGE} does not say {told:?}");
     }
-    let judged = [CORE, BOOKS, AT_START, BY_COMMENT].iter().zip(counted);
+    let judged = [CORE, FILESYSTEMS, BOOKS, AT_START, BY_COMMENT].iter().zip(counted);
     let judged = judged.map(|(budget, (_, number, _))| budget.judge(number)).collect::<Result<Vec<_>>>()?;
     Ok(format!("{} (tests, comments, blank lines and lines of text aside)", judged.join(", ")))
 }
 
 /// The figures: what they count, how many there are, and the goal.
-pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 4]> {
-    let (mut core, mut books, mut start) = (0, 0, 0);
+pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
+    let (mut core, mut mounting, mut books, mut start) = (0, 0, 0, 0);
     for directory in AUDITED {
         for Source { path, text } in below(root, directory)? {
             let is_in = |rooms: &[&str]| rooms.iter().any(|room| path.starts_with(room));
             if is_in(&START) {
                 start += lines(&text);
+            } else if is_in(&MOUNTING) {
+                mounting += lines(&text);
             } else if is_in(&BOOKKEEPING) {
                 books += lines(&text);
             } else if !path.starts_with(BESIDE) {
@@ -68,6 +77,7 @@ pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 4]> {
     let rules = rules(&read(&root.join(RULES))?)?;
     Ok([
         (CORE.name, core, CORE.goal),
+        (FILESYSTEMS.name, mounting, FILESYSTEMS.goal),
         (BOOKS.name, books, BOOKS.goal),
         (AT_START.name, start, AT_START.goal),
         (BY_COMMENT.name, rules, BY_COMMENT.goal),

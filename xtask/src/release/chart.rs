@@ -18,7 +18,7 @@ const CHART: &str = "deploy/helm/bulkhead";
 const FORMS: [&str; 2] = ["container", "host-service"];
 
 /// What may be applied beside either deployment: directories of a file of the same name.
-const OPTIONAL: [&str; 2] = ["labels", "renewal"];
+const OPTIONAL: [&str; 3] = ["image-class", "labels", "renewal"];
 
 /// The namespace in the manifests.
 const NAMESPACE: &str = "bulkhead-system";

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+pub use self::apt::Apt;
 pub use self::node::Node;
 use self::parts::Parts;
 pub use self::parts::{AGENT, require_packages};

@@ -75,6 +75,15 @@ directory, which must not be visible there.
 {{- end }}
 {{- end }}
 
+{{/* Not empty if a pool of one of these groups may have filesystems in images. */}}
+{{- define "bulkhead.filesystems" -}}
+{{- range . -}}
+{{- range .pools -}}
+{{- if .filesystems }}x{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* A path of the manifests as it is on the nodes of a group. */}}
 {{- define "bulkhead.path" -}}
 {{- if eq .path "/srv/bulkhead" -}}
@@ -93,6 +102,10 @@ directory, which must not be visible there.
 {{- with .quota }},quota={{ . }}{{ end }}
 {{- with .overcommit }},overcommit={{ . }}{{ end }}
 {{- with .reserve }},reserve={{ if kindIs "string" . }}{{ . }}{{ else }}{{ . | int64 }}{{ end }}{{ end }}
+{{- with .filesystems }},filesystems{{ if not (kindIs "bool" .) }}={{ . | int64 }}{{ end }}{{ end }}
+{{ end -}}
+{{- if include "bulkhead.filesystems" (list .group) -}}
+--mounter-uid {{ .root.Values.privhelper.mounterUid | int64 }}
 {{ end -}}
 {{- if ne .root.Values.driverName "bulkhead.csi.local" -}}
 --driver-name {{ .root.Values.driverName }}

@@ -52,7 +52,7 @@ impl Mode {
     /// The mode in which volumes of this kind are used.
     pub fn of(kind: &VolumeKind) -> Self {
         match kind {
-            VolumeKind::Directory { .. } => Self::Directory,
+            VolumeKind::Directory { .. } | VolumeKind::Filesystem { .. } => Self::Directory,
             VolumeKind::Image { .. } => Self::Block,
         }
     }

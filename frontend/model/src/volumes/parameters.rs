@@ -4,10 +4,13 @@ use bulkhead_protocol::{BlockSize, DirectoryMode, Inodes, Pool, PoolName, Volume
 use bulkhead_protocol::{Bytes, ErrorKind};
 
 use super::access::{Mode, check_filesystem};
-use super::size::default_inodes;
+use super::size::{MINIMUM_BYTES, MINIMUM_IMAGE_BYTES, default_inodes};
 use super::{Fault, FaultKind};
 
-const ACCEPTED: &str = "pool, sparse, dirMode, inodes, blockSize, csi.storage.k8s.io/fstype";
+const ACCEPTED: &str = "pool, backing, sparse, dirMode, inodes, blockSize, csi.storage.k8s.io/fstype";
+
+/// The filesystem of a volume that has one of its own.
+const OWN_FILESYSTEM: &str = "xfs";
 
 /// The pool to use when none is named and there are several.
 const DEFAULT_POOL: &str = "default";
@@ -15,11 +18,22 @@ const DEFAULT_POOL: &str = "default";
 /// The default permission bits of a directory volume.
 const DEFAULT_DIRECTORY_MODE: u16 = 0o755;
 
-/// The settings of a storage class. Since one class serves volumes of both kinds, settings for the other kind are
-/// accepted and have no effect.
+/// What is behind a volume that is used as a directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// A directory of the pool, with a quota.
+    #[default]
+    Directory,
+    /// A filesystem of its own, in an image file.
+    Image,
+}
+
+/// The settings of a storage class. A class whose volumes are directories of the pool serves block volumes too, so
+/// settings for the other kind are accepted and have no effect. One with filesystems in images serves nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     pool: Option<PoolName>,
+    backing: Backing,
     sparse: bool,
     directory_mode: Option<DirectoryMode>,
     inodes: Option<Inodes>,
@@ -38,6 +52,13 @@ impl Parameters {
             let wrong = |wanted: &str| Fault::invalid(format!("invalid parameter {key}={value:?}: {wanted}"));
             match key {
                 "pool" => parameters.pool = Some(value.parse().map_err(|_| wrong("give the name of a pool"))?),
+                "backing" => {
+                    parameters.backing = match value {
+                        "directory" => Backing::Directory,
+                        "image" => Backing::Image,
+                        _ => return Err(wrong("give directory or image")),
+                    }
+                }
                 "sparse" => parameters.sparse = value.parse().map_err(|_| wrong("give true or false"))?,
                 "dirMode" => {
                     let mode = octal(value).and_then(|bits| DirectoryMode::try_from(bits).ok());
@@ -65,13 +86,56 @@ impl Parameters {
                 }
             }
         }
+        parameters.check_backing()?;
         Ok(parameters)
+    }
+
+    /// Refuses what would have no effect, or no sense, with a filesystem in an image.
+    fn check_backing(&self) -> Result<(), Fault> {
+        let reason = match self {
+            Self { backing: Backing::Directory, .. } => return Ok(()),
+            Self { inodes: Some(_), .. } => "inodes: the volume has as many as its own filesystem has room for",
+            Self { block_size: Some(_), .. } => "blockSize: no volume of it is a block device",
+            Self { filesystem: Some(name), .. } if name != OWN_FILESYSTEM => {
+                return Err(Fault::unsupported(format!(
+                    "filesystem type {name} is not available with backing=image: the filesystem in an image is {OWN_FILESYSTEM}; leave the type empty"
+                )));
+            }
+            Self { .. } => return Ok(()),
+        };
+        Err(Fault::invalid(format!("backing=image cannot be combined with {reason}; remove one of the two")))
+    }
+
+    /// What is behind volumes that are used as directories.
+    pub fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Checks that there are volumes of this mode with these parameters.
+    ///
+    /// # Errors
+    /// When a block device is wanted of what is only mounted.
+    pub fn check_mode(&self, mode: Mode) -> Result<(), Fault> {
+        match (self.backing, mode) {
+            (Backing::Image, Mode::Block) => Err(Fault::invalid(
+                "backing=image makes volumes with a filesystem of their own, which are never block devices: use a class without it, or volumeMode Filesystem",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The smallest size of a volume with these parameters, in bytes. One that is requested smaller gets this size.
+    pub fn minimum_bytes(&self) -> u64 {
+        match self.backing {
+            Backing::Directory => MINIMUM_BYTES,
+            Backing::Image => MINIMUM_IMAGE_BYTES,
+        }
     }
 
     /// The same parameters, for volumes with this filesystem; empty for any.
     ///
     /// # Errors
-    /// When no pool can have it, or the parameters already name another one.
+    /// When no such volume can have it, or the parameters already name another one.
     pub fn with_filesystem(mut self, name: &str) -> Result<Self, Fault> {
         check_filesystem(name)?;
         if !self.allows_filesystem(name) {
@@ -80,6 +144,7 @@ impl Parameters {
         if !name.is_empty() {
             self.filesystem = Some(name.to_owned());
         }
+        self.check_backing()?;
         Ok(self)
     }
 
@@ -88,12 +153,16 @@ impl Parameters {
         name.is_empty() || self.filesystem.as_ref().is_none_or(|wanted| wanted == name)
     }
 
-    /// The kind of volume they describe.
+    /// The kind of volume they describe, if there are any of this mode.
     pub fn kind(&self, mode: Mode, size: Bytes) -> VolumeKind {
+        let directory_mode = self.directory_mode.unwrap_or_else(default_mode);
         match mode {
+            Mode::Directory if self.backing == Backing::Image => {
+                VolumeKind::Filesystem { sparse: self.sparse, mode: directory_mode }
+            }
             Mode::Directory => VolumeKind::Directory {
                 inodes: self.inodes.unwrap_or_else(|| default_inodes(size)),
-                mode: self.directory_mode.unwrap_or_else(default_mode),
+                mode: directory_mode,
             },
             Mode::Block => {
                 VolumeKind::Image { sparse: self.sparse, block_size: self.block_size.unwrap_or(BlockSize::B512) }
@@ -108,8 +177,8 @@ impl Parameters {
     /// than the one they name.
     pub fn pool<'a>(&self, pools: &'a [Pool]) -> Result<&'a PoolName, Fault> {
         let pool = self.named_pool(pools)?;
-        // A pool that is not served has none; any request to it says why.
-        if self.allows_filesystem(pool.filesystem.as_str()) {
+        // A pool that is not served has none; any request to it says why. An image can be in any pool.
+        if self.backing == Backing::Image || self.allows_filesystem(pool.filesystem.as_str()) {
             return Ok(&pool.name);
         }
         Err(Fault::unsupported(format!(
@@ -225,6 +294,30 @@ mod tests {
     }
 
     #[test]
+    fn a_filesystem_in_an_image() {
+        let size = Bytes::try_from(1 << 30).unwrap();
+        let of = |more: &[(&'static str, &'static str)]| {
+            Parameters::parse([("backing", "image")].into_iter().chain(more.iter().copied()))
+        };
+        let parameters = of(&[("sparse", "true"), ("dirMode", "0770"), ("csi.storage.k8s.io/fstype", "xfs")]).unwrap();
+        let mode = DirectoryMode::try_from(0o770).unwrap();
+        assert_eq!(parameters.kind(Mode::Directory, size), VolumeKind::Filesystem { sparse: true, mode });
+        assert_eq!((parameters.minimum_bytes(), parameters.backing()), (300 << 20, Backing::Image));
+        let on_ext4 = Pool { filesystem: Text::new("ext4"), ..pools(&["fast"]).remove(0) };
+        assert_eq!(parameters.pool(&[on_ext4]).unwrap().as_str(), "fast", "an image can be in any pool");
+        parameters.check_mode(Mode::Directory).unwrap();
+        let block = parameters.check_mode(Mode::Block).unwrap_err();
+        assert!(block.is(ErrorKind::Invalid) && block.to_string().contains("volumeMode Filesystem"), "{block}");
+        for (key, value) in [("inodes", "5000"), ("blockSize", "4096"), ("csi.storage.k8s.io/fstype", "ext4")] {
+            let fault = of(&[(key, value)]).unwrap_err().to_string();
+            assert!(fault.contains("backing=image"), "{fault}");
+            assert!(Parameters::parse([(key, value), ("backing", "image")]).is_err());
+            Parameters::parse([(key, value), ("backing", "directory")]).unwrap().check_mode(Mode::Block).unwrap();
+        }
+        assert!(of(&[]).unwrap().with_filesystem("ext4").unwrap_err().is(ErrorKind::Unsupported));
+    }
+
+    #[test]
     fn an_unknown_key_is_named_with_those_accepted() {
         let message = Parameters::parse([("Pool", "fast")]).unwrap_err().to_string();
         assert!(message.contains("\"Pool\"") && message.contains(ACCEPTED), "{message}");
@@ -235,6 +328,7 @@ mod tests {
         for (key, value) in [
             ("pool", ""),
             ("pool", "../x"),
+            ("backing", "Image"),
             ("sparse", "yes"),
             ("dirMode", "7777"),
             ("dirMode", "+755"),

@@ -138,6 +138,12 @@ kinds! {
         "more of it is used than its size";
     Self::Reported(Condition::OtherLimits { .. }) => "other_limits" Warning Volume
         "the filesystem has other limits for it than it should have";
+    Self::Reported(Condition::FilesystemShutDown) => "filesystem_shut_down" Failure Volume
+        "the filesystem in its image has shut down after an error";
+    Self::Reported(Condition::NotMountable { .. }) => "not_mountable" Failure Volume
+        "the filesystem in its image could not be mounted";
+    Self::Reported(Condition::NotDirect) => "not_direct" Notice Volume
+        "its image is accessed through the page cache";
 }
 
 impl ConditionKind {

@@ -8,6 +8,9 @@ use crate::quantity::Quantity;
 /// The minimum size of a volume: a smaller block volume could not hold a useful filesystem.
 pub const MINIMUM_BYTES: u64 = 1 << 20;
 
+/// The minimum size of a volume whose filesystem is in an image: no smaller one can be made.
+pub const MINIMUM_IMAGE_BYTES: u64 = 300 << 20;
+
 /// The default size of a volume.
 const DEFAULT_BYTES: u64 = 1 << 30;
 
@@ -48,14 +51,14 @@ impl SizeRange {
         }
     }
 
-    /// The size that a new volume gets.
+    /// The size that a new volume gets, which is at least `minimum` bytes.
     ///
     /// # Errors
     /// When rounding up exceeds the limit or the largest possible size.
-    pub fn choose(&self) -> Result<Bytes, Fault> {
+    pub fn choose(&self, minimum: u64) -> Result<Bytes, Fault> {
         let default = || DEFAULT_BYTES.min(self.limit.unwrap_or(u64::MAX)) / SIZE_STEP * SIZE_STEP;
         let wanted = self.required.unwrap_or_else(default);
-        let size = Bytes::round_up(wanted.max(MINIMUM_BYTES)).ok_or_else(|| {
+        let size = Bytes::round_up(wanted.max(minimum)).ok_or_else(|| {
             Fault::out_of_range(format!("{} is larger than any volume can be", Quantity::from(wanted)))
         })?;
         match self.limit {
@@ -63,7 +66,7 @@ impl SizeRange {
             Some(limit) if size.get() > limit => Err(Fault::out_of_range(format!(
                 "no volume size is between {wanted} and {limit} bytes: sizes are multiples of {} and at least {}",
                 Quantity::from(SIZE_STEP),
-                Quantity::from(MINIMUM_BYTES)
+                Quantity::from(minimum)
             ))),
             _ => Ok(size),
         }
@@ -80,7 +83,7 @@ impl SizeRange {
     /// When no size in the range is possible, because volumes never shrink or because of rounding.
     pub fn grow(&self, current: Bytes) -> Result<Bytes, Fault> {
         match (self.required, self.limit) {
-            (Some(required), _) if required > current.get() => self.choose(),
+            (Some(required), _) if required > current.get() => self.choose(MINIMUM_BYTES),
             (None, Some(limit)) if limit < current.get() => Err(Fault::out_of_range(format!(
                 "the volume has {}, more than limit_bytes {limit}, and volumes do not shrink",
                 Quantity::from(current.get())
@@ -111,7 +114,7 @@ mod tests {
 
     fn chosen(required: i64, limit: i64) -> Result<u64, FaultKind> {
         let range = SizeRange::new(required, limit).map_err(|fault| fault.kind)?;
-        range.choose().map(Bytes::get).map_err(|fault| fault.kind)
+        range.choose(MINIMUM_BYTES).map(Bytes::get).map_err(|fault| fault.kind)
     }
 
     fn bytes(size: u64) -> Bytes {
@@ -142,8 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn an_image_has_room_for_a_filesystem() {
+        let least = |range: SizeRange| range.choose(MINIMUM_IMAGE_BYTES).map(Bytes::get);
+        assert_eq!(least(SizeRange::new(MIB, 0).unwrap()), Ok(300 << 20));
+        let fault = least(SizeRange::new(MIB, 64 * MIB).unwrap()).unwrap_err();
+        assert!(fault.kind == FaultKind::OutOfRange && fault.to_string().ends_with("at least 300 MiB"), "{fault}");
+    }
+
+    #[test]
     fn without_a_requirement_there_is_a_default() {
-        assert_eq!(SizeRange::ANY.choose().unwrap().get(), 1 << 30);
+        assert_eq!(SizeRange::ANY.choose(MINIMUM_BYTES).unwrap().get(), 1 << 30);
         assert_eq!(chosen(0, 10 * MIB + 1), Ok(10 << 20));
         assert_eq!(chosen(0, i64::MAX), Ok(1 << 30));
     }

@@ -34,6 +34,13 @@ pub(super) fn condition(condition: &Condition) -> String {
             format!("the pool is mounted noexec, so no program can be run from its volumes; if that is not intended, mount it without noexec and {RESTART}")
         }
         Condition::NotEnforced => "sizes are not enforced in this pool: it is configured with quota=none".into(),
+        Condition::FilesystemShutDown => {
+            "the filesystem in the volume's image has shut down after an error, and nothing in it can be read or written; all other volumes go on; see dmesg, and docs/operate.md for the way out".into()
+        }
+        Condition::NotDirect => {
+            "the volume's image is accessed through the page cache, because the pool's filesystem does not support direct I/O: it is slower, and its content is cached twice".into()
+        }
+        Condition::NotMountable { errno } => not_mountable(*errno),
         Condition::Other => {
             "something that this release of the frontend does not know: see the helper's log, and upgrade bulkhead-frontend".into()
         }
@@ -125,6 +132,13 @@ fn not_released(volumes: u32, project: u32) -> String {
 fn volume_limit(volumes: u32, limit: u32) -> String {
     format!(
         "there are {volumes} volumes, including deleted ones that are not yet empty, and --max-volumes allows {limit}; delete volumes, or raise the limit"
+    )
+}
+
+fn not_mountable(errno: i32) -> String {
+    format!(
+        "the filesystem in the volume's image could not be mounted: {}; nothing was changed; see dmesg, and docs/operate.md for the way out",
+        io::Error::from_raw_os_error(errno)
     )
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_model::objects::storage_class;
-use bulkhead_model::volumes::{Fault, FaultKind, Mode, Parameters};
+use bulkhead_model::volumes::{Backing, Fault, FaultKind, Mode, Parameters};
 use bulkhead_protocol::{ErrorKind, PoolName};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
@@ -21,7 +21,7 @@ const AWAY: Duration = Duration::from_secs(60);
 const RULED_OUT: Duration = Duration::from_secs(60);
 
 /// What was measured in one pass over all classes: a pool that several of them share is measured once.
-pub type Measured = HashMap<PoolName, Room>;
+pub type Measured = HashMap<(PoolName, Backing), Room>;
 
 /// The estimates, by class.
 #[derive(Debug, Default)]
@@ -46,6 +46,9 @@ impl Estimates {
         measured: &mut Measured,
     ) -> Result<Capacity, Failure> {
         let parameters = storage_class::parameters(class)?;
+        if let Some(mode) = mode {
+            parameters.check_mode(mode)?;
+        }
         let measured = measure(context, &parameters, measured).await;
         let is_away = measured.as_ref().is_err_and(|fault| fault.kind == FaultKind::Away);
         let measured = match measured {
@@ -104,11 +107,12 @@ fn is_settled(fault: &Fault) -> bool {
 
 async fn measure(context: &Context, parameters: &Parameters, measured: &mut Measured) -> Result<Room, Fault> {
     let pool = context.volumes.pool(parameters).await?;
-    if let Some(room) = measured.get(&pool) {
+    let key = (pool, parameters.backing());
+    if let Some(room) = measured.get(&key) {
         return Ok(*room);
     }
-    let room = context.volumes.room(&pool).await?;
-    measured.insert(pool, room);
+    let room = context.volumes.room(&key.0, key.1).await?;
+    measured.insert(key, room);
     Ok(room)
 }
 

@@ -27,6 +27,7 @@ use bulkhead_protocol::PoolName;
 use caps::{CapSet, Capability};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::mount::FsOpenFlags;
 
 const HELP: &str = "\
 Prepare a node for bulkhead-privhelper.
@@ -146,7 +147,13 @@ fn check(config: &Config) -> bool {
         good &= result.is_ok();
     };
     say("kernel", host::check_kernel(&rustix::system::uname().release().to_string_lossy()));
-    say("capabilities", check_capabilities());
+    let mounts_images = config.pools.iter().any(|pool| pool.filesystems > 0);
+    say("capabilities", check_capabilities(mounts_images));
+    if mounts_images {
+        let context = rustix::mount::fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC);
+        let why = |errno| format!("the kernel cannot mount XFS: {errno}; load its module (modprobe xfs)");
+        say("filesystems in images", context.map(drop).map_err(why));
+    }
     match host::inspect(config, open_nearest, false) {
         Ok(host) => {
             say("loop devices", Ok(()));
@@ -177,10 +184,11 @@ fn check(config: &Config) -> bool {
     good
 }
 
-fn check_capabilities() -> Result<(), String> {
+fn check_capabilities(mounts_images: bool) -> Result<(), String> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(|error| error.to_string())?;
     let for_the_start = [Capability::CAP_SETPCAP, Capability::CAP_CHOWN];
-    let needed = privileges::SERVER.iter().chain(privileges::EMPTIER).chain(&for_the_start);
+    let for_a_mounter: &[_] = if mounts_images { &[Capability::CAP_SETUID, Capability::CAP_SETGID] } else { &[] };
+    let needed = privileges::SERVER.iter().chain(privileges::EMPTIER).chain(&for_the_start).chain(for_a_mounter);
     let missing = needed.filter(|capability| !permitted.contains(capability));
     let missing: Vec<_> = missing.map(Capability::to_string).collect();
     if missing.is_empty() {

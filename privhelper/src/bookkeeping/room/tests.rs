@@ -15,6 +15,7 @@ fn pool(overcommit_permille: u64, reserve: u64) -> PoolConfig {
         quota: QuotaMode::Enforced,
         overcommit_permille,
         reserve,
+        filesystems: 0,
     }
 }
 

@@ -22,6 +22,15 @@ impl Config {
                 matches!(self.allowed_uid, 0 | 65534 | u32::MAX),
                 "--allow-uid: neither root nor the shared user nobody is accepted; give the frontend a user of its own",
             ),
+            (
+                !self.given.contains("--mounter-uid") && self.pools.iter().any(|pool| pool.filesystems > 0),
+                "--mounter-uid is missing: as which user are filesystems in images to be mounted?",
+            ),
+            (
+                self.given.contains("--mounter-uid")
+                    && (matches!(self.mounter_uid, 0 | 65534 | u32::MAX) || self.mounter_uid == self.allowed_uid),
+                "--mounter-uid: neither root, nor the shared user nobody, nor the frontend's user is accepted; give it a user of its own",
+            ),
             (self.pools.is_empty(), "no pool is given: --pool NAME=DIR"),
             (self.pools.len() > MAX_POOLS, "one helper serves at most 16 pools"),
             (self.publish.is_empty(), "no publish directory is given: --kubelet-dir DIR or --publish-dir NAME=DIR"),

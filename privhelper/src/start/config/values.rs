@@ -10,6 +10,10 @@ use crate::bookkeeping::KUBELET_PROJECTS;
 use crate::start::filter::OnViolation;
 use crate::state::{PoolConfig, Shape};
 
+/// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes about
+/// half a mebibyte of the kernel's memory.
+const FILESYSTEMS: usize = 300;
+
 /// A name of any of the protocol's types.
 ///
 /// # Errors
@@ -69,7 +73,8 @@ pub fn publish(text: &str) -> Result<PublishConfig, String> {
 }
 
 pub fn pool(text: &str) -> Result<PoolConfig, String> {
-    let expected = || format!("expected NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES], not {text:?}");
+    let expected =
+        || format!("expected NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES][,filesystems[=N]], not {text:?}");
     let (title, rest) = text.split_once('=').ok_or_else(expected)?;
     let mut parts = rest.split(',');
     let mut pool = PoolConfig {
@@ -78,12 +83,15 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         quota: QuotaMode::Enforced,
         overcommit_permille: 1000,
         reserve: 0,
+        filesystems: 0,
     };
     for option in parts {
-        match option.split_once('=') {
-            Some(("quota", "none")) => pool.quota = QuotaMode::None,
-            Some(("overcommit", ratio)) => pool.overcommit_permille = permille(ratio)?,
-            Some(("reserve", text)) => pool.reserve = bytes(text)?,
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("quota", "none") => pool.quota = QuotaMode::None,
+            ("overcommit", ratio) => pool.overcommit_permille = permille(ratio)?,
+            ("reserve", text) => pool.reserve = bytes(text)?,
+            ("filesystems", "") => pool.filesystems = FILESYSTEMS,
+            ("filesystems", text) => pool.filesystems = number(text)?,
             _ => return Err(expected()),
         }
     }

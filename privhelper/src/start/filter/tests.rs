@@ -55,9 +55,13 @@ fn emptier(call: libc::c_long, arguments: &[u64]) -> bool {
     allows(Process::Emptier, call, arguments)
 }
 
+fn mounter(call: libc::c_long, arguments: &[u64]) -> bool {
+    allows(Process::Mounter, call, arguments)
+}
+
 #[test]
-fn both_filters_compile_and_stay_far_below_the_kernels_limit() {
-    for process in [Process::Server, Process::Emptier] {
+fn all_filters_compile_and_stay_far_below_the_kernels_limit() {
+    for process in [Process::Server, Process::Emptier, Process::Mounter] {
         let program = compile(process, OnViolation::Kill).expect("the tables are well formed");
         assert!(program.len() < 1024, "{process:?}: {} instructions of at most 4096", program.len());
     }
@@ -65,9 +69,10 @@ fn both_filters_compile_and_stay_far_below_the_kernels_limit() {
 
 #[test]
 fn no_call_is_allowed_both_always_and_on_a_condition() {
-    for own in [SERVER, EMPTIER] {
+    for (files, own) in [(BOTH, SERVER), (BOTH, EMPTIER), (&[][..], MOUNTER)] {
         let calls = |conditional: bool| -> Vec<libc::c_long> {
-            let rows = BOTH.iter().chain(own).filter(|Row(_, conditions, _)| conditions.is_empty() != conditional);
+            let rows =
+                ALL.iter().chain(files).chain(own).filter(|Row(_, conditions, _)| conditions.is_empty() != conditional);
             rows.flat_map(|Row(calls, ..)| *calls).copied().collect()
         };
         let always = calls(false);
@@ -82,7 +87,7 @@ fn no_call_is_allowed_both_always_and_on_a_condition() {
 
 #[test]
 fn every_row_has_a_reason() {
-    for Row(calls, _, why) in [BOTH, SERVER, EMPTIER].into_iter().flatten() {
+    for Row(calls, _, why) in [ALL, BOTH, SERVER, EMPTIER, MOUNTER].into_iter().flatten() {
         assert!(why.len() > 3, "{calls:?}: {why:?}");
     }
 }
@@ -126,8 +131,42 @@ fn each_process_has_only_its_own_calls() {
 }
 
 #[test]
+fn a_mounter_makes_mounts_of_one_kind_and_does_nothing_else() {
+    // fsopen: FSOPEN_CLOEXEC. fsconfig: a flag, a string, then binary, a path, an empty path, a descriptor, create,
+    // reconfigure, create and nothing else. fsmount: its flag, nosuid and nodev; then one of them, none, read-only besides.
+    for (flags, allowed) in [(1, true), (0, false), (2, false), (3, false)] {
+        assert_eq!(mounter(libc::SYS_fsopen, &[0, flags]), allowed, "{flags}");
+    }
+    for (command, allowed) in
+        [(0, true), (1, true), (2, false), (3, false), (4, false), (5, false), (6, true), (7, false), (8, false)]
+    {
+        assert_eq!(mounter(libc::SYS_fsconfig, &[3, command]), allowed, "{command}");
+    }
+    for (flags, attributes, allowed) in
+        [(1, 6, true), (0, 6, false), (1, 2, false), (1, 4, false), (1, 0, false), (1, 7, false), (1, 0x10_0006, false)]
+    {
+        assert_eq!(mounter(libc::SYS_fsmount, &[3, flags, attributes]), allowed, "{flags} {attributes:#x}");
+    }
+    for call in [libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount] {
+        assert!(!server(call, &[3, 1, 6]) && !emptier(call, &[3, 1, 6]), "{call}");
+    }
+    let rows = BOTH.iter().chain(SERVER).chain(EMPTIER).flat_map(|Row(calls, ..)| *calls);
+    let others = [libc::SYS_openat, libc::SYS_mount, libc::SYS_fspick, libc::SYS_setns];
+    let usual = [(libc::SYS_fcntl, 1)];
+    for call in rows.chain(&others) {
+        for first in 0..8 {
+            let allowed = usual.contains(&(*call, first)) && first == libc::F_GETFD as u64;
+            assert_eq!(mounter(*call, &[3, first, first, first, first]), allowed, "{call} {first}");
+        }
+    }
+    for (call, arguments) in [(libc::SYS_recvfrom, [3]), (libc::SYS_sendmsg, [3]), (libc::SYS_exit_group, [0])] {
+        assert!(mounter(call, &arguments), "{call}");
+    }
+}
+
+#[test]
 fn memory_is_never_executable_and_never_a_file() {
-    for process in [Process::Server, Process::Emptier] {
+    for process in [Process::Server, Process::Emptier, Process::Mounter] {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             for (protection, allowed) in [(0, true), (1, true), (3, true), (4, false), (5, false), (7, false)] {
                 assert_eq!(allows(process, call, &[0, 4096, protection, 0x22]), allowed, "{call}, {protection}");
@@ -198,7 +237,8 @@ fn only_nodes_of_the_helpers_own_loop_devices_are_made() {
 #[test]
 fn requests_of_ioctl_and_quotactl_are_those_of_the_tables_and_not_their_neighbours() {
     let both = [0x801c_581f, 0x401c_5820];
-    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d];
+    // The last is XFS_IOC_FSGROWFSDATA.
+    let loops = [0x4c00 + 0xa, 0x4c01, 0x4c04, 0x4c05, 0x4c07, 0x125d, 0x4010_586e];
     for request in both {
         assert!(server(libc::SYS_ioctl, &[3, request]) && emptier(libc::SYS_ioctl, &[3, request]), "{request:#x}");
     }
@@ -237,8 +277,10 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
     assert!(
         server(libc::SYS_socket, &[1, 5]) && !server(libc::SYS_socket, &[2, 1]) && !server(libc::SYS_socket, &[16, 3])
     );
-    // MSG_PEEK alone, and neighbours: a message is never received with its descriptors.
-    for (flags, allowed) in [(2, true), (0, false), (3, false), (0x22, false), (0x4000_0002, false)] {
+    // MSG_PEEK alone, MSG_CMSG_CLOEXEC alone, and neighbours: a client's message is never received with its descriptors.
+    for (flags, allowed) in
+        [(2, true), (0x4000_0000, true), (0, false), (3, false), (0x22, false), (0x4000_0002, false)]
+    {
         assert_eq!(server(libc::SYS_recvmsg, &[3, 0, flags]), allowed, "{flags:#x}");
         assert!(!emptier(libc::SYS_recvmsg, &[3, 0, flags]), "{flags:#x}");
     }
@@ -260,7 +302,7 @@ fn sockets_are_unix_sockets_and_descriptors_are_duplicated_with_close_on_exec() 
 
 #[test]
 fn only_standard_error_is_written_to_and_it_stays_open() {
-    for process in [Process::Server, Process::Emptier] {
+    for process in [Process::Server, Process::Emptier, Process::Mounter] {
         for (descriptor, written, closed) in [(0, false, false), (1, false, false), (2, true, false), (3, false, true)]
         {
             assert_eq!(allows(process, libc::SYS_write, &[descriptor]), written, "{descriptor}");
@@ -370,8 +412,13 @@ fn every_row_is_needed() {
         };
         needed.iter().any(|line| is_it(&line))
     };
-    let tables: [(&[&str], &[Row]); 3] =
-        [(&["server", "emptier"], BOTH), (&["server"], SERVER), (&["emptier"], EMPTIER)];
+    let tables: [(&[&str], &[Row]); 5] = [
+        (&["server", "emptier"], ALL),
+        (&["server", "emptier"], BOTH),
+        (&["server"], SERVER),
+        (&["emptier"], EMPTIER),
+        (&["mounter"], MOUNTER),
+    ];
     for (by, rows) in tables {
         for Row(calls, conditions, why) in rows {
             for call in *calls {

@@ -43,7 +43,7 @@ fn confined(name: &str, attempt: impl FnOnce(&OwnedFd, &OwnedFd) + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             rustix::thread::set_no_new_privs(true).expect("no_new_privs");
-            confine(&pool, landlock::version().expect("a kernel with Landlock")).expect("confined");
+            restrict(Some(&pool), landlock::version().expect("a kernel with Landlock")).expect("confined");
             attempt(&pool, &beside);
         });
         thread.join().expect("the thread ends well");

@@ -9,6 +9,7 @@ use super::Recovery;
 use crate::ops::Target;
 use crate::start::mounts::{Mounts, Position, carrier};
 use crate::state::{Place, PublishDirectory, Published, Volume};
+use crate::sys::loopdevice::MAJOR;
 use crate::sys::mountinfo::Mount;
 
 impl Recovery {
@@ -42,6 +43,11 @@ impl Recovery {
 
     /// Which volume the table says a mount shows, in whole or in part.
     fn named(&self, mount: &Mount) -> Option<VolumeId> {
+        // A filesystem on its device.
+        let (major, minor) = mount.device;
+        if let Some(id) = self.devices.get(&minor).filter(|_| major == MAJOR) {
+            return Some(id.clone());
+        }
         if let Some(number) = self.state.host.node(mount) {
             return self.devices.get(&number).cloned();
         }
@@ -64,8 +70,9 @@ impl Recovery {
             return Ok(None);
         }
         let of_device = |read_only| MountFlags { read_only, ..MountFlags::default() };
-        let flags = volume.device.map_or_else(|| mount.flags(), |device| of_device(device.read_only));
-        match Target::open(directory, target).and_then(|target| target.find(&volume, flags)) {
+        let device = volume.device.filter(|_| volume.kind().is_device());
+        let flags = device.map_or_else(|| mount.flags(), |device| of_device(device.read_only));
+        match Target::open(directory, target).and_then(|target| target.find(&self.state, &volume, flags)) {
             // It cannot be reached as a target: something is in the way, or hides it.
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Refused) => Ok(None),
             found => found.map_err(|error| error.to_string()),

@@ -132,15 +132,16 @@ impl Recovery {
                 restore_quota(pool, served, id, project, limits(record.spec.size, inodes)).map_err(say)?;
                 file::status(&data).map_err(say)?.id
             }
-            VolumeKind::Image { .. } => {
+            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
                 finish_growth(served, id, &mut record).map_err(say)?
             }
         };
         let project = project.filter(|_| pool.has_quotas());
-        let (pool, published) = (Arc::clone(pool), [].into());
+        let (pool, published, device) = (Arc::clone(pool), [].into(), None);
+        let (seen_elsewhere, unmountable) = (false, None);
         let volume =
-            Volume { pool, project, record, growth: 0, content, published, device: None, seen_elsewhere: false };
+            Volume { pool, project, record, growth: 0, content, published, device, seen_elsewhere, unmountable };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());

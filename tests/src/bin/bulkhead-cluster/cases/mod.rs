@@ -8,6 +8,7 @@ mod capacity;
 mod census;
 mod chart;
 mod fallback;
+mod filesystems;
 mod healing;
 mod immediate;
 mod interrupted;
@@ -50,6 +51,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         monitoring::cases(),
         capacity::cases(),
         resize::cases(),
+        filesystems::cases(),
         no_room::cases(),
         reclaim::cases(),
         provision::cases(),

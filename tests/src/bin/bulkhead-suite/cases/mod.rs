@@ -11,6 +11,7 @@ mod deletion;
 mod durability;
 mod expand;
 mod faults;
+mod filesystems;
 mod frontend;
 mod identity;
 mod kubelet_record;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Case> {
     [
         attacks::cases(),
         siege::cases(),
+        filesystems::cases(),
         storm::cases(),
         identity::cases(),
         controller::cases(),

@@ -22,6 +22,8 @@ fn a_value_that_is_wrong_is_refused(_: &mut Cluster) -> Result<()> {
         ("kubletDirectory=/var/lib/kubelet", "kubletDirectory"),
         ("pools=null", "pools"),
         ("pools[0].name=default", "directory"),
+        ("pools[0].name=a,pools[0].directory=/srv/bulkhead/a,pools[0].filesystems=0", "filesystems"),
+        ("storageClasses[0].name=a,storageClasses[0].parameters.backing=tape", "backing"),
         ("pools[0].name=a,pools[0].directory=/elsewhere/a", "poolsDirectory"),
         ("nodeGroups[0].name=a,nodeGroups[0].labels.a=b", "labels"),
         ("nodeGroups[0].name=a,nodeGroups[0].poolsDirectory=/elsewhere", "poolsDirectory"),
@@ -60,6 +62,9 @@ fn a_value_that_would_take_safety_away_is_refused(_: &mut Cluster) -> Result<()>
         (json!({ "privhelper": { "flags": ["--allow-uid 1000"] } }), "flags"),
         (json!({ "privhelper": { "flags": ["--publish-dir a=/a"] } }), "flags"),
         (json!({ "privhelper": { "flags": ["--max-volumes 1\n--seccomp=log"] } }), "flags"),
+        (json!({ "privhelper": { "mounterUid": 0 } }), "mounterUid"),
+        (json!({ "privhelper": { "mounterUid": 10001 } }), "mounterUid"),
+        (json!({ "privhelper": { "mounterUid": 65534 } }), "mounterUid"),
         // What its container sees of the node.
         (json!({ "poolsDirectory": "/etc" }), "poolsDirectory"),
         (json!({ "poolsDirectory": "/proc/1/root" }), "poolsDirectory"),

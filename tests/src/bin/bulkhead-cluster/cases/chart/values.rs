@@ -14,6 +14,7 @@ cases! {
     an_image_is_pinned_by_its_digest: Bare + Long,
     labels_follow_the_server: Bare + Long,
     tokens_are_renewed_only_where_that_is_wanted: Bare + Long,
+    a_pool_turns_filesystems_in_images_on: Bare + Long,
     groups_of_nodes_differ: Bare + Long,
     a_change_is_rolled_out_as_the_values_say: Bare + Long,
     only_the_peers_of_the_network_policy_reach_the_metrics: Bare + Long,
@@ -115,6 +116,34 @@ fn tokens_are_renewed_only_where_that_is_wanted(cluster: &mut Cluster) -> Result
         let binding = named(&objects, "RoleBinding", "bulkhead-agent-renewal")?;
         ensure!(binding["subjects"][0]["namespace"] == "storage", "{binding}");
     }
+    Ok(())
+}
+
+fn a_pool_turns_filesystems_in_images_on(cluster: &mut Cluster) -> Result<()> {
+    let made = template(&[WITH_LABELS])?.succeeded()?;
+    ensure!(!made.contains("mounter") && !made.contains("backing"), "they are on by default: {made}");
+    let pools = json!([{ "name": "default", "directory": "/srv/bulkhead/default", "reserve": 1, "filesystems": true },
+                       { "name": "other", "directory": "/srv/bulkhead/other", "filesystems": 50 },
+                       { "name": "plain", "directory": "/srv/bulkhead/plain", "filesystems": false }]);
+    let made = template_with(&json!({ "pools": pools, "privhelper": { "mounterUid": 20_000 } }))?.succeeded()?;
+    accept(cluster, &made)?;
+    let objects = objects(cluster, &made)?;
+    let flags = objects.iter().find(|(key, _)| key.0 == "ConfigMap").map(|(_, object)| object).context("no flags")?;
+    let flags = flags["data"]["privhelper.conf"].as_str().context("no flags")?;
+    let expected = [
+        "--pool default=/srv/bulkhead/default,reserve=1,filesystems",
+        "--pool other=/srv/bulkhead/other,filesystems=50",
+        "--pool plain=/srv/bulkhead/plain",
+        "--mounter-uid 20000",
+    ];
+    ensure!(flags.lines().take(4).eq(expected), "{flags}");
+    ensure!(named(&objects, "StorageClass", "bulkhead-image")?["parameters"] == json!({ "backing": "image" }));
+    let granted = named(&objects, "ClusterRole", "bulkhead-classes")?["rules"][0]["resourceNames"].clone();
+    ensure!(granted == json!(["bulkhead", "bulkhead-retain", "bulkhead-image"]), "{granted}");
+    // One of the values' own is left as it is.
+    let own = json!([{ "name": "bulkhead-image", "reclaimPolicy": "Retain", "parameters": { "backing": "image" } }]);
+    let made = template_with(&json!({ "pools": pools, "storageClasses": own }))?.succeeded()?;
+    ensure!(made.matches("name: bulkhead-image\n").count() == 1 && made.contains("reclaimPolicy: Retain"), "{made}");
     Ok(())
 }
 

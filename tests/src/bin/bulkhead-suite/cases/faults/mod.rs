@@ -13,9 +13,10 @@ use bulkhead_tests::cases;
 use bulkhead_tests::stand::Stand;
 
 use self::allowed::every_call_that_is_listed_is_made;
-use self::operations::{Operation, in_background, on_devices, on_directories};
+use self::operations::{Operation, in_background, on_devices, on_directories, on_filesystems};
 use self::points::ERRORS;
 use self::points::Extent::{All, Sample};
+use super::filesystems;
 
 cases! {
     every_call_that_is_listed_is_made: Bare + Kernel + Xfs,
@@ -23,6 +24,12 @@ cases! {
     a_kill_at_any_call_of_the_start_loses_nothing: Bare,
     an_error_at_any_call_of_an_operation_is_answered_and_leaves_nothing: Bare + Kernel,
     an_error_at_any_call_of_the_start_loses_nothing: Bare,
+    a_kill_at_any_call_for_a_filesystem: Bare,
+    an_error_at_any_call_for_a_filesystem: Bare,
+    a_kill_at_every_call_for_a_filesystem: Bare + Long,
+    an_error_at_every_call_for_a_filesystem: Bare + Long,
+    a_kill_at_any_call_of_a_start_with_a_filesystem: Bare,
+    an_error_at_any_call_of_a_start_with_a_filesystem: Bare,
     a_kill_at_every_call_for_a_directory: Bare + Long + Kernel,
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_of_the_start: Bare + Long,
@@ -68,6 +75,36 @@ fn a_kill_at_every_call_for_a_directory(stand: &mut Stand) -> Result<()> {
 
 fn a_kill_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
     operation::kill(stand, &on_devices(), All(40))
+}
+
+fn a_kill_at_any_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::kill(stand, &on_filesystems(), Sample(40))
+}
+
+fn an_error_at_any_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_filesystems(), Sample(50))
+}
+
+fn a_kill_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::kill(stand, &on_filesystems(), All(40))
+}
+
+fn an_error_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_filesystems(), All(40))
+}
+
+fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    start::kill(stand, Sample(40))
+}
+
+fn an_error_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    start::error(stand, &ERRORS, Sample(40))
 }
 
 fn a_kill_at_every_call_of_the_start(stand: &mut Stand) -> Result<()> {

@@ -50,7 +50,9 @@ fn killed_at(stand: &mut Stand, point: &Point<'_>, figures: &Figures) -> Result<
         Err(_) => false,
     };
     ensure!(caused || answered, "the helper outlives a kill, and does not answer");
-    granted(stand, &point.operation.request).context("the same request again")?;
+    for request in point.operation.again() {
+        granted(stand, &request).context("the same request again")?;
+    }
     undo(stand, point.operation)?;
     figures.check(stand)?;
     Ok(caused)
@@ -92,16 +94,18 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
     if !answered && !is_message && !is_capability && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");
     }
-    // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier. accept4
-    // never returns most of these errors in reality.
-    if is_capability || call == "accept4" || is_message && point.operation.is_in_background() {
+    // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier, nor after an
+    // answer of a mounter that it has not received. accept4 never returns most of these errors in reality.
+    if is_capability || ["accept4", "recvmsg"].contains(&call) || is_message && point.operation.is_in_background() {
         let moment = stand.patience(Duration::from_millis(500));
         if stand.running_helper()?.wait(moment).is_ok() {
             stand.start_helper()?;
         }
     }
     stand.running_helper()?.check_alive()?;
-    granted(stand, &point.operation.request).context("the same request again")?;
+    for request in point.operation.again() {
+        granted(stand, &request).context("the same request again")?;
+    }
     undo(stand, point.operation)?;
     if !point.operation.is_in_background() {
         figures.check(stand)?;
@@ -135,7 +139,9 @@ fn request(stand: &mut Stand, point: &Point<'_>, fault: Fault) -> Result<(bool, 
 }
 
 fn begin(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
+    if stand.pools.is_empty() {
+        stand.add_pool("default")?;
+    }
     prepare(stand)?;
     stand.start_helper()
 }

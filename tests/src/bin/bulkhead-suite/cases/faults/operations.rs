@@ -4,9 +4,14 @@ use std::fs;
 
 use anyhow::Result;
 use bulkhead_protocol::{Request, Socket, TargetPath};
-use bulkhead_tests::helper::{bytes, create, delete, directory_spec, image_spec, target, volume};
+use bulkhead_tests::helper::{
+    bind, bytes, create, delete, directory_spec, filesystem_spec, grow_filesystem, image_spec, mount_filesystem,
+    target, unbind, unmount_filesystem, volume,
+};
 use bulkhead_tests::stand::Stand;
 
+/// The volume with a filesystem.
+pub const FILESYSTEM: &str = "vol-f";
 /// The directory volume and the block volume.
 pub const DIRECTORY: &str = "vol-a";
 pub const DEVICE: &str = "vol-b";
@@ -44,6 +49,14 @@ impl Operation {
     /// Whether the calls in question come after the answer.
     pub fn is_in_background(&self) -> bool {
         matches!(self.actor, Actor::Releasing | Actor::Emptier)
+    }
+
+    /// The request again, after what may have to be repeated before it: a helper that was killed keeps no filesystem mounted
+    /// that is not published.
+    pub fn again(&self) -> Vec<Request> {
+        let is_bind = matches!(&self.request, Request::BindMount { volume, .. } if volume.as_str() == FILESYSTEM);
+        let mount = is_bind.then(|| mount_filesystem(FILESYSTEM));
+        mount.into_iter().chain([self.request.clone()]).collect()
     }
 
     /// Puts files into the directory volume if there is something to empty.
@@ -96,6 +109,38 @@ pub fn device_life() -> [Request; 8] {
         Request::RemoveDevice { volume: id(), target },
         Request::LoopDetach { volume: id() },
         delete(DEVICE),
+    ]
+}
+
+/// The life of the volume with a filesystem, in requests.
+pub fn filesystem_life() -> [Request; 7] {
+    let (path, size) = ("filesystem", crate::cases::filesystems::SIZE);
+    [
+        create(FILESYSTEM, filesystem_spec(size)),
+        mount_filesystem(FILESYSTEM),
+        bind(FILESYSTEM, path),
+        grow_filesystem(FILESYSTEM, size + (16 << 20)),
+        unbind(FILESYSTEM, path),
+        unmount_filesystem(FILESYSTEM),
+        delete(FILESYSTEM),
+    ]
+}
+
+/// The operations on volumes with filesystems.
+pub fn on_filesystems() -> Vec<Operation> {
+    let [create, mount, bind, grow, unbind, unmount, delete] = filesystem_life();
+    let operation = undone_by(vec![unbind.clone(), unmount.clone(), delete.clone()]);
+    let usage = Request::Usage { volume: volume(FILESYSTEM), target: Some(target("work", "filesystem")) };
+    vec![
+        operation("create a filesystem", &[], &create),
+        operation("mount a filesystem for the first time", &[&create], &mount),
+        operation("mount a filesystem again", &[&create, &mount, &unmount], &mount),
+        operation("bind a filesystem", &[&create, &mount], &bind),
+        operation("grow a filesystem", &[&create, &mount, &bind], &grow),
+        operation("usage of a filesystem", &[&create, &mount, &bind], &usage),
+        operation("unbind a filesystem", &[&create, &mount, &bind], &unbind),
+        operation("unmount a filesystem", &[&create, &mount], &unmount),
+        operation("delete a mounted filesystem", &[&create, &mount], &delete),
     ]
 }
 

@@ -12,7 +12,7 @@ use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::{self, Call, Fault, calls, was_injected};
 
-use super::operations::{DEVICE, DIRECTORY, device_life, directory_life, prepare};
+use super::operations::{DEVICE, DIRECTORY, FILESYSTEM, device_life, directory_life, filesystem_life, prepare};
 use super::points::{Extent, Tally, can_fail, emptied};
 
 /// How a start under strace ended.
@@ -57,12 +57,31 @@ fn each(stand: &mut Stand, points: Vec<(Call, Fault)>) -> Result<()> {
     for request in [unbind, delete, remove, detach, delete_device] {
         stand.helper()?.ask(&request)?;
     }
+    if has_filesystems(stand) {
+        let [.., unbind, unmount, delete] = filesystem_life();
+        for request in [unbind, unmount, delete] {
+            stand.helper()?.ask(&request)?;
+        }
+    }
     tally.judge()
 }
 
-/// Publishes both volumes, and returns the calls of a start.
+/// Whether the pool is configured for filesystems in images: then one is published as well.
+fn has_filesystems(stand: &Stand) -> bool {
+    stand.pool().options.contains("filesystems")
+}
+
+/// The volumes that are published.
+fn published(stand: &Stand) -> Vec<&'static str> {
+    let third = has_filesystems(stand).then_some(FILESYSTEM);
+    [DIRECTORY, DEVICE].into_iter().chain(third).collect()
+}
+
+/// Publishes the volumes, and returns the calls of a start.
 fn begin(stand: &mut Stand) -> Result<Vec<Call>> {
-    stand.add_pool("default")?;
+    if stand.pools.is_empty() {
+        stand.add_pool("default")?;
+    }
     prepare(stand)?;
     publish(stand)?;
     leave_traces(stand)?;
@@ -72,13 +91,19 @@ fn begin(stand: &mut Stand) -> Result<Vec<Call>> {
     Ok(calls(&fs::read_to_string(stand.work().join("trace"))?))
 }
 
-/// Publishes both volumes, and stops the helper.
+/// Publishes the volumes, and stops the helper.
 fn publish(stand: &mut Stand) -> Result<()> {
     stand.start_helper()?;
     let [create, bind, ..] = directory_life();
     let [create_device, attach, make, ..] = device_life();
     for request in [create, bind, create_device, attach, make] {
         stand.helper()?.ask(&request)?;
+    }
+    if has_filesystems(stand) {
+        let [create, mount, bind, ..] = filesystem_life();
+        for request in [create, mount, bind] {
+            stand.helper()?.ask(&request)?;
+        }
     }
     fs::write(stand.pool().volume(DIRECTORY).join("data/file"), "precious")?;
     stand.kill_helper()
@@ -91,11 +116,12 @@ fn clear(stand: &mut Stand) -> Result<()> {
     mounts::unmount_all(&stand.publish_directory())?;
     loops::backed_by(&stand.pool().device()?)?.iter().try_for_each(loops::detach)?;
     stand.start_helper()?;
-    for id in [DIRECTORY, DEVICE] {
+    for id in published(stand) {
         stand.helper()?.ask(&delete(id))?;
     }
     for target in fs::read_dir(stand.publish_directory())? {
-        fs::remove_file(target?.path())?;
+        let path = target?.path();
+        if path.is_dir() { fs::remove_dir(path)? } else { fs::remove_file(path)? }
     }
     emptied(stand)?;
     stand.kill_helper()
@@ -173,19 +199,20 @@ fn wait(stand: &Stand, helper: &mut Daemon) -> Result<Started> {
     }
 }
 
-/// Both volumes are mounted, neither can be deleted, and the content is there.
+/// The volumes are mounted, none can be deleted, and the content is there.
 fn knows_what_is_published(stand: &Stand) -> Result<()> {
-    for id in [DIRECTORY, DEVICE] {
+    for id in published(stand) {
         // The fault may hit each of the 33 threads that serve connections once.
         let answers = (0..34).map(|_| stand.helper().and_then(|client| client.request(&delete(id))));
         let mut answers = answers.skip_while(Result::is_err);
         let answer = answers.next().context("the helper closes every connection")??;
         ensure!(answer.is_err(), "{id} is published, and Delete says {answer:?}");
     }
-    let directories = [stand.kubelet.root().to_owned(), stand.publish_directory()];
-    for directory in directories {
+    let others = published(stand).len() - 1;
+    let directories = [(stand.kubelet.root().to_owned(), 1), (stand.publish_directory(), others)];
+    for (directory, number) in directories {
         let mounted = mounts::below(&directory)?;
-        ensure!(mounted.len() == 1, "below {} is mounted {mounted:?}", directory.display());
+        ensure!(mounted.len() == number, "below {} is mounted {mounted:?}", directory.display());
     }
     let file = stand.pool().volume(DIRECTORY).join("data/file");
     ensure!(fs::read(&file).is_ok_and(|content| content == b"precious"), "{} is gone", file.display());
@@ -207,7 +234,7 @@ fn gives_a_reason(helper: &Daemon, begun: usize) -> Result<()> {
 fn emptied_but_volumes(stand: &Stand) -> Result<()> {
     bulkhead_tests::wait::until(stand.patience(Duration::from_secs(15)), || {
         let left = stand.pool().entries()?;
-        ensure!(left == [DIRECTORY, DEVICE], "the pool holds {left:?}");
+        ensure!(left == published(stand), "the pool holds {left:?}");
         Ok(())
     })
 }

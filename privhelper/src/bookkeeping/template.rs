@@ -1,0 +1,89 @@
+//! The beginnings of filesystems: constants that are written into fresh images. `cargo xtask templates` makes them; the kernel
+//! makes such a filesystem as large as its image when it is first mounted.
+
+use std::os::fd::OwnedFd;
+
+use crate::sys::{Errno, Result as SysResult, file};
+
+/// Each for images of at least so many bytes. A larger filesystem has larger groups: a mount reads each of them.
+const TEMPLATES: [(u64, &[u8]); 3] = [
+    (64 << 30, include_bytes!("../../templates/xfs-64g")),
+    (4 << 30, include_bytes!("../../templates/xfs-4g")),
+    (300 << 20, include_bytes!("../../templates/xfs-300m")),
+];
+
+/// What is written at once. The runs of a template lie together in a few places.
+const WINDOW: u64 = 64 << 10;
+
+/// The beginning of a filesystem in an image of so many bytes; `None` if that is too small for one.
+pub fn of(size: u64) -> Option<&'static [u8]> {
+    TEMPLATES.iter().find(|(least, _)| size >= *least).map(|(_, template)| *template)
+}
+
+/// Writes a template to an image that reads as zeros. It consists of runs of bytes: an offset (8 bytes, little end first), a
+/// length (4 bytes) and the bytes, in ascending order.
+pub fn write(image: &OwnedFd, mut template: &[u8]) -> SysResult<()> {
+    let (mut begin, mut window) = (0, Vec::new());
+    while let Some((offset, rest)) = template.split_first_chunk() {
+        let (length, rest) = rest.split_first_chunk().ok_or(Errno::BADMSG)?;
+        let (offset, length) = (u64::from_le_bytes(*offset), u32::from_le_bytes(*length) as usize);
+        let (bytes, rest) = rest.split_at_checked(length).ok_or(Errno::BADMSG)?;
+        if offset.saturating_sub(begin) >= WINDOW {
+            file::write_at(image, &window, begin)?;
+            (begin, window) = (offset, Vec::new());
+        }
+        window.resize(usize::try_from(offset.saturating_sub(begin)).map_err(|_| Errno::BADMSG)?, 0);
+        window.extend(bytes);
+        template = rest;
+    }
+    file::write_at(image, &window, begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_template_that_fits_is_taken() {
+        let length = |size| of(size).map(<[u8]>::len);
+        assert_eq!(length((300 << 20) - 1), None);
+        for (at, (least, template)) in TEMPLATES.iter().enumerate() {
+            assert_eq!(length(*least), Some(template.len()));
+            assert_eq!(length(least - 1), TEMPLATES.get(at + 1).map(|(_, smaller)| smaller.len()));
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_the_runs_say() {
+        let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        for (least, template) in TEMPLATES {
+            rustix::fs::ftruncate(&image, 0).expect("emptied");
+            rustix::fs::ftruncate(&image, least).expect("long enough");
+            write(&image, template).expect("written");
+            let (mut rest, mut bytes_in_runs) = (template, 0);
+            while let Some((offset, after)) = rest.split_first_chunk() {
+                let (length, after) = after.split_first_chunk().expect("a length");
+                let (bytes, after) = after.split_at(u32::from_le_bytes(*length) as usize);
+                let mut found = vec![0; bytes.len()];
+                rustix::io::pread(&image, &mut found[..], u64::from_le_bytes(*offset)).expect("read");
+                assert_eq!(found, bytes);
+                bytes_in_runs += bytes.iter().filter(|byte| **byte != 0).count();
+                rest = after;
+            }
+            assert!(bytes_in_runs > 1000);
+            let status = file::status(&image).expect("a status");
+            assert_eq!(status.size, least);
+            assert!(status.allocated < 1 << 20, "{} bytes", status.allocated);
+        }
+    }
+
+    #[test]
+    fn a_template_that_is_cut_off_is_refused() {
+        let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        let run = [&9_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"ab"].concat();
+        assert_eq!(write(&image, &run), Ok(()));
+        for length in [9, 12, 13] {
+            assert_eq!(write(&image, &run[..length]), Err(Errno::BADMSG), "{length}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Filesystems in images. Only a volume whose record says that it has one ever gets here: what a tenant could write as a
+//! device is never mounted.
+
+use std::os::fd::OwnedFd;
+
+use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeKind};
+use caps::Capability;
+use rustix::fs::{Mode, OFlags};
+
+use super::loops::{attach, attached, detach, note_numbers};
+use crate::bookkeeping::grow_image;
+use crate::log;
+use crate::state::layout::DATA;
+use crate::state::{Device, Held, Kind, Mounting, Served, State, Volume, busy, failed, in_use, invalid, unsupported};
+use crate::sys::capability::raise;
+use crate::sys::{Errno, Result as SysResult, file, xfs};
+
+/// Mounts the filesystem in a volume's image.
+pub fn mount_filesystem(mut held: Held<'_>) -> Result<Reply, Error> {
+    mount(&mut held)?;
+    Ok(Reply::Done)
+}
+
+/// Grows the image of a volume and, if it is mounted, the filesystem in it.
+pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> {
+    let (volume, served) = held.existing(Kind::Filesystem)?;
+    // Before anything is grown.
+    mounting(&held, served)?;
+    // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
+    let device = if volume.published.is_empty() { None } else { Some(mount(&mut held)?) };
+    let reply = grow_image(&mut held, Kind::Filesystem, size)?;
+    let (volume, served) = held.existing(Kind::Filesystem)?;
+    let grown = || -> SysResult<()> {
+        let Some(device) = device.or(volume.device) else { return Ok(()) };
+        held.state.loops.refresh(device.number, volume.content)?;
+        let root = served.mounting.as_ref().map(|mounting| mounting.root(device.number)).transpose()?.flatten();
+        root.map_or(Ok(()), |root| grow(&root, volume.record.spec.size))
+    };
+    grown().map_err(|errno| failed("grow the filesystem of volume", held.id, errno))?;
+    Ok(reply)
+}
+
+/// The directory of a volume that is published: that in its filesystem, which must be mounted.
+pub fn directory(held: &Held<'_>) -> Result<OwnedFd, Error> {
+    let (volume, served) = held.existing(Kind::Filesystem)?;
+    let mounting = mounting(held, served)?;
+    let open = || {
+        let root = volume.device.map(|device| mounting.root(device.number)).transpose()?.flatten();
+        root.map(|root| file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY)).transpose()
+    };
+    let opened = open().map_err(|errno| failed("open the directory of volume", held.id, errno))?;
+    opened.ok_or_else(|| invalid(format!("the filesystem of volume {} is not mounted; mount it first", held.id)))
+}
+
+/// Unmounts the filesystem on the device of a volume that is published nowhere, if it is kept mounted.
+pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
+    let Some(volume) = held.known().filter(|volume| volume.kind() == Kind::Filesystem) else { return Ok(()) };
+    let (Some(device), Some(mounting)) = (volume.device, &volume.pool.served()?.mounting) else { return Ok(()) };
+    mounting.release(device.number).map_err(|errno| match errno {
+        Errno::BUSY => busy(format!("the filesystem of volume {} is in use; try again", held.id)),
+        errno => failed("unmount the filesystem of volume", held.id, errno),
+    })
+}
+
+/// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones.
+pub fn take_over_filesystems(state: &State) {
+    let is_left = |volume: &Volume| !volume.published.is_empty() || volume.seen_elsewhere;
+    let left = state.volumes.page(None, usize::MAX, |id, volume| {
+        (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| (id.clone(), volume.clone()))
+    });
+    for (id, volume) in left.into_iter().flatten() {
+        let (Some(device), Ok(Served { mounting: Some(mounting), .. })) = (volume.device, &volume.pool.state) else {
+            continue;
+        };
+        let kept = mounting.make(device.number).and_then(|mount| mounting.keep(device.number, &mount));
+        if let Err(errno) = kept {
+            log::warning!(
+                "the filesystem of a volume is out of reach until it is published anew volume={id} errno={errno}"
+            );
+            // The check that always agrees is the only thing that could fail.
+            let _ = state.volumes.change(&id, |_| Ok(()), |volume| volume.unmountable = Some(errno));
+        }
+    }
+}
+
+/// What mounts the filesystems of a pool.
+fn mounting<'a>(held: &Held<'_>, served: &'a Served) -> Result<&'a Mounting, Error> {
+    served
+        .mounting
+        .as_ref()
+        .ok_or_else(|| unsupported(format!("volume {}: its pool is not configured for filesystems in images", held.id)))
+}
+
+/// Mounts the filesystem of a volume unless it is mounted, and returns the device that it is on.
+fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
+    let (volume, _) = held.existing(Kind::Filesystem)?;
+    let (pool, spec, is_published) = (volume.pool.clone(), volume.record.spec, !volume.published.is_empty());
+    let VolumeKind::Filesystem { mode, .. } = spec.kind else { return Err(invalid("it has no filesystem")) };
+    let mounting = mounting(held, pool.served()?)?;
+    let id = held.id;
+    // Whatever the kernel says of an image, such volumes are supported here.
+    let cannot = |errno| {
+        let error = failed("mount the filesystem of volume", id, errno);
+        let kind = if errno == Errno::BUSY { error.kind } else { ErrorKind::Io(errno.raw_os_error()) };
+        Error { kind, ..error }
+    };
+    match attached(held)? {
+        Some(device) => {
+            note_numbers(held)?;
+            match mounting.root(device.number).map_err(cannot)?.map(file::status) {
+                Some(Ok(_)) => return Ok(device),
+                Some(Err(errno)) if is_published => {
+                    return Err(Error::new(
+                        ErrorKind::Io(errno.raw_os_error()),
+                        format!(
+                            "the filesystem of volume {id} has shut down: {errno}; unpublish the volume everywhere, and it is mounted anew; see the kernel's log"
+                        ),
+                    ));
+                }
+                // A new mount is a new beginning.
+                Some(Err(_)) => detach(held)?,
+                None => {}
+            }
+        }
+        None if is_published => {
+            return Err(in_use(format!(
+                "volume {id} is published on a device that is no longer bound to its image; unpublish it everywhere first"
+            )));
+        }
+        None => detach(held)?,
+    }
+    let device = match held.known().and_then(|volume| volume.device) {
+        Some(device) => device,
+        None => attach(held, BlockSize::B4096, false)?,
+    };
+    let content = held.known().map(|volume| volume.content);
+    let mounted = || -> SysResult<()> {
+        // The image may have grown since.
+        content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
+        let mount = mounting.make(device.number)?;
+        // Whatever was interrupted in the filesystem's life before is made up for now.
+        if !is_published {
+            grow(&mount, spec.size)?;
+            prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
+        }
+        mounting.keep(device.number, &mount)
+    };
+    let failure = mounted().err();
+    held.change(|volume| volume.unmountable = failure.filter(|errno| *errno != Errno::BUSY));
+    let Some(errno) = failure else { return Ok(device) };
+    if !is_published {
+        // If this fails too, the device stays attached, which the next attempt finds.
+        let _ = detach(held);
+    }
+    Err(cannot(errno))
+}
+
+/// Makes a filesystem, given a descriptor of its root, as large as its image.
+fn grow(root: &OwnedFd, size: Bytes) -> SysResult<()> {
+    let root = file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    xfs::grow(&root, size.get())
+}
+
+/// Makes the directory that is published in a filesystem, unless it is there.
+fn prepare(root: &OwnedFd, mode: Mode) -> SysResult<()> {
+    match file::make_directory(root, DATA, mode) {
+        Ok(()) => file::sync(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?),
+        Err(Errno::EXIST) => file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY).map(drop),
+        Err(errno) => Err(errno),
+    }
+}

@@ -1,0 +1,62 @@
+//! XFS in an image: mounting it, growing it, and what such a mount looks like.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use linux_raw_sys::general::XFS_SUPER_MAGIC;
+use nix::libc;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+
+use super::file::{self, Request, raw_fd};
+use super::loopdevice::MAJOR;
+use super::{Result, checked};
+
+/// What every mount refuses: setuid programs and device nodes.
+pub const FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+/// The same as statfs(2) shows it, and the bits that are compared: read-only is the first of them.
+const SHOWN: (u64, u64) = (libc::ST_NOSUID | libc::ST_NODEV, libc::ST_RDONLY | libc::ST_NOSUID | libc::ST_NODEV);
+
+/// The length of a block, in bytes. All filesystems here are made with it.
+const BLOCK: u64 = 4096;
+/// How much of a filesystem inodes may take, in percent, as it was made. Growing sets it again.
+const INODES: u32 = 25;
+/// `XFS_IOC_FSGROWFSDATA` (ioctl_xfs_fsgrowfs(2)), the same on every architecture that Bulkhead is built for.
+pub const GROW: u32 = 0x4010_586e;
+
+/// `struct xfs_growfs_data`.
+#[repr(C)]
+struct Growth {
+    blocks: u64,
+    inodes: u32,
+    padding: u32,
+}
+
+/// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one template
+/// have one uuid.
+pub fn mount(device: &str) -> Result<OwnedFd> {
+    let context = fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", device)?;
+    fsconfig_set_flag(context.as_fd(), "nouuid")?;
+    fsconfig_create(context.as_fd())?;
+    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, FLAGS)
+}
+
+/// Whether something that claims to be such a mount, of the filesystem on loop device `number`, is one.
+pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
+    let status = file::status(mount)?;
+    let found = rustix::fs::fstatfs(mount)?;
+    let (flags, compared) = SHOWN;
+    Ok(status.mount_root
+        && status.id.device == (MAJOR, number)
+        && u32::try_from(found.f_type) == Ok(XFS_SUPER_MAGIC)
+        && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags))
+}
+
+/// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it has
+/// that size. Needs CAP_SYS_ADMIN.
+pub fn grow(directory: &OwnedFd, size: u64) -> Result<()> {
+    let growth = Growth { blocks: size / BLOCK, inodes: INODES, padding: 0 };
+    // SAFETY: the kernel reads one `struct xfs_growfs_data` from `growth`, which outlives the call.
+    checked(unsafe { libc::ioctl(raw_fd(directory), GROW as Request, &raw const growth) }).map(drop)
+}

@@ -1,0 +1,121 @@
+//! Claims of a class whose volumes have filesystems of their own, in images.
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::objects::{SELECTED_NODE, block, claim, handle, on};
+use bulkhead_tests::csi::requests::{mount, publish, stats, unpublish};
+use bulkhead_tests::csi::v1::volume_usage::Unit;
+use bulkhead_tests::expect::same;
+use serde_json::{json, to_value};
+
+cases! {
+    on Cluster;
+    a_claim_lives_and_grows_in_an_image: Bare,
+    a_node_that_is_not_configured_for_them_has_no_room,
+    a_claim_for_a_device_is_refused: Bare,
+    a_damaged_one_is_told_and_harms_no_other: Bare,
+}
+
+/// An agent with a pool for them, and a class.
+fn set_up(cluster: &mut Cluster) -> Result<()> {
+    cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "backing": "image", "sparse": "true" }))?;
+    cluster.add_agent_with(|stand| stand.add_pool_for_filesystems("default")).map(drop)
+}
+
+/// Makes a claim and returns the name of its PersistentVolume.
+fn made(cluster: &mut Cluster, name: &str, size: &str) -> Result<String> {
+    let node = cluster.node();
+    cluster.create_claim(&on(claim(name, &cluster.class, size), &node))?;
+    cluster.bound(name)?.metadata.name.context("a name")
+}
+
+fn a_claim_lives_and_grows_in_an_image(cluster: &mut Cluster) -> Result<()> {
+    set_up(cluster)?;
+    let name = made(cluster, "data", "512Mi")?;
+    let volume = to_value(cluster.bound("data")?)?;
+    same("the mode", &volume["spec"]["volumeMode"], json!("Filesystem"))?;
+    same("the capacity", &volume["spec"]["capacity"], json!({ "storage": "512Mi" }))?;
+    let id = handle(&name).to_owned();
+    let stand = &cluster.agents[0].stand;
+    let (csi, target) = (stand.csi()?, stand.kubelet.prepare(&id, &name, "pod-1")?);
+    csi.node_publish_volume(publish(&id, &target, mount()))?;
+    let pool = stand.pool().directory.metadata()?.dev();
+    ensure!(target.metadata()?.dev() != pool, "it is a directory of the pool");
+    fs::write(target.join("file"), "content")?;
+    let room = |csi: &bulkhead_tests::csi::CsiClient| -> Result<i64> {
+        let told = csi.node_get_volume_stats(stats(&id, &target))?;
+        ensure!(told.volume_condition.is_some_and(|condition| !condition.abnormal), "it is abnormal");
+        let inodes = told.usage.iter().find(|usage| usage.unit() == Unit::Inodes).context("no inodes")?;
+        ensure!(inodes.used > 0 && inodes.available > 0, "{inodes:?}");
+        let bytes = told.usage.iter().find(|usage| usage.unit() == Unit::Bytes).context("no bytes")?;
+        ensure!(bytes.total == bytes.used + bytes.available, "{bytes:?}");
+        Ok(bytes.total)
+    };
+    let before = room(&csi)?;
+    ensure!((400 << 20..512 << 20).contains(&before), "{before} bytes of 512 MiB");
+    cluster.patch_claim("data", &json!({ "spec": { "resources": { "requests": { "storage": "1Gi" } } } }))?;
+    cluster.access.wait_for(&cluster.claims(), "data", cluster.patience(), "to have grown", |claim| {
+        let status = to_value(&claim.status)?;
+        ensure!(status["capacity"]["storage"] == "1Gi", "its status is {status}");
+        Ok(())
+    })?;
+    let after = room(&csi)?;
+    ensure!(after - before == 512 << 20, "the pod sees {after} bytes after {before}");
+    ensure!(fs::read(target.join("file"))? == b"content", "the file has changed");
+    csi.node_unpublish_volume(unpublish(&id, &target))?;
+    let other = cluster.agents[0].stand.kubelet.prepare(&id, &name, "pod-2")?;
+    csi.node_publish_volume(publish(&id, &other, mount()))?;
+    ensure!(fs::read(other.join("file"))? == b"content", "the file is gone");
+    csi.node_unpublish_volume(unpublish(&id, &other))?;
+    Ok(())
+}
+
+fn a_node_that_is_not_configured_for_them_has_no_room(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class(|class| class["parameters"] = json!({ "backing": "image" }))?;
+    let node = cluster.node();
+    ensure!(cluster.room(&class, &node)? == 0, "it has room");
+    ensure!(cluster.room(&cluster.class, &node)? > 0, "it has none for directories");
+    cluster.create_claim(&on(claim("data", &class, "320Mi"), &node))?;
+    cluster.event("data", "ProvisioningFailed", "not configured")?;
+    let given_back =
+        cluster.access.wait_for(&cluster.claims(), "data", cluster.patience(), "to be given back", |claim| {
+            let annotations = claim.metadata.annotations.clone().unwrap_or_default();
+            ensure!(!annotations.contains_key(SELECTED_NODE), "it still has its node: {annotations:?}");
+            Ok(())
+        });
+    given_back.map(drop)
+}
+
+fn a_claim_for_a_device_is_refused(cluster: &mut Cluster) -> Result<()> {
+    set_up(cluster)?;
+    let node = cluster.node();
+    cluster.create_claim(&block(on(claim("disk", &cluster.class, "320Mi"), &node)))?;
+    cluster.event("disk", "ProvisioningFailed", "never block devices")?;
+    ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created");
+    Ok(())
+}
+
+fn a_damaged_one_is_told_and_harms_no_other(cluster: &mut Cluster) -> Result<()> {
+    set_up(cluster)?;
+    let (bad, good) = (made(cluster, "bad", "320Mi")?, made(cluster, "good", "320Mi")?);
+    let stand = &cluster.agents[0].stand;
+    let csi = stand.csi()?;
+    let image = stand.pool().volume(handle(&bad)).join("image");
+    let file = fs::OpenOptions::new().write(true).open(&image)?;
+    file.write_all_at(&[0; 4096], 0)?;
+    drop(file);
+    let target = stand.kubelet.prepare(handle(&bad), &bad, "pod-1")?;
+    let told = csi.node_publish_volume(publish(handle(&bad), &target, mount()));
+    let told = told.err().context("a filesystem without a superblock was mounted")?.to_string();
+    ensure!(told.contains("docs/operate.md"), "nothing says what to do: {told}");
+    cluster.event("bad", "VolumeConditionAbnormal", "could not be mounted")?;
+    let other = stand.kubelet.prepare(handle(&good), &good, "pod-2")?;
+    csi.node_publish_volume(publish(handle(&good), &other, mount()))?;
+    fs::write(other.join("file"), "content")?;
+    csi.node_unpublish_volume(unpublish(handle(&good), &other))?;
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! Filesystems in images: their life, their kinds, their damages, restarts, and the process that mounts them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Reply, Request, TargetPath, Usage};
+use bulkhead_tests::case::Case;
+use bulkhead_tests::helper::{HelperClient, volume};
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::pool::{Pool, run};
+use bulkhead_tests::setting::Setting;
+use bulkhead_tests::stand::Stand;
+
+mod damage;
+mod kinds;
+mod life;
+mod mounter;
+mod restarts;
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    [damage::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
+}
+
+/// The user that mounts.
+const MOUNTER_UID: u32 = 64_123;
+/// The size of a volume.
+pub const SIZE: u64 = 320 << 20;
+
+/// Starts the helper on such a pool.
+fn start(stand: &mut Stand, filesystems: u32) -> Result<()> {
+    make_pool(stand, filesystems)?;
+    stand.start_helper()
+}
+
+/// Makes a pool with room for several filesystems, which is configured for so many.
+pub fn make_pool(stand: &mut Stand, filesystems: u32) -> Result<()> {
+    let setting = Setting { pool_mebibytes: 2048, ..stand.setting.clone() };
+    let templates = stand.work().join("templates");
+    fs::create_dir_all(&templates)?;
+    let mut pool = Pool::make(&setting, &templates, &stand.work().join("pools/default"), "default")?;
+    pool.options.push_str(&format!(",filesystems={filesystems}"));
+    stand.pools.push(pool);
+    stand.helper_flags = ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into();
+    Ok(())
+}
+
+/// The image of a volume.
+fn image(stand: &Stand, id: &str) -> PathBuf {
+    stand.pool().volume(id).join("image")
+}
+
+/// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
+fn check_image(stand: &Stand, id: &str) -> Result<()> {
+    run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(stand, id)))
+}
+
+/// The usage of a volume.
+fn usage(helper: &HelperClient, id: &str, target: Option<TargetPath>) -> Result<Usage> {
+    match helper.ask(&Request::Usage { volume: volume(id), target })? {
+        Reply::Usage(usage) => Ok(usage),
+        other => bail!("no usage of {id}: {other:?}"),
+    }
+}
+
+/// The process that mounts.
+fn mounter(stand: &mut Stand) -> Result<i32> {
+    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let is_one = |pid: i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("Uid:") && line.contains(&MOUNTER_UID.to_string()))
+    };
+    let found = processes::descendants(helper)?.into_iter().map(|process| process.pid).find(|pid| is_one(*pid));
+    found.context("there is no mounter")
+}
+
+/// Checks that nothing is left of a volume that is not mounted: no loop device of its image.
+fn check_detached(stand: &Stand) -> Result<()> {
+    let left = bulkhead_tests::observe::loops::backed_by(&stand.pool().device()?)?;
+    ensure!(left.is_empty(), "loop devices are left: {left:?}");
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! The process that mounts: what it is, what it may do, and what becomes of the helper without it.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::processes;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::takeover::Argument::{Bytes, Number};
+use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
+use bulkhead_tests::wait;
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{MOUNTER_UID, SIZE, mounter, start};
+
+cases! {
+    a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open: Bare + Kernel,
+    a_mounter_that_is_taken_over_opens_and_places_nothing: Bare + Kernel,
+    what_is_no_mount_of_the_device_is_not_placed: Bare + Kernel,
+    a_helper_without_its_mounter_ends_and_is_started_anew: Bare + Kernel,
+    without_filesystems_there_is_no_mounter: Bare,
+}
+
+fn confined(stand: &mut Stand) -> Result<i32> {
+    let patience = stand.patience(Duration::from_secs(5));
+    wait::until(patience, || {
+        let pid = mounter(stand)?;
+        ensure!(fs::read_to_string(format!("/proc/{pid}/status"))?.contains("\nSeccomp:\t2\n"), "no filter yet");
+        Ok(())
+    })?;
+    mounter(stand)
+}
+
+fn a_mounter_is_a_user_of_its_own_with_one_capability_and_nothing_open(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let pid = confined(stand)?;
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let id = MOUNTER_UID;
+    for line in [
+        &*format!("Uid:\t{id}\t{id}\t{id}\t{id}"),
+        &format!("Gid:\t{id}\t{id}\t{id}\t{id}"),
+        "CapPrm:\t0000000000200000",
+        "CapEff:\t0000000000000000",
+        "CapInh:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "CapAmb:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        ensure!(status.lines().any(|own| own.trim_end() == line), "{line:?} is not in {status}");
+    }
+    ensure!(status.lines().any(|line| line.starts_with("Groups:") && line.trim() == "Groups:"), "{status}");
+    let mut open = Vec::new();
+    for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
+        let entry = entry?;
+        let number: u32 = entry.file_name().to_string_lossy().parse()?;
+        if number > 2 {
+            open.push(fs::read_link(entry.path())?);
+        }
+    }
+    ensure!(open.len() == 1 && open[0].to_string_lossy().starts_with("socket:"), "{open:?}");
+    // A tmpfs is all it has, and nothing in it is mounted there that the server keeps.
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    helper.ask(&mount_filesystem("vol-a"))?;
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo"))?;
+    ensure!(mounts.lines().count() == 1 && mounts.contains(" tmpfs bulkhead-mounting "), "{mounts}");
+    let names: Vec<_> =
+        fs::read_dir(format!("/proc/{pid}/root"))?.map(|entry| Ok(entry?.file_name())).collect::<Result<_>>()?;
+    ensure!(names.iter().all(|name| name.to_string_lossy().starts_with("filesystem")), "{names:?}");
+    let network = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net"));
+    let server = stand.running_helper()?.pid().to_string();
+    ensure!(network(&pid.to_string())? != network("self")? && network(&pid.to_string())? != network(&server)?);
+    helper.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_mounter_that_is_taken_over_opens_and_places_nothing(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let patience = stand.patience(Duration::from_secs(5));
+    let calls: [(&str, i64, Vec<i64>); 9] = [
+        ("openat", libc::SYS_openat, vec![-100, 0, 0]),
+        ("openat2", libc::SYS_openat2, vec![-100, 0, 0, 24]),
+        ("move_mount", libc::SYS_move_mount, vec![3, 0, 3, 0, 0x44]),
+        ("open_tree", libc::SYS_open_tree, vec![3, 0, 0x8_1001]),
+        ("umount2", libc::SYS_umount2, vec![0, 8]),
+        ("mknodat", libc::SYS_mknodat, vec![-100, 0, 0o060_600, 0x700]),
+        ("ioctl", libc::SYS_ioctl, vec![3, 0x4c05]),
+        ("fsmount with device nodes", libc::SYS_fsmount, vec![3, 1, 2]),
+        ("socket", libc::SYS_socket, vec![1, 5, 0]),
+    ];
+    for (what, call, arguments) in calls {
+        let pid = confined(stand)?;
+        let mut taken = Takeover::of(pid, patience)?;
+        let arguments: Vec<_> = arguments.into_iter().map(Number).collect();
+        let outcome = taken.call(call, &arguments)?;
+        ensure!(outcome == Outcome::Killed, "{what}: {outcome:?}");
+        drop(taken);
+        stand.end_of_helper(patience).with_context(|| format!("the helper outlives {what}"))?;
+        stand.start_helper()?;
+    }
+    Ok(())
+}
+
+/// A mounter that is taken over makes a mount of another kind, and hands it over as the answer to a request that is yet to
+/// come.
+fn what_is_no_mount_of_the_device_is_not_placed(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let patience = stand.patience(Duration::from_secs(5));
+    let pid = confined(stand)?;
+    let line = fs::read_dir(format!("/proc/{pid}/fd"))?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok())
+        .find(|number| *number > 2)
+        .context("a connection to the server")?;
+    let mut taken = Takeover::of(pid, patience)?;
+    let mut done = |call, arguments: &[Argument]| match taken.call(call, arguments)? {
+        Outcome::Done(value) => Ok(value),
+        other => bail!("call {call}: {other:?}"),
+    };
+    // Version 3 of capset(2): CAP_SYS_ADMIN becomes effective.
+    let header = [0x2008_0522_u32, 0].map(u32::to_ne_bytes).concat();
+    let data = [1_u32 << 21, 1 << 21, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
+    done(libc::SYS_capset, &[Bytes(&header), Bytes(&data)])?;
+    let context = done(libc::SYS_fsopen, &[Bytes(b"tmpfs\0"), Number(1)])?;
+    done(libc::SYS_fsconfig, &[Number(context), Number(6), Number(0), Number(0), Number(0)])?;
+    let mount = done(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])?;
+    let packet = answer(taken.address(), mount)?;
+    let sent = taken.call(libc::SYS_sendmsg, &[Number(line), Bytes(&packet), Number(0)])?;
+    ensure!(sent == Outcome::Done(4), "{sent:?}");
+    drop(taken);
+    ensure!(helper.request(&mount_filesystem("vol-a")).is_err(), "the request is answered");
+    stand.end_of_helper(patience).context("the helper goes on with that mounter")?;
+    ensure!(fs::read_to_string(stand.logs().join("helper.log"))?.contains("handed over something else"));
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&mount_filesystem("vol-a"))?;
+    helper.ask(&delete("vol-a")).map(drop)
+}
+
+/// `struct msghdr` at this address, and behind it all that it points to: an answer that all went well, and a descriptor.
+fn answer(address: u64, descriptor: i64) -> Result<Vec<u8>> {
+    let (vector, text, control) = (address + 56, address + 72, address + 80);
+    let words =
+        [0, 0, vector, 1, control, 24, 0, text, 4, 0, 20, u64::from(libc::SOL_SOCKET.cast_unsigned()) | 1 << 32];
+    let mut packet = words.map(u64::to_ne_bytes).concat();
+    packet.extend(i32::try_from(descriptor)?.to_ne_bytes());
+    packet.extend([0; 4]);
+    Ok(packet)
+}
+
+fn a_helper_without_its_mounter_ends_and_is_started_anew(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let patience = stand.patience(Duration::from_secs(10));
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    helper.ask(&mount_filesystem("vol-a"))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    fs::write(stand.target("a/file"), "content")?;
+    let pid = mounter(stand)?;
+    kill(Pid::from_raw(pid), Signal::SIGKILL)?;
+    stand.end_of_helper(patience)?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    // One that is stopped holds up whoever waits for it, and nobody else.
+    helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
+    let pid = mounter(stand)?;
+    kill(Pid::from_raw(pid), Signal::SIGSTOP)?;
+    let waiting = stand.helper()?;
+    waiting.send(&bulkhead_protocol::encode(&mount_filesystem("vol-b"))?)?;
+    ensure!(!waiting.is_answered(Duration::from_millis(300))?, "the answer of a mounter that is stopped");
+    helper.ask(&bind("vol-a", "b"))?;
+    helper.ask(&unbind("vol-a", "b"))?;
+    kill(Pid::from_raw(pid), Signal::SIGCONT)?;
+    ensure!(waiting.is_answered(patience)?, "no answer");
+    helper.ask(&unbind("vol-a", "a"))?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask_patiently(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn without_filesystems_there_is_no_mounter(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    let others = processes::descendants(helper)?;
+    ensure!(others.len() == 1, "{others:?}");
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! What of a file is not zero, as runs of bytes: each an offset (8 bytes, little end first), a length (4 bytes) and the
+//! bytes, in ascending order.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+
+/// Offset and length, and so the number of zeros that are cheaper left in a run than told by the next one's.
+const HEADER: usize = 12;
+
+/// What is read at once. It is a multiple of a page, at which the parts of a sparse file begin.
+const PART: usize = 1 << 20;
+
+/// The runs of a file. What is not allocated is not read.
+pub fn of(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut runs = Runs::default();
+    let mut buffer = vec![0; PART];
+    let mut offset = 0;
+    while let Some(start) = next_data(&file, offset)? {
+        let length = read_at(&file, &mut buffer, start)?;
+        runs.take(start, buffer.get(..length).unwrap_or_default());
+        offset = start + length as u64;
+    }
+    Ok(runs.finish())
+}
+
+/// Reads the runs again: offsets and bytes.
+pub fn parse(mut rest: &[u8]) -> Result<Vec<(u64, &[u8])>> {
+    let mut runs = Vec::new();
+    let mut end = 0;
+    while let Some((offset, after)) = rest.split_first_chunk() {
+        let (length, after) = after.split_first_chunk().context("a run without a length")?;
+        let (offset, length) = (u64::from_le_bytes(*offset), u32::from_le_bytes(*length));
+        ensure!(offset >= end, "the run at {offset:#x} begins before {end:#x}, where the one before it ends");
+        let (bytes, after) = after.split_at_checked(length as usize).context("a run that is cut off")?;
+        end = offset + u64::from(length);
+        runs.push((offset, bytes));
+        rest = after;
+    }
+    ensure!(rest.is_empty(), "{} bytes follow the last run", rest.len());
+    Ok(runs)
+}
+
+#[derive(Default)]
+struct Runs {
+    written: Vec<u8>,
+    /// The run that may go on.
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Runs {
+    /// Takes the next part of the file.
+    fn take(&mut self, start: u64, part: &[u8]) {
+        for (at, byte) in part.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+            let at = start + at as u64;
+            let gap = at - self.offset - self.bytes.len() as u64;
+            match usize::try_from(gap) {
+                Ok(gap) if !self.bytes.is_empty() && gap < HEADER => self.bytes.resize(self.bytes.len() + gap, 0),
+                _ => self.begin(at),
+            }
+            self.bytes.push(*byte);
+        }
+    }
+
+    fn begin(&mut self, offset: u64) {
+        if !self.bytes.is_empty() {
+            self.written.extend(self.offset.to_le_bytes());
+            self.written.extend((self.bytes.len() as u32).to_le_bytes());
+            self.written.append(&mut self.bytes);
+        }
+        self.offset = offset;
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.begin(0);
+        self.written
+    }
+}
+
+/// Where the file has bytes of its own, from an offset on.
+fn next_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    match seek(file, SeekFrom::Data(offset)) {
+        Ok(start) => Ok(Some(start)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + length as u64)? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_what_is_not_zero() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("image");
+        let file = File::create(&path).expect("a file");
+        file.set_len(3 << 30).expect("a size");
+        // A gap as long as a header ends a run, a shorter one does not; so does a hole.
+        for (offset, bytes) in [(5, &b"one"[..]), (8 + 11, b"two"), (22 + 12, b"three"), (2 << 30, b"four")] {
+            file.write_all_at(bytes, offset).expect("a write");
+        }
+        let runs = of(&path).expect("runs");
+        let expected: [(u64, &[u8]); 3] = [(5, b"one\0\0\0\0\0\0\0\0\0\0\0two"), (34, b"three"), (2 << 30, b"four")];
+        assert_eq!(parse(&runs).expect("runs"), expected);
+    }
+
+    #[test]
+    fn broken_runs_are_refused() {
+        assert!(parse(b"").expect("no run").is_empty());
+        let run = [&9_u64.to_le_bytes()[..], &2_u32.to_le_bytes(), b"ab"].concat();
+        assert!(parse(&run).is_ok());
+        for length in [1, 8, 9, 12, 13] {
+            assert!(parse(&run[..length]).is_err(), "{length}");
+        }
+        assert!(parse(&run.repeat(2)).is_err());
+    }
+}
