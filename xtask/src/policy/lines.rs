@@ -38,7 +38,7 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_297, goal: 2_600 };
+const CORE: Budget = Budget { name: "core", limit: 4_295, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 298, goal: 300 };
 const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_746, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_269, goal: 1_650 };
