@@ -1,6 +1,6 @@
 //! Publishes a volume at a target, and unpublishes it.
 
-use bulkhead_model::volumes::{Access, Fault, Mode, Sharing};
+use bulkhead_model::volumes::{Access, Fault, FaultKind, Mode, Sharing};
 use bulkhead_protocol::{ErrorKind, MountFlags, Request, TargetPath, VolumeId};
 use tokio::time::Instant;
 
@@ -88,9 +88,13 @@ impl Volumes {
             Ok(true) | Err(_) => {}
         }
         match self.unmount_filesystem(volume.clone()).await {
-            // It has none after all, or the helper is too old to know of any.
-            Err(fault) if fault.is(ErrorKind::WrongKind) || fault.is(ErrorKind::Unsupported) => Ok(()),
-            outcome => outcome,
+            // It has none after all, the helper is too old to know of any, or it does not know the volume: whatever is
+            // mounted of a pool that is not served is found once it is.
+            Err(fault) => match fault.kind {
+                FaultKind::Typed(ErrorKind::WrongKind | ErrorKind::Unsupported | ErrorKind::PoolBroken) => Ok(()),
+                _ => Err(fault),
+            },
+            Ok(()) => Ok(()),
         }
     }
 
