@@ -12,12 +12,12 @@ import struct
 import sys
 
 MAX_PACKET = 4096
-HIGHEST_VERSION = 3
+HIGHEST_VERSION = 4
 MAGIC = b"BULKHEAD"
 
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
-            "SetOwner", "Owner"]
+            "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolFilesystems"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom"]
 
@@ -32,6 +32,7 @@ CONDITIONS = [
     ("VolumeLimit", [("volumes", "I"), ("limit", "I")]), ("NoExec", []), ("NotEnforced", []),
     ("NotInspected", [("errno", "i")]), ("ImageSize", [("found", "Q"), ("recorded", "Q")]), ("Oversized", [("used", "Q")]),
     ("OtherLimits", [("bytes", "Q"), ("inodes", "Q"), ("soft", "boolean")]), ("Other", []),
+    ("FilesystemShutDown", []), ("NotMountable", [("errno", "i")]), ("NotDirect", []), ("Unmounted", []),
 ]
 
 
@@ -141,8 +142,11 @@ class Reader:
 
     def spec(self):
         spec = {"size": self.u64()}
-        if self.below(2, "VolumeKind") == 0:
+        kind = self.below(3, "VolumeKind")
+        if kind == 0:
             spec |= {"kind": "directory", "inodes": self.u64(), "mode": oct(self.u16())}
+        elif kind == 2:
+            spec |= {"kind": "filesystem", "sparse": self.boolean(), "mode": oct(self.u16())}
         else:
             spec |= {"kind": "image", "sparse": self.boolean(), "block_size": (512, 4096)[self.below(2, "BlockSize")]}
         return spec | {"name_hash": self.take(32).hex()}
@@ -156,7 +160,7 @@ class Reader:
         return {"kind": kind} | {name: others.get(form, lambda form=form: self.number(form))() for name, form in fields}
 
     def reply(self):
-        variant = self.below(7, "reply")
+        variant = self.below(8, "reply")
         if variant == 0:
             return {"reply": "Done"}
         if variant == 1:
@@ -177,10 +181,12 @@ class Reader:
             return {
                 "reply": "Pool", "quota": self.quota_mode(), "total": self.u64(), "available": self.u64(),
                 "largest_volume": self.u64(), "promised": self.u64(), "inode_size": self.u32(), "volumes": self.u32(),
-                "emptying": self.u32(), "conditions": self.sequence(24, self.condition),
+                "emptying": self.u32(), "conditions": self.sequence(25, self.condition),
             }
         if variant == 6:
             return {"reply": "Owner", "owner": self.option(lambda: self.text(1024)), "used": self.boolean()}
+        if variant == 7:
+            return {"reply": "Filesystems", "limit": self.u32(), "volumes": self.u32()}
         return {"reply": "Listening"}
 
 

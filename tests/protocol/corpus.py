@@ -34,11 +34,16 @@ class Corpus:
             "DeleteUnused": (NOBODY,),
             "SetOwner": (NOBODY, text("claim=a/b\n")),
             "Owner": (NOBODY,),
+            "MountFilesystem": (NOBODY,),
+            "UnmountFilesystem": (NOBODY,),
+            "GrowFilesystem": (NOBODY, SIZE),
+            "PoolFilesystems": (self.pool,),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
             "Create": "Invalid", "Unmount": "Done", "LoopDetach": "Done", "RemoveDevice": "Done", "List": "Volumes", "Delete": "Done",
             "PoolStatus": "Pool", "Listen": "Listening", "DeleteUnused": "Done",
+            "UnmountFilesystem": "Done", "PoolFilesystems": "Filesystems",
         }
 
     def all(self):

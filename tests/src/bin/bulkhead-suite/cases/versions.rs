@@ -71,9 +71,9 @@ fn a_request_newer_than_the_agreed_version_is_refused(stand: &mut Stand) -> Resu
 fn an_unknown_request_closes_the_connection_only(stand: &mut Stand) -> Result<()> {
     let newer = HelperClient::welcomed(&stand.helper_socket())?;
     let other = HelperClient::welcomed(&stand.helper_socket())?;
-    // The number after this version's last request.
+    // The number after this version's last request, which is that of the last row.
     let mut packet = encode(&Request::Owner { volume: volume("vol-a") })?;
-    packet[0] += 1;
+    packet[0] = u8::try_from(Request::ROWS.len())?;
     newer.send(&packet)?;
     newer.check_closed()?;
     other.ask(&Request::List { after: None, limit: 1 })?;
