@@ -173,10 +173,6 @@ fn a_volume_that_an_object_without_the_label_names_is_kept(cluster: &mut Cluster
     let second = format!("{}-second", cluster.namespace);
     let mut by_hand = volume(&second, handle(&name), &cluster.class, "16Mi", &cluster.node());
     by_hand["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
-    if cluster.is_recent() {
-        // A policy puts a wrong label right.
-        by_hand["metadata"]["labels"] = json!({ TOPOLOGY_KEY: "elsewhere" });
-    }
     cluster.create_volume(&by_hand)?;
     cluster.delete_claim("data")?;
     cluster.event(&name, "VolumeFailedDelete", &format!("PersistentVolume {second} names the same volume"))?;
