@@ -13,9 +13,9 @@ use super::files::{Source, below, read};
 /// The part of the helper that runs once, before requests are served.
 const START: [&str; 3] = ["privhelper/src/start", "privhelper/src/main.rs", "privhelper/src/lib.rs"];
 /// What runs only where a pool is configured for filesystems in images.
-const MOUNTING: [&str; 4] = [
-    "privhelper/src/mounter.rs", "privhelper/src/ops/filesystem.rs", "privhelper/src/state/mounting.rs",
-    "privhelper/src/sys/xfs.rs",
+const MOUNTING: [&str; 5] = [
+    "privhelper/src/bookkeeping/template.rs", "privhelper/src/mounter.rs", "privhelper/src/ops/filesystem.rs",
+    "privhelper/src/state/mounting.rs", "privhelper/src/sys/xfs.rs",
 ];
 /// What counts, reports and limits.
 const BOOKKEEPING: [&str; 6] = [
@@ -39,8 +39,8 @@ struct Budget {
 }
 
 const CORE: Budget = Budget { name: "core", limit: 4_295, goal: 2_600 };
-const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 298, goal: 300 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_746, goal: 1_600 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 325, goal: 325 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_719, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_269, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 

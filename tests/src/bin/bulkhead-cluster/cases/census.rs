@@ -8,7 +8,6 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
-use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::node;
 use bulkhead_tests::cluster::objects::{claim, handle, on, volume};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
@@ -17,7 +16,7 @@ use bulkhead_tests::monitoring;
 use serde_json::Value;
 
 use super::adopt::noted;
-use super::plugin::{agent_pod, as_json, plugin};
+use super::plugin::{add_reachable_agent, agent_pod, as_json, plugin};
 
 cases! {
     on Cluster;
@@ -33,10 +32,7 @@ const COMPARED: Duration = Duration::from_secs(110);
 /// Starts an agent that the plugin can reach, and returns the class of its claims.
 fn reachable_agent(cluster: &mut Cluster) -> Result<String> {
     let class = cluster.add_class(|_| {})?;
-    cluster.add_agent_with(|stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.add_pool("default")
-    })?;
+    add_reachable_agent(cluster)?;
     let address: SocketAddr = monitoring::address(&cluster.agents[0].stand)?.parse()?;
     agent_pod(cluster, NAMESPACE, address.port(), true)?;
     Ok(class)

@@ -61,6 +61,14 @@ fn mount(stand: &Stand) -> Result<()> {
     mount_image(&stand.setting, &directory.with_extension("disk"), directory)
 }
 
+/// Mounts the last pool. The helper ends for it, and is started anew.
+fn bring_the_last_pool(cluster: &mut Cluster) -> Result<()> {
+    let stand = &mut cluster.agent().stand;
+    mount(stand)?;
+    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
+    stand.start_helper()
+}
+
 fn doctor_on_node(cluster: &Cluster) -> Result<String> {
     let socket = cluster.agents[0].stand.kubelet.csi_socket();
     Ok(Printed::by(bulkheadctl(&socket)?.arg("doctor"))?.text)
@@ -96,10 +104,7 @@ fn a_node_whose_only_pool_is_missing_serves_it_once_it_is_there(cluster: &mut Cl
 
     // Another agent says that it is over: neither of its processes knows of it by itself.
     cluster.agent().stand.kill_frontend()?;
-    mount(&cluster.agents[0].stand)?;
-    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
-    cluster.agent().stand.await_end_of_helper(limit)?;
-    cluster.agent().stand.start_helper()?;
+    bring_the_last_pool(cluster)?;
     cluster.agent().stand.start_frontend()?;
     cluster.event(&node, "PoolConditionNormal", "pool default: no longer: the helper does not serve it")?;
     cluster.access.wait(NOTICED, "the pool to be offered", || {
@@ -130,10 +135,7 @@ fn pools_of_an_agent_on_the_host_are_in_the_doctor(cluster: &mut Cluster) -> Res
         )?;
         Ok(())
     })?;
-    mount(&cluster.agents[0].stand)?;
-    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
-    cluster.agent().stand.await_end_of_helper(limit)?;
-    cluster.agent().stand.start_helper()?;
+    bring_the_last_pool(cluster)?;
     cluster.access.wait(NOTICED, "the doctor to know that the pool is there", || {
         let doctor = plugin(cluster, &["doctor"])?.text;
         Printed::row(&doctor, &["note", &format!("pool fast on {node}"), "no figures; sizes are not enforced"])
@@ -164,10 +166,7 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
     ensure!(Printed::row(&pools, &[&node, "fast"])?.ends_with("absent"), "{pools}");
     ensure!(cluster.room(&class, &node)? == 0, "there is room");
 
-    mount(&cluster.agents[0].stand)?;
-    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
-    cluster.agent().stand.await_end_of_helper(limit)?;
-    cluster.agent().stand.start_helper()?;
+    bring_the_last_pool(cluster)?;
     cluster.access.wait(NOTICED, "the pool to be offered", || {
         ensure!(cluster.room(&class, &node)? > 0, "nothing is");
         Ok(())
@@ -198,9 +197,7 @@ fn a_pool_that_a_node_may_lack_is_absent(cluster: &mut Cluster) -> Result<()> {
         ensure!(!metrics.contains("condition=\"absent\""), "it was absent before: {metrics}");
         Ok(())
     })?;
-    mount(&cluster.agents[0].stand)?;
-    cluster.agent().stand.await_end_of_helper(limit)?;
-    cluster.agent().stand.start_helper()
+    bring_the_last_pool(cluster)
 }
 
 fn a_claim_that_asks_for_a_pool_that_the_node_lacks_goes_elsewhere(cluster: &mut Cluster) -> Result<()> {
@@ -279,10 +276,7 @@ fn a_deletion_waits_for_a_pool_that_is_absent(cluster: &mut Cluster) -> Result<(
         ensure!(!metrics.contains("bulkhead_failing_objects 1.0"), "{metrics}");
         Ok(())
     })?;
-    mount(&cluster.agents[0].stand)?;
-    let limit = cluster.agents[0].stand.patience(Duration::from_secs(60));
-    cluster.agent().stand.await_end_of_helper(limit)?;
-    cluster.agent().stand.start_helper()?;
+    bring_the_last_pool(cluster)?;
     cluster.volume_gone(&name)
 }
 

@@ -15,6 +15,7 @@ use bulkhead_tests::cluster::{manifests, node};
 use bulkhead_tests::commands::{Printed, kubectl_bulkhead};
 use bulkhead_tests::kubelet::DRIVER;
 use bulkhead_tests::monitoring;
+use bulkhead_tests::stand::Stand;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use kube::Api;
@@ -166,6 +167,15 @@ fn volumes_are_told_with_their_pods(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Adds an agent whose metrics and probes the API server can reach as those of a pod.
+pub fn add_reachable_agent(cluster: &mut Cluster) -> Result<()> {
+    let prepare = |stand: &mut Stand| {
+        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
+        stand.add_pool("default")
+    };
+    cluster.add_agent_with(prepare).map(drop)
+}
+
 /// Creates a pod labelled as an agent's, as the first node's kubelet would report it.
 pub fn agent_pod(cluster: &Cluster, namespace: &str, port: u16, is_ready: bool) -> Result<()> {
     agent_pod_on(cluster, &cluster.node(), namespace, port, is_ready)
@@ -190,10 +200,7 @@ fn agent_pod_on(cluster: &Cluster, name: &str, namespace: &str, port: u16, is_re
 
 fn pools_and_parts_are_read_from_the_agents(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
-    cluster.add_agent_with(|stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.add_pool("default")
-    })?;
+    add_reachable_agent(cluster)?;
     let node = cluster.node();
     cluster.create_claim(&on(claim("data", &class, "8Mi"), &node))?;
     cluster.bound("data")?;

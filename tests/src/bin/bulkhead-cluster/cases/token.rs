@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
-use bulkhead_tests::cluster::network::POD_ADDRESS;
 use bulkhead_tests::cluster::objects::{claim, on};
 use bulkhead_tests::cluster::{Cluster, audit, node};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::monitoring;
 
-use super::plugin::{agent_pod, plugin};
+use super::plugin::{add_reachable_agent, agent_pod, plugin};
 
 cases! {
     on Cluster;
@@ -68,10 +67,7 @@ fn a_token_of_another_node_is_refused(cluster: &mut Cluster) -> Result<()> {
 
 fn a_token_that_is_bound_to_no_node_is_refused(cluster: &mut Cluster) -> Result<()> {
     let class = cluster.add_class(|_| {})?;
-    cluster.add_agent_with(|stand| {
-        monitoring::serve_at(stand, &format!("{POD_ADDRESS}:0"));
-        stand.add_pool("default")
-    })?;
+    add_reachable_agent(cluster)?;
     let node = cluster.node();
     cluster.capacity(&class, &node)?;
     let token = node::unbound_token(&cluster.access)?;

@@ -13,7 +13,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 
-use super::{SIZE, check_detached, check_image, image, start, usage};
+use super::{SIZE, check_detached, check_image, end, image, start, usage};
 
 cases! {
     a_rotten_image_is_not_mounted_and_harms_no_other: Bare + Kernel,
@@ -130,11 +130,5 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(stand: &mut S
         helper.ask(&bind("vol-a", "vol-a"))?;
         ensure!(stand.target("vol-a/file").exists());
     }
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&unbind(id, id))?;
-        helper.ask(&unmount_filesystem(id))?;
-        check_image(stand, id)?;
-        helper.ask(&delete(id))?;
-    }
-    Ok(())
+    end(stand, &helper, &["vol-a", "vol-b"])
 }

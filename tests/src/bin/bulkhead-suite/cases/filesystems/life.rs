@@ -14,7 +14,7 @@ use bulkhead_tests::setting::PoolFilesystem;
 use bulkhead_tests::stand::Stand;
 use rustix::io::Errno;
 
-use super::{SIZE, check_detached, check_image, image, start, usage};
+use super::{SIZE, check_detached, check_image, end, image, start, usage};
 
 cases! {
     a_filesystem_lives_and_grows_and_is_found_again: Bare + Filesystem,
@@ -208,13 +208,7 @@ fn a_full_filesystem_is_its_own_business(stand: &mut Stand) -> Result<()> {
     // Room helps at once.
     helper.ask(&grow_filesystem("vol-a", 2 * SIZE))?;
     fs::write(stand.target("vol-a/more"), &part)?;
-    for id in ["vol-a", "vol-b"] {
-        helper.ask(&unbind(id, id))?;
-        helper.ask(&unmount_filesystem(id))?;
-        check_image(stand, id)?;
-        helper.ask(&delete(id))?;
-    }
-    Ok(())
+    end(stand, &helper, &["vol-a", "vol-b"])
 }
 
 fn what_is_offered_is_only_what_fits(stand: &mut Stand) -> Result<()> {

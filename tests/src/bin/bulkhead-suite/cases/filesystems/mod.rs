@@ -7,13 +7,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request, TargetPath, Usage};
 use bulkhead_tests::case::Case;
-use bulkhead_tests::helper::{HelperClient, volume};
+use bulkhead_tests::helper::{HelperClient, delete, unbind, unmount_filesystem, volume};
 use bulkhead_tests::observe::processes;
 use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 
 mod damage;
+mod held;
 mod kinds;
 mod life;
 mod mounter;
@@ -21,7 +22,7 @@ mod restarts;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [damage::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
+    [damage::cases(), held::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
 }
 
 /// The user that mounts.
@@ -55,6 +56,17 @@ fn image(stand: &Stand, id: &str) -> PathBuf {
 /// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
 fn check_image(stand: &Stand, id: &str) -> Result<()> {
     run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(stand, id)))
+}
+
+/// Ends the lives of volumes, each of which is published at the target of its name, and checks what they leave.
+fn end(stand: &Stand, helper: &HelperClient, ids: &[&str]) -> Result<()> {
+    for id in ids {
+        helper.ask(&unbind(id, id))?;
+        helper.ask(&unmount_filesystem(id))?;
+        check_image(stand, id)?;
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
 }
 
 /// The usage of a volume.

@@ -1,0 +1,123 @@
+//! Filesystems that somebody still uses, or whose pool does not answer.
+
+use std::fs;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
+
+use super::{SIZE, check_detached, check_image, make_pool, start};
+use crate::cases::attacks::frozen::Frozen;
+
+cases! {
+    what_a_process_still_has_mounted_is_not_let_go: Bare + Kernel,
+    a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Kernel,
+}
+
+/// A process in a published directory, with copies of all mounts of its own, as a container has; it ends with this value.
+/// The kernel takes its mount away with the target, but not the directory that it is in.
+struct Holder(Child);
+
+impl Holder {
+    fn start(stand: &Stand, target: &str) -> Result<Self> {
+        // The mount of the directory that a process is in is copied with all others, and the copy takes its place.
+        let arguments = ["--mount", "--propagation", "private", "sleep", "600"];
+        let holder = Self(Command::new("unshare").args(arguments).current_dir(stand.target(target)).spawn()?);
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt"));
+        wait::until(stand.patience(Duration::from_secs(10)), || {
+            let program = fs::read_to_string(format!("/proc/{}/comm", holder.0.id()))?;
+            ensure!(namespace(&holder.0.id().to_string())? != namespace("self")? && program.trim() == "sleep");
+            Ok(())
+        })?;
+        Ok(holder)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn what_a_process_still_has_mounted_is_not_let_go(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    fs::write(stand.target("a/file"), "content")?;
+    let holder = Holder::start(stand, "a")?;
+    helper.ask(&unbind("vol-a", "a"))?;
+    // A second device on the image would be a second filesystem that writes there.
+    for request in [unmount_filesystem("vol-a"), unmount_filesystem("vol-a"), delete("vol-a")] {
+        denied(helper.request(&request)?, ErrorKind::Busy, "vol-a").with_context(|| request.name())?;
+    }
+    drop(helper);
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    denied(helper.request(&delete("vol-a"))?, ErrorKind::Busy, "vol-a").context("after a restart")?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    ensure!(fs::read(stand.target("a/file"))? == b"content");
+    helper.ask(&unbind("vol-a", "a"))?;
+    drop(holder);
+    wait::until(stand.patience(Duration::from_secs(20)), || helper.ask(&unmount_filesystem("vol-a")).map(drop))?;
+    check_detached(stand)?;
+    check_image(stand, "vol-a")?;
+    helper.ask(&delete("vol-a")).map(drop)
+}
+
+fn check_other(stand: &Stand) -> Result<()> {
+    let (helper, spec) = (stand.helper()?, directory_spec(1 << 20));
+    helper.ask(&bulkhead_protocol::Request::Create { volume: volume("vol-o"), pool: "other".parse()?, spec })?;
+    helper.ask(&delete("vol-o")).map(drop)
+}
+
+fn a_frozen_pool_holds_up_its_own_filesystems_only(stand: &mut Stand) -> Result<()> {
+    make_pool(stand, 3)?;
+    stand.add_pool("other")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&create(id, filesystem_spec(SIZE)))?;
+    }
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    helper.send(&encode(&mount_filesystem("vol-b"))?)?;
+    ensure!(!helper.is_answered(stand.patience(Duration::from_secs(3)))?, "it does not wait");
+    check_other(stand).context("while the mount waits")?;
+    drop(frozen);
+    ensure!(helper.is_answered(stand.patience(Duration::from_secs(20)))?, "it still waits");
+    drop(helper);
+    let helper = stand.helper()?;
+    for request in [mount_filesystem("vol-b"), bind("vol-b", "b"), unbind("vol-b", "b"), unmount_filesystem("vol-b")] {
+        helper.ask(&request)?;
+    }
+    drop(helper);
+
+    // A start beside it serves the others, and the next one, once it answers, what was published.
+    stand.kill_helper()?;
+    let frozen = Frozen::freeze(&stand.pool().directory)?;
+    stand.start_helper()?;
+    check_other(stand).context("after a start")?;
+    drop(frozen);
+    stand.await_end_of_helper(stand.patience(Duration::from_secs(60)))?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let size = 2 * SIZE;
+    ensure!(helper.ask(&grow_filesystem("vol-a", size))? == Reply::Size(bytes(size)));
+    for request in [unbind("vol-a", "a"), unmount_filesystem("vol-a"), delete("vol-a"), delete("vol-b")] {
+        helper.ask(&request)?;
+    }
+    check_detached(stand)
+}
