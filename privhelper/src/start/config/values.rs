@@ -10,8 +10,8 @@ use crate::bookkeeping::KUBELET_PROJECTS;
 use crate::start::filter::OnViolation;
 use crate::state::{PoolConfig, Shape};
 
-/// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes about
-/// half a mebibyte of the kernel's memory.
+/// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes
+/// memory of the kernel, and threads.
 const FILESYSTEMS: usize = 300;
 
 /// A name of any of the protocol's types.
