@@ -9,15 +9,18 @@ use bulkhead_protocol::{ErrorKind, Reply, encode};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::{mount_image, run};
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
-use super::{SIZE, check_detached, check_image, make_pool, start};
+use super::{SIZE, check_detached, check_image, end, make_pool, start};
 use crate::cases::attacks::frozen::Frozen;
 
 cases! {
     what_a_process_still_has_mounted_is_not_let_go: Bare + Kernel,
     a_frozen_pool_holds_up_its_own_filesystems_only: Bare + Kernel,
+    a_pool_that_has_shut_down_lets_its_filesystems_go: Bare + Kernel,
 }
 
 /// A process in a published directory, with copies of all mounts of its own, as a container has; it ends with this value.
@@ -120,4 +123,39 @@ fn a_frozen_pool_holds_up_its_own_filesystems_only(stand: &mut Stand) -> Result<
         helper.ask(&request)?;
     }
     check_detached(stand)
+}
+
+fn a_pool_that_has_shut_down_lets_its_filesystems_go(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    fs::write(stand.target("a/file"), "content")?;
+    run(Command::new("sync").arg("-f").arg(stand.target("a/file")))?;
+    let directory = stand.pool().directory.clone();
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&directory))?;
+    ensure!(
+        fs::write(stand.target("a/more"), "content")
+            .and_then(|()| fs::File::open(stand.target("a/more"))?.sync_all())
+            .is_err()
+    );
+    for request in
+        [unbind("vol-a", "a"), unbind("vol-a", "a"), unmount_filesystem("vol-a"), unmount_filesystem("vol-a")]
+    {
+        helper.ask(&request).with_context(|| request.name())?;
+    }
+    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
+    drop(helper);
+    stand.kill_helper()?;
+    wait::until(stand.patience(Duration::from_secs(15)), || mounts::unmount_all(&directory))?;
+    mount_image(&stand.setting, &directory.with_extension("disk"), &directory)?;
+    check_detached(stand)?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
+        helper.ask(&request)?;
+    }
+    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    end(stand, &helper, &["vol-a"])
 }
