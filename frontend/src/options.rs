@@ -107,3 +107,33 @@ fn node_id(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_manual_page_explains_every_flag_and_variable_and_no_other() {
+        let page = include_str!("../../deploy/man/bulkhead-frontend.8").replace("\\-", "-");
+        let mut command = Options::command();
+        command.build();
+        let mut variables = Vec::new();
+        for flag in command.get_arguments() {
+            let name = flag.get_long().unwrap();
+            let [heading, second] = [format!(".TP\n\\fB--{name}\\fR"), format!(", \\fB--{name}\\fR")];
+            assert!(page.contains(&heading) || page.contains(&second), "--{name}");
+            variables.extend(flag.get_env().map(|variable| variable.to_str().unwrap().to_owned()));
+        }
+        let (_, options) = page.split_once("\n.SH OPTIONS\n").unwrap();
+        let (options, _) = options.split_once("\n.SH ").unwrap();
+        let is_variable = |word: &&str| word.starts_with("BULKHEAD_") || word.starts_with("CSI_");
+        let words = options.split(|other: char| !other.is_ascii_alphanumeric() && other != '_');
+        assert_eq!(words.filter(is_variable).collect::<Vec<_>>(), variables);
+        assert_eq!(options.matches("\n.TP\n").count(), command.get_arguments().count() - 1, "help and version are one");
+        for section in ["\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "EXAMPLES"] {
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{section}");
+        }
+    }
+}

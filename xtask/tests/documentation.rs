@@ -38,6 +38,29 @@ fn tests_named_against_known_vulnerabilities_exist() {
 }
 
 #[test]
+fn units_name_manual_pages_that_are_shipped() {
+    let units: Vec<PathBuf> = [".service", ".socket"]
+        .into_iter()
+        .flat_map(files)
+        .filter(|unit| unit.starts_with(root().join("deploy")))
+        .collect();
+    assert_eq!(units.len(), 3, "{units:?}");
+    for unit in units {
+        let text = read(&unit);
+        let pages = text.lines().find_map(|line| line.strip_prefix("Documentation="));
+        let pages: Vec<&str> = pages.into_iter().flat_map(str::split_whitespace).collect();
+        assert!(!pages.is_empty(), "{} names none", unit.display());
+        for page in pages {
+            let (name, section) = page
+                .strip_prefix("man:")
+                .and_then(|page| page.strip_suffix(')')?.split_once('('))
+                .expect("a manual page");
+            assert!(root().join(format!("deploy/man/{name}.{section}")).exists(), "{}: {page}", unit.display());
+        }
+    }
+}
+
+#[test]
 fn a_test_is_known_by_its_file_and_its_name() {
     let source = "fn one_holds(stand: &mut Stand) {}\n";
     assert!(has_test("/a/cases/attacks/devices.rs", source, "attacks::devices::one_holds"));

@@ -98,6 +98,7 @@ fn the_programs_archive_is_complete(workspace: &Workspace, directory: &Path, _: 
         "share/zsh/site-functions/_bulkheadctl",
         "share/man/man1/bulkheadctl.1",
         "share/man/man1/bulkheadctl-volume-create.1",
+        "share/man/man8/bulkhead-frontend.8",
         "share/man/man8/bulkhead-privhelper.8",
         "share/man/man8/bulkhead-setup.8",
     ] {
