@@ -55,8 +55,10 @@ const RULES: &[Rule] = &[
     rule("deploy/images/", XTASK, &[Unit, Node]),
     // `--all` checks the chart.
     rule("deploy/helm/", XTASK, &[Unit, Kubernetes]),
+    // Where deploy/kubernetes leads.
+    rule("deploy/helm/bulkhead/files/", XTASK, &[Unit, Kubernetes, Node]),
+    rule("deploy/helm/bulkhead/files/monitoring/", FRONTEND, &[Unit, Kubernetes]),
     rule("deploy/monitoring/", FRONTEND, &[Unit, Kubernetes]),
-    rule("deploy/kubernetes/", XTASK, &[Unit, Kubernetes, Node]),
     rule("deploy/seccomp/", ALL, &[Systemd]),
     rule("deploy/systemd/", ALL, &[Systemd, Node]),
     rule("deploy/udev/", ALL, &[Systemd]),

@@ -110,7 +110,7 @@ directory, which must not be visible there.
 {{- if ne .root.Values.driverName "bulkhead.csi.local" -}}
 --driver-name {{ .root.Values.driverName }}
 {{ end -}}
-{{- range .root.Files.Lines "files/privhelper.conf" -}}
+{{- range .root.Files.Lines "files/overlays/container/privhelper.conf" -}}
 {{- if and (hasPrefix "--" .) (not (hasPrefix "--pool " .)) -}}
 {{- $words := splitList " " . -}}
 {{ first $words }} {{ include "bulkhead.path" (merge (dict "path" (last $words)) $) }}

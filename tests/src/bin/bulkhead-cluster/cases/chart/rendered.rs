@@ -108,7 +108,6 @@ fn its_objects_have_the_usual_labels(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Some of the chart's files are links to the manifests.
 fn its_package_makes_the_same_objects(_: &mut Cluster) -> Result<()> {
     let scratch = tempfile::tempdir()?;
     let directory = scratch.path().to_string_lossy();

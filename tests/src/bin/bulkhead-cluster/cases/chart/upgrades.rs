@@ -31,6 +31,7 @@ fn an_upgrade_can_be_taken_back(_: &mut Cluster) -> Result<()> {
     let released = Released::installed()?;
     node::make(&released.access, "node", &[])?;
     settle(&released)?;
+    helm_says_what_to_do_next_and_no_more(&released)?;
     a_changed_configuration_is_rolled_out(&released)?;
     an_upgrade_that_fails_half_way_is_rolled_back(&released)?;
     an_atomic_upgrade_rolls_itself_back(&released)?;
@@ -46,6 +47,21 @@ fn settle(released: &Released) -> Result<()> {
         ensure!(seen == latest, "generation {seen} of {latest}");
         Ok(())
     })
+}
+
+fn helm_says_what_to_do_next_and_no_more(released: &Released) -> Result<()> {
+    let notes = released.helm("get notes", &[])?.succeeded()?;
+    for part in [
+        "\n   /srv/bulkhead/default\n",
+        "\n   kubectl --namespace bulkhead-system rollout status daemonset bulkhead\n",
+        "\n   kubectl bulkhead doctor\n",
+        ": bulkhead, bulkhead-retain\n",
+        "docs/kubernetes.md#uninstall",
+    ] {
+        ensure!(notes.contains(part), "no {part:?} in {notes}");
+    }
+    ensure!(notes.trim().lines().count() <= 14, "{notes}");
+    Ok(())
 }
 
 fn a_changed_configuration_is_rolled_out(released: &Released) -> Result<()> {
