@@ -276,9 +276,7 @@ async fn a_pool_offers_as_many_as_it_is_configured_for() {
         seen.lock().unwrap().push(request.name());
         match request {
             Request::PoolStatus { .. } => Act::Answer(Ok(Reply::Pool(fake::status(1 << 40)))),
-            Request::PoolFilesystems { .. } => {
-                Act::Answer(Ok(Reply::Filesystems { limit: now.load(Ordering::SeqCst), volumes: 2 }))
-            }
+            Request::PoolCounts { .. } => fake::counts(now.load(Ordering::SeqCst), 2, (0, 0)),
             Request::Create { .. } => failure(ErrorKind::Unsupported),
             Request::List { .. } => fake::no_volumes(),
             other => panic!("{other:?}"),
@@ -307,6 +305,11 @@ async fn a_pool_offers_as_many_as_it_is_configured_for() {
     assert_eq!(*asked.lock().unwrap(), ["pool-status"]);
     let pools = fake.inspector().list_pools(Call::new(ListPoolsRequest {})).await.unwrap().into_inner().pools;
     assert_eq!((pools[0].filesystems, pools[0].filesystem_limit), (2, 2));
+    assert_eq!(
+        (pools[0].inodes, pools[0].free_inodes),
+        (None, None),
+        "a pool without any is one that nobody has counted"
+    );
 }
 
 #[tokio::test]

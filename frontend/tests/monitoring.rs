@@ -18,12 +18,12 @@ use std::time::{Duration, Instant};
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::registration::RegistrationStatus;
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
-use bulkhead_protocol::{Condition, PoolStatus, Reply, Request, Socket};
+use bulkhead_protocol::{Condition, HIGHEST_VERSION, PoolStatus, Reply, Request, Socket, Welcome};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use fake::{Act, FakeHelper, creation, done, no_volumes, size};
+use fake::{Act, FakeHelper, Greeting, creation, done, no_volumes, size, welcome};
 use mock_api::{Fault, MockApi};
 use program::{Frontend, address, ask, channel, get};
 
@@ -41,6 +41,7 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         }
         Request::List { .. } => no_volumes(),
         Request::Create { .. } => size(1 << 30),
+        Request::PoolCounts { .. } => fake::counts(0, 0, (65_536, 65_000)),
         Request::PoolStatus { .. } => {
             let conditions = vec![Condition::Overpromised { promised: 9 << 30, limit: 8 << 30 }].try_into().unwrap();
             Act::Answer(Ok(Reply::Pool(PoolStatus { inode_size: 512, conditions, ..fake::status(33 << 30) })))
@@ -161,6 +162,7 @@ async fn metrics_are_served_and_nothing_else() {
 #[tokio::test]
 async fn pools_are_measured_and_their_conditions_counted() {
     let (mut fake, ..) = helper();
+    fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
     fake.run();
     let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
     let (address, begun) = (address(&frontend).await, Instant::now());
@@ -170,6 +172,8 @@ async fn pools_are_measured_and_their_conditions_counted() {
         "\nbulkhead_pool_largest_volume_bytes{pool=\"default\"} 34359738368",
         "\nbulkhead_pool_overpromised_bytes{pool=\"default\"} 1073741824",
         "\nbulkhead_pool_condition{pool=\"default\",condition=\"overpromised\"} 1",
+        "\nbulkhead_pool_inodes{pool=\"default\"} 65536",
+        "\nbulkhead_pool_free_inodes{pool=\"default\"} 65000",
     ];
     loop {
         let (_, metrics) = get(&address, "/metrics").await;

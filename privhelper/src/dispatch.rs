@@ -49,7 +49,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::MountFilesystem { volume } => ops::mount_filesystem(state.hold(volume)?),
         Request::UnmountFilesystem { volume } => ops::loop_detach(state.hold(volume)?, Kind::Filesystem),
         Request::GrowFilesystem { volume, size } => ops::grow_filesystem(state.hold(volume)?, *size),
-        Request::PoolFilesystems { pool } => bookkeeping::pool_filesystems(state, pool),
+        Request::PoolCounts { pool } => bookkeeping::pool_counts(state, pool),
     };
     reply.map(|reply| (reply, None))
 }

@@ -41,12 +41,16 @@ pub enum Reply {
         /// Whether the volume may have been published, and so may hold data.
         used: bool,
     },
-    /// Filesystems in images in a pool. Since version 4.
-    Filesystems {
-        /// How many volumes with one there may be; 0 where the pool is not configured for them.
-        limit: u32,
+    /// What there is a number of in a pool, beside bytes and volumes. Since version 4.
+    Counts {
+        /// How many volumes with a filesystem in an image there may be; 0 where the pool is not configured for them.
+        filesystem_limit: u32,
         /// How many there are, deleted ones not included.
-        volumes: u32,
+        filesystems: u32,
+        /// The inodes that its filesystem has or could still make; 0 where the pool is not served, or does not answer.
+        inodes: u64,
+        /// Those that an ordinary user may still have.
+        free_inodes: u64,
     },
 }
 

@@ -253,8 +253,8 @@ requests! {
         /// The new size of the image.
         size: Bytes,
     }
-    /// Whether a pool is configured for filesystems in images, and how many it has. Since version 4.
-    PoolFilesystems "pool-filesystems", since 4, Prompt, reads, [] {
+    /// How many filesystems in images and inodes there are in a pool, and how many there can be. Since version 4.
+    PoolCounts "pool-counts", since 4, Prompt, reads, [] {
         /// The pool.
         pool: PoolName,
     }

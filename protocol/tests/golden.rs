@@ -70,7 +70,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("mount-filesystem", Request::MountFilesystem { volume: id("pvc-1") }),
         ("unmount-filesystem", Request::UnmountFilesystem { volume: id("pvc-1") }),
         ("grow-filesystem", Request::GrowFilesystem { volume: id("pvc-1"), size: size(8192) }),
-        ("pool-filesystems", Request::PoolFilesystems { pool: "fast".parse().expect("a name") }),
+        ("pool-counts", Request::PoolCounts { pool: "fast".parse().expect("a name") }),
     ]
 }
 
@@ -156,7 +156,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("listening", Ok(Reply::Listening)),
         ("owner-reply", Ok(Reply::Owner { owner: Some(owner()), used: true })),
         ("usage-of-filesystem", Ok(Reply::Usage(of_filesystem))),
-        ("filesystems-reply", Ok(Reply::Filesystems { limit: 300, volumes: 2 })),
+        ("counts", Ok(Reply::Counts { filesystem_limit: 300, filesystems: 2, inodes: 1000, free_inodes: 7 })),
     ];
     let kinds = [
         ("not-found", ErrorKind::NotFound),
@@ -231,14 +231,14 @@ fn released_bytes_decode_to_their_values() {
 fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
         remove-device usage list delete pool-status listen delete-unused set-owner owner mount-filesystem \
-        unmount-filesystem grow-filesystem pool-filesystems";
+        unmount-filesystem grow-filesystem pool-counts";
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
     let versions = |name| match name {
         "delete-unused" => 2,
         "set-owner" | "owner" => 3,
-        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-filesystems" => 4,
+        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-counts" => 4,
         _ => 1,
     };
     assert_eq!(
@@ -291,8 +291,8 @@ fn a_request_tells_its_volumes_and_its_target() {
     let id = id("pvc-1");
     for (name, request) in requests() {
         // A list begins after a volume, and does nothing to it.
-        let about_none = ["list", "list-after", "pool-status", "listen-csi", "listen-registration", "pool-filesystems"]
-            .contains(&name);
+        let about_none =
+            ["list", "list-after", "pool-status", "listen-csi", "listen-registration", "pool-counts"].contains(&name);
         assert_eq!(request.volumes(), if about_none { vec![] } else { vec![&id] }, "{name}");
         let at_target = ["bind-mount", "unmount", "make-device", "remove-device", "usage-at"].contains(&name);
         assert_eq!(request.target(), at_target.then_some(&target()), "{name}");

@@ -17,7 +17,7 @@ MAGIC = b"BULKHEAD"
 
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
-            "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolFilesystems"]
+            "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom"]
 
@@ -186,7 +186,10 @@ class Reader:
         if variant == 6:
             return {"reply": "Owner", "owner": self.option(lambda: self.text(1024)), "used": self.boolean()}
         if variant == 7:
-            return {"reply": "Filesystems", "limit": self.u32(), "volumes": self.u32()}
+            return {
+                "reply": "Counts", "filesystem_limit": self.u32(), "filesystems": self.u32(), "inodes": self.u64(),
+                "free_inodes": self.u64(),
+            }
         return {"reply": "Listening"}
 
 

@@ -37,13 +37,13 @@ class Corpus:
             "MountFilesystem": (NOBODY,),
             "UnmountFilesystem": (NOBODY,),
             "GrowFilesystem": (NOBODY, SIZE),
-            "PoolFilesystems": (self.pool,),
+            "PoolCounts": (self.pool,),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
             "Create": "Invalid", "Unmount": "Done", "LoopDetach": "Done", "RemoveDevice": "Done", "List": "Volumes", "Delete": "Done",
             "PoolStatus": "Pool", "Listen": "Listening", "DeleteUnused": "Done",
-            "UnmountFilesystem": "Done", "PoolFilesystems": "Filesystems",
+            "UnmountFilesystem": "Done", "PoolCounts": "Counts",
         }
 
     def all(self):

@@ -3,6 +3,7 @@
 use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::inspection::{ListPoolsRequest, Pool};
 use bulkhead_model::quantity::Quantity;
+use bulkhead_model::volumes::InodeCount;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -10,15 +11,17 @@ use crate::failure::Failure;
 
 pub async fn list(mut client: Client) -> Result<Report, Failure> {
     let pools = client.inspection.list_pools(ListPoolsRequest {}).await?.into_inner().pools;
-    let headings = ["pool", "total", "available", "promised", "used", "volumes", "emptying", "condition"];
+    let headings =
+        ["pool", "total", "available", "promised", "used", "free-inodes", "volumes", "emptying", "condition"];
     let told = |pool: &Pool| pool.conditions.iter().map(|text| format!("{}: {text}", pool.name)).collect::<Vec<_>>();
     let table = Table::headed(headings, pools.iter().map(row)).noting(pools.iter().flat_map(told));
     Ok(Report::new(pools.iter().map(described).collect(), table))
 }
 
-fn row(pool: &Pool) -> [String; 8] {
+fn row(pool: &Pool) -> [String; 9] {
     let size = |bytes| if pool.served { Quantity::from(bytes).to_string() } else { "-".to_owned() };
     let number = |number: u32| if pool.served { number.to_string() } else { "-".to_owned() };
+    let inodes = pool.inodes.zip(pool.free_inodes).map(|(total, free)| InodeCount { total, free });
     let condition = match pool.condition_names.as_slice() {
         [] if pool.conditions.is_empty() => "healthy".to_owned(),
         // An older frontend gives no names.
@@ -31,6 +34,7 @@ fn row(pool: &Pool) -> [String; 8] {
         size(pool.available_bytes),
         size(pool.promised_bytes),
         size(pool.used_bytes),
+        inodes.map_or_else(|| "-".to_owned(), |inodes| inodes.to_string()),
         number(pool.volumes),
         number(pool.emptying),
         condition,
@@ -48,6 +52,8 @@ fn described(pool: &Pool) -> Value {
         "usedBytes": pool.used_bytes,
         "volumes": pool.volumes,
         "emptying": pool.emptying,
+        "inodes": pool.inodes,
+        "freeInodes": pool.free_inodes,
         "filesystems": pool.filesystems,
         "filesystemLimit": pool.filesystem_limit,
         "conditions": pool.conditions,

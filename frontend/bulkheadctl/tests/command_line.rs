@@ -6,6 +6,8 @@ mod fake;
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead_frontend::server::{self, Shutdown};
@@ -265,9 +267,37 @@ async fn volumes_and_pools_are_listed_with_their_condition() {
     assert!(shown.contains("targets:           2 (their paths cannot be seen from here)\n"), "{shown}");
     assert!(shown.contains("claim:             unknown: no storage agent runs on this node\n"), "{shown}");
     let pools = text(&run(socket, &["pool", "list"]).await.stdout);
-    let expected = "POOL     TOTAL  AVAILABLE  PROMISED  USED     VOLUMES  EMPTYING  CONDITION\n\
-                    default  4 GiB  3 GiB      0 B       914 MiB  0        0         healthy\n";
-    assert_eq!(pools, expected);
+    let expected = "POOL     TOTAL  AVAILABLE  PROMISED  USED     FREE-INODES  VOLUMES  EMPTYING  CONDITION\n\
+                    default  4 GiB  3 GiB      0 B       914 MiB  -            0        0         healthy\n";
+    assert_eq!(pools, expected, "a helper of an earlier release knows no inodes");
+}
+
+#[tokio::test]
+async fn inodes_that_run_out_are_told_before_they_have() {
+    let free = Arc::new(AtomicU64::new(999));
+    let now = Arc::clone(&free);
+    let fake = FakeHelper::start(move |request| match request {
+        Request::PoolCounts { .. } => fake::counts(0, 0, (1000, now.load(Ordering::SeqCst))),
+        request => of_a_pool_with_one_volume(request),
+    });
+    fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
+    let socket = serve(&fake);
+    let pools = text(&run(socket.clone(), &["pool", "list"]).await.stdout);
+    assert!(
+        pools.contains("default  4 GiB  3 GiB      0 B       914 MiB  99%          0        0         healthy"),
+        "{pools}"
+    );
+    let json = run(socket.clone(), &["pool", "list", "--json"]).await;
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&json[0]["inodes"], &json[0]["freeInodes"]), (&1000.into(), &999.into()));
+    for (now, told) in [
+        (50, "ok    pool default  3 GiB of 4 GiB available, 0 volumes\n"),
+        (49, "note  pool default  3 GiB of 4 GiB available, 0 volumes; only 49 of the 1000 inodes"),
+    ] {
+        free.store(now, Ordering::SeqCst);
+        let doctor = text(&run(socket.clone(), &["doctor"]).await.stdout);
+        assert!(doctor.contains(told), "{doctor}");
+    }
 }
 
 #[tokio::test]

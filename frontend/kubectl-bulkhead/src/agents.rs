@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bulkhead_model::exported::{Exported, ExportedPage};
 use bulkhead_model::exposition::{Sample, samples};
 use bulkhead_model::findings::Findings;
-use bulkhead_model::volumes::ConditionKind;
+use bulkhead_model::volumes::{ConditionKind, InodeCount};
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
@@ -60,6 +60,9 @@ pub struct Pool {
     /// How many volumes with a filesystem in an image it may have; missing if it is not configured for any.
     pub filesystem_limit: Option<u64>,
     pub filesystems: Option<u64>,
+    /// The inodes of its filesystem, and those of them that are free; missing if its agent does not say.
+    pub inodes: Option<u64>,
+    pub free_inodes: Option<u64>,
     pub conditions: Vec<&'static ConditionKind>,
 }
 
@@ -193,6 +196,12 @@ impl Agent {
 }
 
 impl Pool {
+    /// The inodes of its filesystem, if its agent says how many there are.
+    pub fn inode_count(&self) -> Option<InodeCount> {
+        let (total, free) = self.inodes.zip(self.free_inodes)?;
+        Some(InodeCount { total, free })
+    }
+
     fn note(&mut self, sample: &Sample<'_>) {
         let figure = match sample.name {
             "bulkhead_pool_size_bytes" => &mut self.size,
@@ -205,6 +214,8 @@ impl Pool {
             "bulkhead_pool_abnormal_volumes" => &mut self.abnormal,
             "bulkhead_pool_filesystem_limit" => &mut self.filesystem_limit,
             "bulkhead_pool_filesystem_volumes" => &mut self.filesystems,
+            "bulkhead_pool_inodes" => &mut self.inodes,
+            "bulkhead_pool_free_inodes" => &mut self.free_inodes,
             "bulkhead_pool_condition" => {
                 let kind = sample.label("condition").map(ConditionKind::named);
                 self.conditions.extend(kind.filter(|_| sample.value != 0.0));
@@ -228,6 +239,8 @@ mod tests {
              bulkhead_pool_volumes{pool=\"fast\"} 3\n\
              bulkhead_pool_filesystem_limit{pool=\"fast\"} 300\n\
              bulkhead_pool_filesystem_volumes{pool=\"fast\"} 2\n\
+             bulkhead_pool_inodes{pool=\"fast\"} 65536\n\
+             bulkhead_pool_free_inodes{pool=\"fast\"} 65000\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"shut_down\"} 1\n\
              bulkhead_pool_condition{pool=\"fast\",condition=\"errors\"} 0\n\
              bulkhead_pool_condition{pool=\"slow\",condition=\"of a later release\"} 1\n",
@@ -236,7 +249,9 @@ mod tests {
         let fast = &agent.pools["fast"];
         assert_eq!((fast.size, fast.volumes, fast.used), (Some(1 << 30), Some(3), None));
         assert_eq!((fast.filesystem_limit, fast.filesystems), (Some(300), Some(2)));
+        assert_eq!(fast.inode_count(), Some(InodeCount { total: 65_536, free: 65_000 }));
         assert_eq!(fast.conditions, [ConditionKind::named("shut_down")]);
+        assert_eq!(agent.pools["slow"].inode_count(), None, "an agent of an earlier release does not say");
         assert_eq!(agent.pools["slow"].conditions, [ConditionKind::named("other")]);
     }
 }

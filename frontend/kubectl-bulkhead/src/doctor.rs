@@ -9,7 +9,7 @@ use bulkhead_model::findings::Findings;
 use bulkhead_model::objects::names;
 use bulkhead_model::policies::{by_name, judge};
 use bulkhead_model::quantity::{Quantity, count};
-use bulkhead_model::volumes::{Identity, Severity};
+use bulkhead_model::volumes::{Identity, InodeCount, Severity};
 use futures::{StreamExt, stream};
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -272,11 +272,13 @@ fn pool(node: &str, name: &str, pool: &Pool) -> Check {
         let number = count(pool.filesystems.unwrap_or_default(), "volume");
         format!("{number} of at most {limit} with a filesystem in an image")
     });
+    let shortage = pool.inode_count().and_then(InodeCount::shortage);
     let facts = std::iter::once(room.as_str())
         .chain(filesystems.as_deref())
+        .chain(shortage.as_deref())
         .chain(pool.conditions.iter().map(|kind| kind.meaning));
     let message = facts.collect::<Vec<_>>().join("; ");
-    if pool.conditions.is_empty() {
+    if pool.conditions.is_empty() && shortage.is_none() {
         Check::ok(check, message)
     } else if pool.conditions.iter().all(|kind| kind.severity == Severity::Notice) {
         Check::note(check, message)

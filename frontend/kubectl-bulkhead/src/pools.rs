@@ -37,8 +37,8 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
         }
     }
     let headings = [
-        "node", "pool", "size", "available", "promised", "used", "volumes", "condition", "largest-volume", "emptying",
-        "abnormal",
+        "node", "pool", "size", "available", "promised", "used", "volumes", "condition", "largest-volume",
+        "free-inodes", "emptying", "abnormal",
     ];
     let meanings = meanings.iter().map(|(name, meaning)| format!("{name}: {meaning}"));
     let unknown = unknown_on.iter().map(|(why, nodes)| format!("unknown on {}: {why}", nodes.join(", ")));
@@ -46,7 +46,7 @@ pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     Ok(Report::new(json.into(), if wide { table } else { table.narrowed(8) }))
 }
 
-fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
+fn row(node: &str, name: &str, pool: &Pool) -> [String; 12] {
     let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
     let conditions: Vec<_> = pool.conditions.iter().map(|kind| kind.name).collect();
     [
@@ -59,14 +59,15 @@ fn row(node: &str, name: &str, pool: &Pool) -> [String; 11] {
         number(pool.volumes),
         if conditions.is_empty() { "healthy".to_owned() } else { conditions.join(",") },
         size(pool.largest_volume),
+        pool.inode_count().map_or_else(|| "-".to_owned(), |inodes| inodes.to_string()),
         number(pool.emptying),
         number(pool.abnormal),
     ]
 }
 
 /// The row of a node whose agent cannot be queried. What it has published is still known.
-fn unknown(node: &str, available: Option<u64>) -> [String; 11] {
-    let mut row = [const { String::new() }; 11].map(|_| "-".to_owned());
+fn unknown(node: &str, available: Option<u64>) -> [String; 12] {
+    let mut row = [const { String::new() }; 12].map(|_| "-".to_owned());
     row[0] = node.to_owned();
     row[3] = size(available);
     row[7] = "unknown".to_owned();
@@ -82,6 +83,7 @@ fn described(node: &str, name: &str, pool: &Pool) -> Value {
         "node": node, "pool": name, "totalBytes": pool.size, "availableBytes": pool.available,
         "largestVolumeBytes": pool.largest_volume, "promisedBytes": pool.promised, "usedBytes": pool.used,
         "volumes": pool.volumes, "emptying": pool.emptying, "abnormalVolumes": pool.abnormal,
+        "inodes": pool.inodes, "freeInodes": pool.free_inodes,
         "filesystems": pool.filesystems, "filesystemLimit": pool.filesystem_limit,
         "conditions": pool.conditions.iter().map(|kind| kind.name).collect::<Vec<_>>(),
     })

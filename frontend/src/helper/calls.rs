@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 
+use bulkhead_model::volumes::InodeCount;
 use bulkhead_protocol::{
     Bytes, Listed, OwnerRecord, PoolName, PoolStatus, Reply, Request, Socket, TargetPath, Usage, VolumeId,
 };
@@ -18,13 +19,15 @@ pub struct Owned {
     pub used: bool,
 }
 
-/// Volumes with filesystems in images, in one pool.
+/// What there is a number of in a pool, beside bytes and volumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Filesystems {
-    /// How many there may be; none if the pool is not configured for them.
-    pub limit: u32,
+pub struct Counts {
+    /// How many volumes with a filesystem in an image there may be; none if the pool is not configured for them.
+    pub filesystem_limit: u32,
     /// How many there are.
-    pub volumes: u32,
+    pub filesystems: u32,
+    /// The inodes of its filesystem, if the helper knows them.
+    pub inodes: Option<InodeCount>,
 }
 
 impl Helper {
@@ -86,14 +89,17 @@ impl Helper {
         }
     }
 
-    /// How many filesystems in images `pool` may have, and has.
+    /// How many filesystems in images and inodes `pool` has, and may have.
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn filesystems(&self, pool: &PoolName) -> Result<Filesystems, CallError> {
-        let request = Request::PoolFilesystems { pool: pool.clone() };
+    pub async fn counts(&self, pool: &PoolName) -> Result<Counts, CallError> {
+        let request = Request::PoolCounts { pool: pool.clone() };
         match self.reply(&request).await? {
-            Reply::Filesystems { limit, volumes } => Ok(Filesystems { limit, volumes }),
+            Reply::Counts { filesystem_limit, filesystems, inodes: total, free_inodes: free } => {
+                let inodes = (total > 0).then_some(InodeCount { total, free });
+                Ok(Counts { filesystem_limit, filesystems, inodes })
+            }
             _ => Err(CallError::Mismatched(request.name())),
         }
     }

@@ -2,7 +2,7 @@
 
 use bulkhead_model::check::Check;
 use bulkhead_model::quantity::{Quantity, count};
-use bulkhead_model::volumes::Severity;
+use bulkhead_model::volumes::{InodeCount, Severity};
 use bulkhead_protocol::Welcome;
 
 use super::Inspector;
@@ -59,13 +59,18 @@ fn pool(state: &PoolState) -> Check {
         format!("{available} of {total} available, {}", count(status.volumes, "volume"))
     });
     let conditions = &state.conditions;
-    let filesystems = Some(state.filesystems).filter(|found| found.limit > 0).map(|found| {
-        format!("{} of at most {} with a filesystem in an image", count(found.volumes, "volume"), found.limit)
+    let counts = &state.counts;
+    let filesystems = (counts.filesystem_limit > 0).then(|| {
+        let filesystems = count(counts.filesystems, "volume");
+        format!("{filesystems} of at most {} with a filesystem in an image", counts.filesystem_limit)
     });
-    let message = room.into_iter().chain(filesystems).chain(state.told()).collect::<Vec<_>>().join("; ");
+    let shortage = counts.inodes.and_then(InodeCount::shortage);
+    let (is_known, is_short) = (state.status.is_ok(), shortage.is_some());
+    let facts = room.into_iter().chain(filesystems).chain(shortage).chain(state.told());
+    let message = facts.collect::<Vec<_>>().join("; ");
     match conditions.iter().all(|condition| condition.kind().severity == Severity::Notice) {
-        true if conditions.is_empty() && state.status.is_ok() => Check::ok(&name, message),
-        true if !conditions.is_empty() => Check::note(&name, message),
+        true if conditions.is_empty() && is_known && !is_short => Check::ok(&name, message),
+        true if !conditions.is_empty() || is_known => Check::note(&name, message),
         _ => Check::failed(&name, message),
     }
 }

@@ -171,8 +171,10 @@ fn pool(state: PoolState) -> Pool {
         enforced: state.quota == QuotaMode::Enforced,
         conditions: state.told(),
         condition_names: names(&state),
-        filesystem_limit: state.filesystems.limit,
-        filesystems: state.filesystems.volumes,
+        filesystem_limit: state.counts.filesystem_limit,
+        filesystems: state.counts.filesystems,
+        inodes: state.counts.inodes.map(|inodes| inodes.total),
+        free_inodes: state.counts.inodes.map(|inodes| inodes.free),
         ..Pool::default()
     };
     match state.status {

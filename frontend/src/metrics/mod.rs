@@ -53,6 +53,10 @@ table! {
         "How many volumes with a filesystem in an image the pool may have; missing if it is not configured for any.";
     pool_filesystems: Gauge "bulkhead_pool_filesystem_volumes" [pool]
         "Volumes of the pool with a filesystem in an image.";
+    pool_inodes: Gauge "bulkhead_pool_inodes" [pool]
+        "Inodes of the pool's filesystem. XFS makes them from free space: those that it could still make are among them.";
+    pool_free_inodes: Gauge "bulkhead_pool_free_inodes" [pool]
+        "How many of these no file has, and so how many more files there can be, in volumes and beside them.";
     pool_abnormal: Gauge "bulkhead_pool_abnormal_volumes" [pool]
         "Volumes that need attention, by themselves or with their whole pool.";
     pool_condition: Gauge "bulkhead_pool_condition" [pool, condition]

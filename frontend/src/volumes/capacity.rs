@@ -105,8 +105,8 @@ impl Volumes {
         if backing == Backing::Directory {
             return Ok(room);
         }
-        match self.helper.filesystems(pool).await.map_err(Fault::from) {
-            Ok(filesystems) if filesystems.volumes < filesystems.limit => Ok(room),
+        match self.helper.counts(pool).await.map_err(Fault::from) {
+            Ok(counts) if counts.filesystems < counts.filesystem_limit => Ok(room),
             // The pool is not configured for any, or has as many as it may have.
             Ok(_) => Ok(Room { total: room.total, ..Room::default() }),
             Err(fault) => without_broken_pools(fault),

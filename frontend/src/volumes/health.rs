@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::conditions::{Health, Orphan};
 use super::{Room, Volumes};
-use crate::helper::Filesystems;
+use crate::helper::Counts;
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.
@@ -102,7 +102,7 @@ impl Volumes {
 
     async fn look_at_pools(&self) -> Result<(), Fault> {
         let welcome = self.helper.welcome().await?;
-        let (mut pools, mut filesystems) = (BTreeMap::new(), BTreeMap::new());
+        let (mut pools, mut counts) = (BTreeMap::new(), BTreeMap::new());
         for pool in welcome.pools.as_slice() {
             let status = match timeout(PATIENCE, self.pool_status(&pool.name)).await {
                 Ok(Ok(status)) => Some(status),
@@ -112,7 +112,7 @@ impl Volumes {
                 Err(_) => None,
             };
             if status.is_some() {
-                filesystems.insert(pool.name.clone(), self.filesystems(&pool.name).await);
+                counts.insert(pool.name.clone(), self.counts(&pool.name).await);
             }
             pools.insert(pool.name.clone(), status);
         }
@@ -124,7 +124,7 @@ impl Volumes {
         for pool in pools.keys() {
             self.fail_volumes_of(pool).await?;
         }
-        self.publish_figures(&pools, &filesystems);
+        self.publish_figures(&pools, &counts);
         Ok(())
     }
 
@@ -151,15 +151,12 @@ impl Volumes {
         Ok(())
     }
 
-    fn publish_figures(
-        &self,
-        pools: &BTreeMap<PoolName, Option<PoolStatus>>,
-        filesystems: &BTreeMap<PoolName, Filesystems>,
-    ) {
+    fn publish_figures(&self, pools: &BTreeMap<PoolName, Option<PoolStatus>>, counts: &BTreeMap<PoolName, Counts>) {
         for gauge in [
             &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
             &METRICS.pool_overpromised, &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying,
-            &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems,
+            &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems, &METRICS.pool_inodes,
+            &METRICS.pool_free_inodes,
         ] {
             // A pool that is no longer there has no figures.
             gauge.clear();
@@ -170,9 +167,14 @@ impl Volumes {
             let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
-            if let Some(Filesystems { limit, volumes }) = filesystems.get(pool).filter(|found| found.limit > 0) {
-                METRICS.pool_filesystem_limit.with(name).set((*limit).into());
-                METRICS.pool_filesystems.with(name).set((*volumes).into());
+            let Counts { filesystem_limit, filesystems, inodes } = counts.get(pool).copied().unwrap_or_default();
+            if filesystem_limit > 0 {
+                METRICS.pool_filesystem_limit.with(name).set(filesystem_limit.into());
+                METRICS.pool_filesystems.with(name).set(filesystems.into());
+            }
+            if let Some(inodes) = inodes {
+                METRICS.pool_inodes.with(name).set(inodes.total as f64);
+                METRICS.pool_free_inodes.with(name).set(inodes.free as f64);
             }
             if let Some(status) = status {
                 METRICS.pool_size.with(name).set(status.total as f64);

@@ -6,13 +6,13 @@ use bulkhead_model::volumes::{Fault, Mode, PoolCondition};
 use bulkhead_protocol::{ErrorKind, Listed, PoolName, PoolStatus, QuotaMode, VolumeId};
 
 use super::{Measured, Volumes};
-use crate::helper::Filesystems;
+use crate::helper::Counts;
 
 /// How many volumes are listed at a time.
 const PAGE: usize = 500;
 
-/// The protocol version that knows filesystems in images.
-const FILESYSTEMS_SINCE: u16 = 4;
+/// The protocol version that counts filesystems in images and inodes.
+const COUNTED_SINCE: u16 = 4;
 
 /// The state of a pool.
 #[derive(Clone, Debug)]
@@ -25,8 +25,8 @@ pub struct PoolState {
     pub status: Result<PoolStatus, Fault>,
     /// What is wrong with it.
     pub conditions: Vec<PoolCondition>,
-    /// Its volumes with filesystems in images.
-    pub filesystems: Filesystems,
+    /// Its volumes with filesystems in images, and its inodes.
+    pub counts: Counts,
 }
 
 /// The state of a volume.
@@ -82,19 +82,18 @@ impl Volumes {
                 Ok(status) => PoolCondition::all_of(status).collect(),
                 Err(fault) => self.condition_of(&pool.name, fault).into_iter().collect(),
             };
-            let filesystems = self.filesystems(&pool.name).await;
-            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, conditions, filesystems });
+            let counts = self.counts(&pool.name).await;
+            states.push(PoolState { name: pool.name.clone(), quota: pool.quota, status, conditions, counts });
         }
         Ok(states)
     }
 
-    /// The volumes of `pool` with filesystems in images. Where the helper is too old for them, or fails, there are none.
-    pub(super) async fn filesystems(&self, pool: &PoolName) -> Filesystems {
+    /// The volumes of `pool` with filesystems in images, and its inodes. Where the helper is too old to count them, or
+    /// fails, there are none, and nothing is known of inodes.
+    pub(super) async fn counts(&self, pool: &PoolName) -> Counts {
         match self.helper.welcome().await {
-            Ok(welcome) if welcome.version >= FILESYSTEMS_SINCE => {
-                self.helper.filesystems(pool).await.unwrap_or_default()
-            }
-            _ => Filesystems::default(),
+            Ok(welcome) if welcome.version >= COUNTED_SINCE => self.helper.counts(pool).await.unwrap_or_default(),
+            _ => Counts::default(),
         }
     }
 

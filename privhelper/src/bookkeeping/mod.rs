@@ -23,5 +23,5 @@ pub use limits::{Limits, check_number_of_targets};
 pub use owner::{owner, set_owner};
 pub use release::{Deletions, Progress};
 pub use room::Share;
-pub use status::{list, pool_filesystems, pool_status, usage};
+pub use status::{list, pool_counts, pool_status, usage};
 pub use watch::{Missing, is_held_up, watch};

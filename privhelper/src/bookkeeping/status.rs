@@ -178,11 +178,15 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     }))
 }
 
-/// How many filesystems in images a pool may have, and has.
-pub fn pool_filesystems(state: &State, name: &PoolName) -> Result<Reply, Error> {
+/// How many filesystems in images a pool may have, and has; and the same of inodes. XFS makes them from free space, and
+/// counts those that it could make as free.
+pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let pool = state.pool(name)?;
-    let (limit, volumes) = (count(pool.config.filesystems), count(state.volumes.filesystems(pool)));
-    Ok(Reply::Filesystems { limit, volumes })
+    let (filesystem_limit, filesystems) = (count(pool.config.filesystems), count(state.volumes.filesystems(pool)));
+    let space = |served: &Served| if hangs(served).is_none() { served.filesystem.space().ok() } else { None };
+    let space = pool.served().ok().and_then(space);
+    let (used, free_inodes) = space.map_or((0, 0), |space| (space.inodes_in_use, space.free_inodes));
+    Ok(Reply::Counts { filesystem_limit, filesystems, inodes: used.saturating_add(free_inodes), free_inodes })
 }
 
 /// The largest valid size that does not exceed `bytes`.

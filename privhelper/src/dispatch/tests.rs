@@ -42,7 +42,7 @@ fn each_request_reaches_its_operation() {
     let state = state();
     for request in requests() {
         let refused = match request.name() {
-            "create" | "pool-status" | "pool-filesystems" => Some(ErrorKind::Invalid),
+            "create" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
             "loop-detach" | "unmount-filesystem" | "delete" | "delete-unused" | "list" => None,
             "listen" => Some(ErrorKind::Unsupported),
             // There is no publish directory.
@@ -109,7 +109,7 @@ fn what_may_be_in_an_unserved_pool_is_not_taken_for_absent() {
     state.unserved.insert(testing::id("pvc-1"), why);
     for request in requests() {
         let refused = match request.name() {
-            "create" | "pool-status" | "pool-filesystems" => Some(ErrorKind::Invalid),
+            "create" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
             "list" => None,
             "listen" => Some(ErrorKind::Unsupported),
             "bind-mount" | "make-device" | "unmount" | "remove-device" => Some(ErrorKind::Refused),

@@ -2,6 +2,7 @@
 
 mod access;
 mod fault;
+mod inodes;
 mod name;
 mod parameters;
 mod pool_condition;
@@ -12,6 +13,7 @@ mod words;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use fault::{Fault, FaultKind};
+pub use inodes::InodeCount;
 pub use name::identify;
 pub use parameters::{Backing, Parameters};
 pub use pool_condition::{ConditionKind, Identity, PoolCondition, Severity, Subject};

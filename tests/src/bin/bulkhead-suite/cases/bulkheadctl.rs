@@ -87,7 +87,10 @@ fn pools_are_listed(stand: &mut Stand) -> Result<()> {
     let csi = stand.csi()?;
     csi.create_volume(create("vol-a", SIZE, block()))?;
     let table = ctl(stand, &["pool", "list"])?.succeeded()?;
-    Printed::row(&table, &["POOL", "TOTAL", "AVAILABLE", "PROMISED", "USED", "VOLUMES", "EMPTYING", "CONDITION"])?;
+    Printed::row(
+        &table,
+        &["POOL", "TOTAL", "AVAILABLE", "PROMISED", "USED", "FREE-INODES", "VOLUMES", "EMPTYING", "CONDITION"],
+    )?;
     let row = Printed::row(&table, &["default"])?;
     ensure!(row.contains("16 MiB") && !row.contains("not served"), "{row}");
     let json = bulkheadctl_json(&stand.kubelet.csi_socket(), &["pool", "list"])?;
@@ -105,7 +108,7 @@ fn a_pool_that_is_not_served_is_listed_and_diagnosed(stand: &mut Stand) -> Resul
     mounts::unmount_all(&stand.pools[1].directory)?;
     stand.start()?;
     let table = ctl(stand, &["pool", "list"])?.succeeded()?;
-    let row = Printed::row(&table, &["fast", "-", "-", "-", "-", "-", "-"])?;
+    let row = Printed::row(&table, &["fast", "-", "-", "-", "-", "-", "-", "-"])?;
     ensure!(row == "not_served", "{row}");
     let told = Printed::row(&table, &["fast:"])?;
     ensure!(told.contains("mount"), "it does not say what to do: {told}");

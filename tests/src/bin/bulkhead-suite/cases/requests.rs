@@ -2,13 +2,14 @@
 
 use std::os::unix::net::UnixListener;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Inodes, MAX_LISTED, MountFlags, Reply, Request, Socket, Usage};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::{loops, mounts};
 use bulkhead_tests::stand::Stand;
+use rustix::fs::statvfs;
 
 cases! {
     a_directory_volume_lives_and_dies,
@@ -25,6 +26,7 @@ cases! {
     listening_sockets_are_passed_and_kept,
     growing_never_shrinks: Filesystem,
     a_pool_tells_its_room_and_condition: Filesystem,
+    a_pool_tells_how_many_inodes_are_left: Filesystem,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -289,4 +291,28 @@ fn a_pool_tells_its_room_and_condition(stand: &mut Stand) -> Result<()> {
     let told = status.conditions.as_slice().contains(&Condition::NotEnforced);
     ensure!(told != enforced, "{status:?}");
     Ok(())
+}
+
+/// As the filesystem says it: those that it has, and on XFS those that it could make from what is free.
+fn a_pool_tells_how_many_inodes_are_left(stand: &mut Stand) -> Result<()> {
+    const FILES: u64 = 500;
+    let helper = stand.helper()?;
+    let counted = || {
+        let told = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
+        let Reply::Counts { inodes, free_inodes, .. } = told else { bail!("{told:?}") };
+        let found = statvfs(&stand.pool().directory)?;
+        let found = (found.f_files, found.f_ffree);
+        ensure!((inodes, free_inodes) == found, "{told:?} instead of {found:?}");
+        Ok(free_inodes)
+    };
+    helper.ask(&create("vol-a", directory_spec(SIZE)))?;
+    helper.ask(&bind("vol-a", "a"))?;
+    let before = counted()?;
+    for number in 0..FILES {
+        std::fs::File::create(stand.target("a").join(number.to_string()))?;
+    }
+    let after = counted()?;
+    ensure!(after > 0 && after + FILES <= before, "{after} are free, {before} were");
+    helper.ask(&unbind("vol-a", "a"))?;
+    helper.ask(&delete("vol-a")).map(drop)
 }

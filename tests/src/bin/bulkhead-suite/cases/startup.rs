@@ -61,6 +61,8 @@ fn check_serves_without(stand: &mut Stand, pool: &str, part: &str) -> Result<()>
     stand.start_helper()?;
     let answer = stand.helper()?.request(&Request::PoolStatus { pool: pool.parse()? })?;
     denied(answer, ErrorKind::PoolBroken, part)?;
+    let counts = stand.helper()?.ask(&Request::PoolCounts { pool: pool.parse()? })?;
+    ensure!(matches!(counts, Reply::Counts { inodes: 0, free_inodes: 0, .. }), "nobody has counted: {counts:?}");
     stand.running_helper()?.check_log(|log| {
         ensure!(log.contains(&format!("a pool is not served pool={pool}")) && log.contains(part), "{log}");
         Ok(())

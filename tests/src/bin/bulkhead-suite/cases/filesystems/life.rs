@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Condition, ErrorKind, MountFlags, Reply, Request, VolumeKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
@@ -128,14 +128,18 @@ fn a_preallocated_image_stays_preallocated(stand: &mut Stand) -> Result<()> {
     helper.ask(&delete("vol-a")).map(drop)
 }
 
+/// Checks how many filesystems in images the pool may have, and has.
+fn check_counts(helper: &HelperClient, wanted: (u32, u32)) -> Result<()> {
+    let reply = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
+    let Reply::Counts { filesystem_limit, filesystems, .. } = reply else { bail!("{reply:?}") };
+    ensure!((filesystem_limit, filesystems) == wanted, "{reply:?}");
+    Ok(())
+}
+
 fn a_pool_has_no_more_filesystems_than_it_is_configured_for(stand: &mut Stand) -> Result<()> {
     start(stand, 2)?;
     let helper = stand.helper()?;
-    let number = |wanted| {
-        let reply = helper.ask(&Request::PoolFilesystems { pool: "default".parse()? })?;
-        ensure!(reply == Reply::Filesystems { limit: 2, volumes: wanted }, "{reply:?}");
-        Ok(())
-    };
+    let number = |wanted| check_counts(&helper, (2, wanted));
     number(0)?;
     for id in ["vol-a", "vol-b"] {
         helper.ask(&create(id, filesystem_spec(SIZE)))?;
@@ -166,8 +170,7 @@ fn a_pool_that_is_not_configured_for_them_has_none(stand: &mut Stand) -> Result<
     stand.restart_helper()?;
     let helper = stand.helper()?;
     ensure!(super::mounter(stand).is_err(), "there is a mounter");
-    let reply = helper.ask(&Request::PoolFilesystems { pool: "default".parse()? })?;
-    ensure!(reply == Reply::Filesystems { limit: 0, volumes: 1 }, "{reply:?}");
+    check_counts(&helper, (0, 1))?;
     for request in
         [create("vol-b", filesystem_spec(SIZE)), mount_filesystem("vol-a"), grow_filesystem("vol-a", 2 * SIZE)]
     {
