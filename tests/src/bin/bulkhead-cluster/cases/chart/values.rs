@@ -247,11 +247,12 @@ fn the_operators_objects_are_those_of_the_manifests(cluster: &mut Cluster) -> Re
         let expected = read(&RULES.replace("rules.yaml", &format!("{file}.yaml")))?;
         ensure!(made["spec"] == expected["spec"], "{made:#}\ninstead of\n{expected:#}");
         ensure!(made["metadata"]["labels"]["release"] == "monitoring", "{made:#}");
-        let values = format!("{values},prometheusRule.runbooks=https://wiki.example.com/storage");
+        let values =
+            format!("{values},prometheusRule.runbooks=https://wiki.example.com/storage,driverName=disk.example.com");
         let elsewhere = template(&[WITH_LABELS, "--show-only", &only, "--set", &values])?.succeeded()?;
         let address = "runbook_url: https://wiki.example.com/storage#bulkheadagentdown\n";
         ensure!(elsewhere.contains(address) == (kind == "PrometheusRule"), "{elsewhere}");
-        ensure!(!elsewhere.contains("docs/alerts.md"), "{elsewhere}");
+        ensure!(!elsewhere.contains("docs/alerts.md") && !elsewhere.contains("bulkhead.csi.local"), "{elsewhere}");
         ensure!(made["metadata"]["namespace"] == expected["metadata"]["namespace"], "{made:#}");
     }
     Ok(())
