@@ -5,6 +5,7 @@ use bulkhead_console::report::Report;
 use bulkhead_frontend::proto::inspection::DiagnoseRequest;
 use bulkhead_model::check::Check;
 
+use crate::arrays;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::locate::Server;
@@ -25,6 +26,7 @@ pub async fn run(server: &Server) -> (Report, bool) {
             checks.push(Check::failed(asked, failure.to_string()));
         }
     }
+    checks.extend(arrays::checks());
     checks::report(&checks)
 }
 

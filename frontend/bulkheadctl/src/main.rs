@@ -1,6 +1,7 @@
 //! `bulkheadctl`: a node's pools and volumes, for people and scripts.
 #![deny(clippy::print_stderr, clippy::print_stdout, reason = "what is printed passes through `report`")]
 
+mod arrays;
 mod client;
 mod delete;
 mod doctor;
