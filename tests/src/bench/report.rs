@@ -24,6 +24,9 @@ pub enum Unit {
     /// Memory.
     #[serde(rename = "kib")]
     Kibibytes,
+    /// Threads.
+    #[serde(rename = "number")]
+    Number,
 }
 
 impl Unit {
@@ -34,6 +37,7 @@ impl Unit {
             Self::PerSecond => "/s",
             Self::MebibytesPerSecond => "MiB/s",
             Self::Kibibytes => "KiB",
+            Self::Number => "",
         }
     }
 

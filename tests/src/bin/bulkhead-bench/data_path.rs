@@ -13,11 +13,9 @@ use bulkhead_tests::bench::report::{Baseline, Unit};
 use bulkhead_tests::bench::statistics::Summary;
 use bulkhead_tests::csi::requests::MIB;
 use bulkhead_tests::random::Random;
-use bulkhead_tests::stand::Stand;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 
 use crate::driver::{Call, Connection, Driver, Kind};
-use crate::options::Amount;
 use crate::run::Run;
 
 const SECTION: &str = "data path";
@@ -46,31 +44,41 @@ const LOOP_DEVICES: [(&str, bool, u32); 4] = [
 struct Load {
     name: &'static str,
     block: usize,
-    writes: bool,
+    access: Access,
     random: bool,
 }
 
-const LOADS: [Load; 4] = [
-    Load { name: "4 KiB random read", block: 4096, writes: false, random: true },
-    Load { name: "4 KiB random write", block: 4096, writes: true, random: true },
-    Load { name: "1 MiB sequential read", block: 1 << 20, writes: false, random: false },
-    Load { name: "1 MiB sequential write", block: 1 << 20, writes: true, random: false },
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Reads,
+    Writes,
+    /// Writes, each of which is followed by an fdatasync(2).
+    SyncedWrites,
+}
+
+const LOADS: [Load; 5] = [
+    Load { name: "4 KiB random read", block: 4096, access: Access::Reads, random: true },
+    Load { name: "4 KiB random write", block: 4096, access: Access::Writes, random: true },
+    Load { name: "4 KiB synced random write", block: 4096, access: Access::SyncedWrites, random: true },
+    Load { name: "1 MiB sequential read", block: 1 << 20, access: Access::Reads, random: false },
+    Load { name: "1 MiB sequential write", block: 1 << 20, access: Access::Writes, random: false },
 ];
 
-/// Measures volumes of both kinds.
-pub fn measure(run: &mut Run, stand: &Stand, driver: &Driver, amount: &Amount) -> Result<()> {
-    for kind in Kind::ALL {
-        let volumes = driver.volumes_of("data", kind, 1, false, i64::try_from(SIZE)?);
+/// Measures volumes of some kinds, in a pool.
+pub fn measure(run: &mut Run, kinds: &[Kind], pool: &Path, driver: &Driver, round: Duration) -> Result<()> {
+    for &kind in kinds {
+        let size = if kind == Kind::Image { 4 * SIZE } else { SIZE };
+        let volumes = driver.volumes_of("data", kind, 1, false, i64::try_from(size)?);
         driver.phase(Connection::Kept, 1, &volumes, Call::Create)?;
         driver.phase(Connection::Kept, 1, &volumes, Call::Publish)?;
-        let raw = stand.pool().directory.join(".raw");
+        let raw = pool.join(".raw");
         let target = &volumes[0].target;
         let measured = match kind {
-            Kind::Directory => {
+            Kind::Directory | Kind::Image => {
                 let others = [("published", prepare(&target.join("file"))?)];
-                compare(run, kind, &raw, "a file in the pool", &others, amount.round)
+                compare(run, kind, &raw, "a file in the pool", &others, round)
             }
-            Kind::Block => compare_devices(run, &raw, target, amount.round),
+            Kind::Block => compare_devices(run, &raw, target, round),
         };
         fs::remove_file(&raw).context("remove the raw file")?;
         driver.remove(&volumes)?;
@@ -182,10 +190,12 @@ fn rate(file: &File, load: Load, round: Duration) -> Result<f64> {
                         let next = if load.random { random.below(blocks as usize) as u64 } else { block % blocks };
                         block += QUEUE_DEPTH as u64;
                         let offset = next * load.block as u64;
-                        if load.writes {
-                            file.write_all_at(buffer.bytes(), offset)?;
-                        } else {
-                            file.read_exact_at(buffer.bytes(), offset)?;
+                        match load.access {
+                            Access::Reads => file.read_exact_at(buffer.bytes(), offset)?,
+                            Access::Writes | Access::SyncedWrites => file.write_all_at(buffer.bytes(), offset)?,
+                        }
+                        if load.access == Access::SyncedWrites {
+                            file.sync_data()?;
                         }
                         own += 1;
                     }

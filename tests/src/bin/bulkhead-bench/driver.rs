@@ -28,30 +28,37 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod that uses all volumes.
 const POD: &str = "5d0a2b9e-6d3e-4b8f-9f2a-1c7e5a4d3b21";
 
-/// The size at which volumes are created, and the size to which they grow.
+/// The size at which volumes are created, and by how much they grow.
 const SIZE: i64 = MIB;
-const GROWN: i64 = 2 * MIB;
+const GROWTH: i64 = MIB;
 
-/// The two kinds of volumes.
+/// The pool that may have filesystems in images.
+pub const POOL_OF_IMAGES: &str = "images";
+
+/// The kinds of volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Directory,
     Block,
+    /// A filesystem in an image, in the pool that is configured for it.
+    Image,
 }
 
 impl Kind {
+    /// Those that every pool can have.
     pub const ALL: [Self; 2] = [Self::Directory, Self::Block];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Directory => "directory",
             Self::Block => "block",
+            Self::Image => "image",
         }
     }
 
     fn capability(self) -> VolumeCapability {
         match self {
-            Self::Directory => mount(),
+            Self::Directory | Self::Image => mount(),
             Self::Block => block(),
         }
     }
@@ -204,7 +211,7 @@ impl Driver {
 impl Targets {
     fn path(&self, kind: Kind, name: &str) -> PathBuf {
         match (self, kind) {
-            (Self::Kubelet(kubelet), Kind::Directory) => kubelet.pod_target_path(name, POD),
+            (Self::Kubelet(kubelet), Kind::Directory | Kind::Image) => kubelet.pod_target_path(name, POD),
             (Self::Kubelet(kubelet), Kind::Block) => kubelet.block_target_path(name, POD),
             (Self::Below(directory), _) => directory.join(name),
         }
@@ -217,7 +224,7 @@ impl Targets {
             return Ok(());
         }
         match volume.kind {
-            Kind::Directory => kubelet.prepare(id, &volume.name, POD),
+            Kind::Directory | Kind::Image => kubelet.prepare(id, &volume.name, POD),
             Kind::Block => kubelet.prepare_block(id, &volume.name, POD),
         }
         .map(drop)
@@ -287,7 +294,10 @@ impl Client {
             Call::Create => {
                 let mut request = create(name, *size, kind.capability());
                 if *sparse {
-                    request.parameters = parameters(&[("sparse", "true")]);
+                    request.parameters.extend(parameters(&[("sparse", "true")]));
+                }
+                if *kind == Kind::Image {
+                    request.parameters.extend(parameters(&[("backing", "image"), ("pool", POOL_OF_IMAGES)]));
                 }
                 let answer = controller.create_volume(request).await?.into_inner();
                 let volume = answer.volume.ok_or_else(|| Status::internal("the answer holds no volume"))?;
@@ -313,9 +323,10 @@ impl Client {
             }
             Call::Stats => node.node_get_volume_stats(stats(&id, target)).await.map(drop)?,
             Call::Expand => {
-                let answer = controller.controller_expand_volume(controller_expand(&id, GROWN)).await?.into_inner();
+                let answer =
+                    controller.controller_expand_volume(controller_expand(&id, *size + GROWTH)).await?.into_inner();
                 if answer.node_expansion_required {
-                    node.node_expand_volume(node_expand(&id, target, GROWN)).await.map(drop)?;
+                    node.node_expand_volume(node_expand(&id, target, *size + GROWTH)).await.map(drop)?;
                 }
             }
             Call::Unpublish => {

@@ -1,10 +1,11 @@
 //! What Bulkhead costs, in one report: calls compared with the system calls they cannot avoid, calls and memory with
-//! many volumes, storms, and the data path. Nothing here is a test; the figures depend on the machine.
+//! many volumes, storms, the data path, and filesystems in images. Nothing here is a test; the figures depend on the machine.
 
 mod calls;
 mod data_path;
 mod density;
 mod driver;
+mod filesystems;
 mod floor;
 mod machine;
 mod options;
@@ -25,7 +26,7 @@ use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 use clap::Parser;
 
-use crate::driver::{Driver, Targets};
+use crate::driver::{Driver, Kind, Targets};
 use crate::floor::Floor;
 use crate::options::{Amount, Options, Part};
 use crate::run::Run;
@@ -79,16 +80,20 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
         storms::measure_beside_emptying(run, stand, &driver, &amount)?;
     }
     if options.wants(Part::DataPath) {
-        data_path::measure(run, stand, &driver, &amount)?;
+        data_path::measure(run, &Kind::ALL, &stand.pool().directory, &driver, amount.round)?;
     }
     if options.wants(Part::Density) {
         density::measure(run, stand, &driver, &amount)?;
         density::measure_created(run, stand, &driver, options.created)?;
     }
-    let pool = stand.pool().directory.clone();
+    // Last, because it makes another pool, which only it needs, and starts the helper on both.
+    if options.wants(Part::Filesystems) {
+        filesystems::measure(run, stand, &driver, &amount)?;
+    }
+    let pools: Vec<_> = stand.pools.iter().map(|pool| pool.directory.clone()).collect();
     // Only the clean-up is left.
     stand.abandon();
-    mounts::unmount_all(&pool)?;
+    pools.iter().try_for_each(|pool| mounts::unmount_all(pool))?;
     mounts::unmount_all(stand.kubelet.root())
 }
 

@@ -28,6 +28,9 @@ pub struct Options {
     /// Numbers of published volumes of each kind with which calls are measured
     #[arg(long, value_delimiter = ',')]
     volumes: Vec<usize>,
+    /// Numbers of published filesystems in images with which memory and restarts are measured
+    #[arg(long, value_delimiter = ',')]
+    filesystems: Vec<usize>,
     /// Directory volumes to create at the end without publishing them, for their memory and the time of a start
     #[arg(long, default_value_t = 0)]
     pub created: usize,
@@ -74,6 +77,8 @@ pub enum Part {
     Storms,
     /// Reading and writing.
     DataPath,
+    /// Filesystems in images beside directories: calls, memory, restarts, reading and writing.
+    Filesystems,
 }
 
 /// How much is measured.
@@ -85,6 +90,8 @@ pub struct Amount {
     pub in_flight: Vec<usize>,
     /// Numbers of published volumes of each kind.
     pub volumes: Vec<usize>,
+    /// Numbers of published filesystems in images.
+    pub filesystems: Vec<usize>,
     /// Volumes in a storm.
     pub storm: usize,
     /// Files of the volume that is emptied.
@@ -114,11 +121,17 @@ impl Options {
             (_, true) => &[0, 100, 1000, 5000, 20_000],
             _ => &[0, 100, 1000],
         };
+        let filesystems: &[usize] = match (self.quick, self.full) {
+            (true, _) => &[0, 20],
+            (_, true) => &[0, 100, 300, 1000],
+            _ => &[0, 100],
+        };
         let in_flight: &[usize] = if self.quick { &[1, 8] } else { &[1, 8, 64] };
         Amount {
             calls: self.calls.unwrap_or(by_size(40, 200, 500)).max(1),
             in_flight: list(&self.in_flight, in_flight),
             volumes: list(&self.volumes, volumes),
+            filesystems: list(&self.filesystems, filesystems),
             storm: self.storm.unwrap_or(by_size(50, 300, 1000)),
             emptying: self.emptying.unwrap_or(by_size(5000, 50_000, 1_000_000)),
             round: Duration::from_millis(by_size(100, 300, 1000) as u64),
