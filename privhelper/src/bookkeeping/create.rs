@@ -154,6 +154,7 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>
         rustix::fs::fallocate(&image, FallocateFlags::empty(), 0, size)?;
     }
     if let Some(template) = template {
+        layout::mark_filesystem(&image)?;
         template::write(&image, template)?;
         file::sync(&image)?;
     }

@@ -37,6 +37,8 @@ const ATTRIBUTE: &str = "trusted.bulkhead";
 const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
 /// See [`note_numbers`].
 const NUMBERS_ATTRIBUTE: &str = "trusted.bulkhead.numbers";
+/// See [`mark_filesystem`].
+const FILESYSTEM_ATTRIBUTE: &str = "trusted.bulkhead.filesystem";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
 /// does not know the latter does not serve such a volume, and so never publishes one without noting it.
 const USED: u8 = 1;
@@ -163,6 +165,22 @@ pub fn noted_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(None),
         read => read.map(|_| Some(u64::from_ne_bytes(value))),
+    }
+}
+
+/// Marks a fresh image, to which no tenant ever writes, as one in which a filesystem is made. A record alone proves nothing
+/// of the image beside it: either may be another volume's.
+pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty())
+}
+
+/// Whether an image is marked as one in which a filesystem was made. At start only.
+pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
+    let mut value = [0; 1];
+    match rustix::fs::fgetxattr(image, FILESYSTEM_ATTRIBUTE, &mut value[..]) {
+        Err(Errno::NODATA) => Ok(false),
+        read => read.map(|_| true),
     }
 }
 

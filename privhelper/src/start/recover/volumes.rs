@@ -134,9 +134,15 @@ impl Recovery {
             }
             VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
-                finish_growth(served, id, &mut record).map_err(say)?
+                let image = layout::open_content(&served.directory, id, Kind::Block, OFlags::RDWR).map_err(say)?;
+                check_kind(&image, record.spec.kind.into())?;
+                finish_growth(served, id, &image, &mut record).map_err(say)?
             }
         };
+        if let Some(other) = self.owners.get(&content).cloned() {
+            self.refuse(pool, &other, format!("its image is also that of volume {id}: remove one of its two names"));
+            return Err(format!("its image is also that of volume {other}: remove one of its two names"));
+        }
         let project = project.filter(|_| pool.has_quotas());
         let (pool, published, device) = (Arc::clone(pool), [].into(), None);
         let (seen_elsewhere, unmountable) = (false, None);
@@ -201,13 +207,22 @@ fn restore_quota(
     }
 }
 
+/// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
+/// never mounted, whatever was copied or renamed.
+fn check_kind(image: &OwnedFd, kind: Kind) -> Result<(), String> {
+    match (layout::is_filesystem(image), kind) {
+        (Ok(true), Kind::Filesystem) | (Ok(false), Kind::Block) => Ok(()),
+        (Ok(_), kind) => Err(format!("its record is that of a {kind}, and its image is not: put back what was there")),
+        (Err(errno), _) => Err(format!("its image cannot be inspected: {errno}")),
+    }
+}
+
 /// Leaves an image that was being grown with either size, and its record in agreement.
-fn finish_growth(served: &Served, id: &VolumeId, record: &mut Record) -> SysResult<FileId> {
-    let image = layout::open_content(&served.directory, id, Kind::Block, OFlags::RDWR)?;
-    let status = file::status(&image)?;
+fn finish_growth(served: &Served, id: &VolumeId, image: &OwnedFd, record: &mut Record) -> SysResult<FileId> {
+    let status = file::status(image)?;
     if status.allocated > status.size {
         // Blocks that were allocated for a growth that did not finish.
-        rustix::fs::ftruncate(&image, status.size)?;
+        rustix::fs::ftruncate(image, status.size)?;
     }
     if let Some(size) = Bytes::try_from(status.size).ok().filter(|size| *size > record.spec.size) {
         record.spec.size = size;

@@ -23,6 +23,8 @@ use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
+use super::filesystems;
+
 cases! {
     a_power_cut_undoes_nothing_that_was_answered: Bare,
     a_hundred_power_cuts_on_xfs_undo_nothing_that_was_answered: Bare + Long,
@@ -30,6 +32,8 @@ cases! {
 }
 
 const SIZE: u64 = 1 << 20;
+/// By how much a filesystem grows.
+const STEP: u64 = 16 << 20;
 /// The number of threads that send requests.
 const WORKERS: usize = 3;
 
@@ -93,19 +97,62 @@ fn granted(helper: &HelperClient, request: &Request) -> Result<Reply> {
     }
 }
 
-fn spec(id: &str) -> VolumeSpec {
-    if is_block(id) { image_spec(SIZE) } else { directory_spec(SIZE) }
+/// What a volume is, by the beginning of its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Device,
+    Filesystem,
 }
 
-fn is_block(id: &str) -> bool {
-    id.starts_with("dev")
+impl Kind {
+    fn of(id: &str) -> Self {
+        match id.split('-').next() {
+            Some("dev") => Self::Device,
+            Some("own") => Self::Filesystem,
+            _ => Self::Directory,
+        }
+    }
+
+    /// As it is made, and as it may become.
+    fn sizes(self) -> (u64, u64) {
+        if self == Self::Filesystem { (filesystems::SIZE, STEP) } else { (SIZE, SIZE) }
+    }
+
+    /// What has to be sent to use a volume, and then to let it go.
+    fn uses(self, id: &str) -> [Vec<Request>; 2] {
+        match self {
+            Self::Directory => [vec![bind(id, id)], vec![unbind(id, id)]],
+            Self::Device => [
+                vec![attach(id), make_device(id, id)],
+                vec![remove_device(id, id), detach(id)],
+            ],
+            Self::Filesystem => [
+                vec![mount_filesystem(id), bind(id, id)],
+                vec![unbind(id, id), unmount_filesystem(id)],
+            ],
+        }
+    }
+}
+
+fn spec(id: &str) -> VolumeSpec {
+    match Kind::of(id) {
+        Kind::Directory => directory_spec(SIZE),
+        Kind::Device => image_spec(SIZE),
+        Kind::Filesystem => filesystem_spec(filesystems::SIZE),
+    }
+}
+
+/// What is written to when a volume is published at this path.
+fn written(id: &str, path: &Path) -> PathBuf {
+    if Kind::of(id) == Kind::Device { path.to_owned() } else { path.join("file") }
 }
 
 fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
     println!("BULKHEAD_SEED={seed}");
-    let setting = Setting { pool_fs: filesystem, ..stand.setting.clone() };
+    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 2048, ..stand.setting.clone() };
     // XFS clones a file atomically, with no writes in between.
     let disks = stand.work().join("disks").join(filesystem.name());
     fs::create_dir_all(&disks)?;
@@ -114,7 +161,10 @@ fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<(
     run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&disk))?;
     mount_image(&Setting { pool_fs: PoolFilesystem::Xfs, ..Setting::on_host(filesystem) }, &disk, &disks)?;
     let pool = disks.join("pool");
-    stand.pools = vec![Pool::make(&setting, stand.templates(), &pool, "default")?];
+    let mut made = Pool::make(&setting, &disks, &pool, "default")?;
+    made.options.push_str(",filesystems=3");
+    stand.pools = vec![made];
+    stand.helper_flags = filesystems::helper_flags();
 
     stand.start_helper()?;
     let books = load(stand, &disks, seed, number)?;
@@ -203,11 +253,17 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> Result<()> {
-        let kind = if self.random.below(2) == 0 { "dir" } else { "dev" };
-        let id = format!("{kind}-{}-{}", self.worker, self.random.below(2));
+        let kind = ["dir", "dev", "own"][self.random.below(3)];
+        // Not every filesystem that could be made has room.
+        let number = if kind == "own" { 0 } else { self.random.below(2) };
+        let id = format!("{kind}-{}-{number}", self.worker);
         match (self.known(&id), self.random.below(4)) {
             (Known::Made { .. }, 0) => self.delete(&id),
-            (Known::Made { size, used, content }, 1) => self.grow(&id, (size, used, content)),
+            (Known::Made { size, used, content }, 1) => {
+                self.grow(&id, size)?;
+                self.note(&id, Known::Made { size: larger(&id, size), used, content });
+                Ok(())
+            }
             (Known::Made { size, used, .. }, _) => self.publish(&id, size, used),
             _ => self.create(&id),
         }
@@ -216,7 +272,7 @@ impl Worker<'_> {
     fn create(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
         granted(&self.helper()?, &create(id, spec(id)))?;
-        self.note(id, Known::Made { size: SIZE, used: false, content: None });
+        self.note(id, Known::Made { size: spec(id).size.get(), used: false, content: None });
         Ok(())
     }
 
@@ -227,45 +283,40 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn grow(&self, id: &str, (size, used, content): (u64, bool, Option<u64>)) -> Result<()> {
-        let size = (size + SIZE).min(4 * SIZE);
-        let request = match is_block(id) {
-            true => Request::GrowImage { volume: volume(id), size: bytes(size) },
-            false => Request::SetQuota { volume: volume(id), size: bytes(size), inodes: 4096.try_into()? },
+    fn grow(&self, id: &str, size: u64) -> Result<()> {
+        let size = bytes(larger(id, size));
+        let request = match Kind::of(id) {
+            Kind::Directory => Request::SetQuota { volume: volume(id), size, inodes: 4096.try_into()? },
+            Kind::Device => Request::GrowImage { volume: volume(id), size },
+            Kind::Filesystem => grow_filesystem(id, size.get()),
         };
-        granted(&self.helper()?, &request)?;
-        self.note(id, Known::Made { size, used, content });
-        Ok(())
+        granted(&self.helper()?, &request).map(drop)
     }
 
-    /// Publishes a volume, writes to it and unpublishes it.
-    fn publish(&mut self, id: &str, size: u64, used: bool) -> Result<()> {
+    /// Publishes a volume, writes to it, has it grown sometimes, and unpublishes it.
+    fn publish(&mut self, id: &str, mut size: u64, used: bool) -> Result<()> {
         let helper = self.helper()?;
-        let target = || target("work", id);
-        if is_block(id) {
-            granted(&helper, &Request::LoopAttach { volume: volume(id), read_only: false })?;
-            granted(&helper, &Request::MakeDevice { volume: volume(id), target: target(), exclusive: true })?;
-        } else {
-            granted(&helper, &bind(id, id))?;
+        let [before, after] = Kind::of(id).uses(id);
+        for request in &before {
+            granted(&helper, request)?;
         }
         self.note(id, Known::Made { size, used, content: None });
-        let path = self.targets.join(id);
-        let file = match is_block(id) {
-            true => File::options().write(true).open(path)?,
-            false => File::create(path.join("file"))?,
+        let path = written(id, &self.targets.join(id));
+        let file = match Kind::of(id) {
+            Kind::Device => File::options().write(true).open(path)?,
+            _ => File::create(path)?,
         };
         let number = self.random.below(usize::MAX) as u64;
         file.write_all_at(&number.to_le_bytes(), 0)?;
         file.sync_all()?;
         drop(file);
         self.note(id, Known::Made { size, used: true, content: Some(number) });
-        if is_block(id) {
-            granted(&helper, &Request::RemoveDevice { volume: volume(id), target: target() })?;
-            granted(&helper, &Request::LoopDetach { volume: volume(id) })?;
-        } else {
-            granted(&helper, &unbind(id, id))?;
+        if self.random.below(4) == 0 {
+            self.grow(id, size)?;
+            size = larger(id, size);
+            self.note(id, Known::Made { size, used: true, content: Some(number) });
         }
-        Ok(())
+        after.iter().try_for_each(|request| granted(&helper, request).map(drop))
     }
 
     fn end(self) -> Result<()> {
@@ -273,6 +324,12 @@ impl Worker<'_> {
         let own = |id: &&String| id.split('-').nth(1) == Some(self.worker.to_string().as_str());
         ids.iter().filter(own).try_for_each(|id| self.delete(id))
     }
+}
+
+/// The size that a volume of this size is grown to.
+fn larger(id: &str, size: u64) -> u64 {
+    let (first, step) = Kind::of(id).sizes();
+    (size + step).min(first + 3 * step)
 }
 
 /// Checks what a start finds after a cut, and that all of it can be deleted.
@@ -295,12 +352,7 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
                     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
                 }
                 if let Some(content) = content {
-                    let part = if is_block(id) { "image" } else { "data/file" };
-                    let mut found = [0; 8];
-                    let file = File::open(stand.pool().volume(id).join(part));
-                    file.and_then(|file| file.read_exact_at(&mut found, 0))
-                        .with_context(|| format!("{id}'s content"))?;
-                    ensure!(found == content.to_le_bytes(), "{id} has lost what was written: {known:?}");
+                    has_content(stand, id, *content).with_context(|| format!("{id}: {known:?}"))?;
                 }
             }
         }
@@ -315,19 +367,38 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
         let condition = usage.condition;
         ensure!(condition.as_ref().is_none_or(|kind| *kind == Condition::NotEnforced), "{id}: {condition:?}");
         ensure!(usage.spec == VolumeSpec { size: bytes(*size), ..spec(id) }, "{id}: {:?}", usage.spec);
-        granted(&helper, &bind_or_attach(id))?;
-        granted(&helper, &unbind_or_detach(id))?;
+        in_use(stand, id, |path| {
+            let space = rustix::fs::statvfs(path)?;
+            let is_whole = Kind::of(id) != Kind::Filesystem || space.f_blocks * space.f_frsize > size * 7 / 10;
+            ensure!(is_whole, "the filesystem of {id} has {} blocks", space.f_blocks);
+            Ok(())
+        })?;
+        if Kind::of(id) == Kind::Filesystem {
+            filesystems::check_image(stand, id)?;
+        }
         granted(&helper, &delete(id))?;
     }
-    left(stand, &[])
+    left(stand, &[])?;
+    ensure!(mounts::below(&stand.publish_directory())?.is_empty());
+    filesystems::check_detached(stand)
 }
 
-fn bind_or_attach(id: &str) -> Request {
-    if is_block(id) { Request::LoopAttach { volume: volume(id), read_only: false } } else { bind(id, id) }
+/// Looks at a volume while it is published.
+fn in_use(stand: &Stand, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let (helper, [before, after]) = (stand.helper()?, Kind::of(id).uses(id));
+    before.iter().try_for_each(|request| granted(&helper, request).map(drop))?;
+    look(&stand.target(id))?;
+    after.iter().try_for_each(|request| granted(&helper, request).map(drop))
 }
 
-fn unbind_or_detach(id: &str) -> Request {
-    if is_block(id) { Request::LoopDetach { volume: volume(id) } } else { unbind(id, id) }
+/// Checks that what was written to a volume is there.
+fn has_content(stand: &Stand, id: &str, content: u64) -> Result<()> {
+    in_use(stand, id, |path| {
+        let mut found = [0; 8];
+        File::open(written(id, path))?.read_exact_at(&mut found, 0)?;
+        ensure!(found == content.to_le_bytes(), "what was written is lost");
+        Ok(())
+    })
 }
 
 /// Waits until the pool contains these volumes and nothing else, and has promised nothing else.

@@ -94,9 +94,10 @@ fn failed_at(stand: &mut Stand, point: &Point<'_>, fault: Fault, figures: &Figur
     if !answered && !is_message && !is_capability && point.operation.actor != Actor::Accepting {
         bail!("the connection was closed without an answer");
     }
-    // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier, nor after an
-    // answer of a mounter that it has not received. accept4 never returns most of these errors in reality.
-    if is_capability || ["accept4", "recvmsg"].contains(&call) || is_message && point.operation.is_in_background() {
+    // The helper must not continue with a capability that it cannot lower again, nor serve without an emptier or a mounter,
+    // nor after an answer of a mounter that it has not received. accept4 never returns most of these errors in reality.
+    let is_of_another = point.operation.is_in_background() || point.operation.actor == Actor::Mounter;
+    if is_capability || ["accept4", "recvmsg"].contains(&call) || is_message && is_of_another {
         let moment = stand.patience(Duration::from_millis(500));
         if stand.running_helper()?.wait(moment).is_ok() {
             stand.start_helper()?;

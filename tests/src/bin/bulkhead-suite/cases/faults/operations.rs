@@ -28,6 +28,8 @@ pub enum Actor {
     Releasing,
     /// The process that empties deleted volumes.
     Emptier,
+    /// The process that mounts filesystems in images.
+    Mounter,
 }
 
 /// A request and its context.
@@ -131,7 +133,10 @@ pub fn on_filesystems() -> Vec<Operation> {
     let [create, mount, bind, grow, unbind, unmount, delete] = filesystem_life();
     let operation = undone_by(vec![unbind.clone(), unmount.clone(), delete.clone()]);
     let usage = Request::Usage { volume: volume(FILESYSTEM), target: Some(target("work", "filesystem")) };
+    let by_mounter = |operation| Operation { actor: Actor::Mounter, ..operation };
     vec![
+        by_mounter(operation("have a filesystem mounted for the first time", &[&create], &mount)),
+        by_mounter(operation("have a filesystem mounted again", &[&create, &mount, &unmount], &mount)),
         operation("create a filesystem", &[], &create),
         operation("mount a filesystem for the first time", &[&create], &mount),
         operation("mount a filesystem again", &[&create, &mount, &unmount], &mount),

@@ -12,6 +12,7 @@ use bulkhead_tests::stand::Stand;
 use bulkhead_tests::{leaks, wait};
 
 use super::operations::{Actor, Operation};
+use crate::cases::filesystems;
 
 /// A connection past its hello.
 pub struct Session {
@@ -58,6 +59,7 @@ impl Session {
             Actor::Serving => waiting_threads(self.helper, RECEIVING, |socket| socket == self.socket),
             Actor::Releasing => waiting_threads(self.helper, RECEIVING, |socket| socket != self.socket),
             Actor::Emptier => Ok(vec![processes::descendants(self.helper)?.first().context("no emptier")?.pid]),
+            Actor::Mounter => Ok(vec![filesystems::mounter_of(self.helper)?]),
         }
     }
 }

@@ -13,7 +13,9 @@ use bulkhead_tests::pool::{Pool, run};
 use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 
+mod answers;
 mod damage;
+mod forged;
 mod held;
 mod kinds;
 mod life;
@@ -22,7 +24,7 @@ mod restarts;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [damage::cases(), held::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
+    [answers::cases(), damage::cases(), forged::cases(), held::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
 }
 
 /// The user that mounts.
@@ -44,8 +46,13 @@ pub fn make_pool(stand: &mut Stand, filesystems: u32) -> Result<()> {
     let mut pool = Pool::make(&setting, &templates, &stand.work().join("pools/default"), "default")?;
     pool.options.push_str(&format!(",filesystems={filesystems}"));
     stand.pools.push(pool);
-    stand.helper_flags = ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into();
+    stand.helper_flags = helper_flags();
     Ok(())
+}
+
+/// What a helper needs to be told where a pool is configured for them.
+pub fn helper_flags() -> Vec<String> {
+    ["--mounter-uid".to_owned(), MOUNTER_UID.to_string()].into()
 }
 
 /// The image of a volume.
@@ -54,7 +61,7 @@ fn image(stand: &Stand, id: &str) -> PathBuf {
 }
 
 /// Checks that the filesystem in a volume's image, which is not mounted, is without fault.
-fn check_image(stand: &Stand, id: &str) -> Result<()> {
+pub fn check_image(stand: &Stand, id: &str) -> Result<()> {
     run(Command::new("xfs_repair").args(["-n", "-f"]).arg(image(stand, id)))
 }
 
@@ -79,7 +86,11 @@ fn usage(helper: &HelperClient, id: &str, target: Option<TargetPath>) -> Result<
 
 /// The process that mounts.
 fn mounter(stand: &mut Stand) -> Result<i32> {
-    let helper = i32::try_from(stand.running_helper()?.pid())?;
+    mounter_of(i32::try_from(stand.running_helper()?.pid())?)
+}
+
+/// That of a helper.
+pub fn mounter_of(helper: i32) -> Result<i32> {
     let is_one = |pid: i32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         status.lines().any(|line| line.starts_with("Uid:") && line.contains(&MOUNTER_UID.to_string()))
@@ -89,7 +100,7 @@ fn mounter(stand: &mut Stand) -> Result<i32> {
 }
 
 /// Checks that nothing is left of a volume that is not mounted: no loop device of its image.
-fn check_detached(stand: &Stand) -> Result<()> {
+pub fn check_detached(stand: &Stand) -> Result<()> {
     let left = bulkhead_tests::observe::loops::backed_by(&stand.pool().device()?)?;
     ensure!(left.is_empty(), "loop devices are left: {left:?}");
     Ok(())

@@ -1,0 +1,280 @@
+//! Every answer that a mounter which was taken over can give: only the mount that was asked for is placed.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Response, decode, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::takeover::Argument::{Bytes, Number};
+use bulkhead_tests::takeover::{Argument, Outcome, Takeover};
+use bulkhead_tests::wait;
+use nix::libc;
+
+use super::{SIZE, check_detached, check_image, mounter, start};
+
+cases! {
+    what_is_not_the_mount_that_was_asked_for_ends_the_helper: Bare + Kernel,
+    an_error_with_whatever_comes_beside_it_is_an_error: Bare,
+    a_mount_with_something_beside_it_is_that_mount: Bare,
+    a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end: Bare + Kernel,
+}
+
+/// Commands of fsconfig(2): a flag, a string, and to make the filesystem.
+const FLAG: i64 = 0;
+const STRING: i64 = 1;
+const CREATE: i64 = 6;
+
+/// A mounter that is taken over while it is asked for a mount.
+struct Taken {
+    taken: Takeover,
+    /// Its connection to the server.
+    line: i64,
+    /// The path of the device of which a mount is asked for.
+    device: String,
+    /// The connection on which that was asked.
+    client: HelperClient,
+}
+
+impl Taken {
+    /// Takes over the mounter, and then asks for vol-a's filesystem.
+    fn start(stand: &mut Stand) -> Result<Self> {
+        let patience = stand.patience(Duration::from_secs(5));
+        wait::until(patience, || {
+            let status = fs::read_to_string(format!("/proc/{}/status", mounter(stand)?))?;
+            ensure!(status.contains("\nSeccomp:\t2\n"), "no filter yet");
+            Ok(())
+        })?;
+        let pid = mounter(stand)?;
+        let numbers = fs::read_dir(format!("/proc/{pid}/fd"))?;
+        let mut numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i64>().ok());
+        let line = numbers.find(|number| *number > 2).context("a connection to the server")?;
+        let mut taken = Takeover::of(pid, patience)?;
+        // Version 3 of capset(2): CAP_SYS_ADMIN becomes effective.
+        let header = [0x2008_0522_u32, 0].map(u32::to_ne_bytes).concat();
+        let data = [1_u32 << 21, 1 << 21, 0, 0, 0, 0].map(u32::to_ne_bytes).concat();
+        taken.call(libc::SYS_capset, &[Bytes(&header), Bytes(&data)])?;
+        let client = stand.helper()?;
+        client.send(&encode(&mount_filesystem("vol-a"))?)?;
+        let mut device = None;
+        wait::until(patience, || {
+            for entry in fs::read_dir(format!("/proc/{pid}/root"))? {
+                let name = entry?.file_name().to_string_lossy().into_owned();
+                device = device.take().or_else(|| name.starts_with("loop").then(|| format!("/{name}\0")));
+            }
+            ensure!(device.is_some(), "there is no node yet");
+            Ok(())
+        })?;
+        Ok(Self { taken, line, device: device.context("a node")?, client })
+    }
+
+    fn call(&mut self, call: i64, arguments: &[Argument]) -> Result<i64> {
+        match self.taken.call(call, arguments)? {
+            Outcome::Done(value) => Ok(value),
+            other => bail!("call {call}: {other:?}"),
+        }
+    }
+
+    /// Makes a mount of a filesystem with these options.
+    fn mount(&mut self, filesystem: &str, options: &[(&str, Option<&str>)]) -> Result<i64> {
+        let context = self.call(libc::SYS_fsopen, &[Bytes(format!("{filesystem}\0").as_bytes()), Number(1)])?;
+        for (key, value) in options {
+            let (key, value) = (format!("{key}\0"), value.map(|value| format!("{value}\0")));
+            let command = Number(if value.is_some() { STRING } else { FLAG });
+            let value = value.as_ref().map_or(Number(0), |value| Bytes(value.as_bytes()));
+            self.call(libc::SYS_fsconfig, &[Number(context), command, Bytes(key.as_bytes()), value, Number(0)])?;
+        }
+        self.call(libc::SYS_fsconfig, &[Number(context), Number(CREATE), Number(0), Number(0), Number(0)])?;
+        self.call(libc::SYS_fsmount, &[Number(context), Number(1), Number(6)])
+    }
+
+    /// A mount of the filesystem on the device.
+    fn mount_of_device(&mut self, more: &[(&str, Option<&str>)]) -> Result<i64> {
+        let device = self.device.trim_end_matches('\0').to_owned();
+        self.mount("xfs", &[&[("source", Some(&*device)), ("nouuid", None)], more].concat())
+    }
+
+    /// Answers with these bytes and descriptors.
+    fn answer(&mut self, text: &[u8], descriptors: &[i64]) -> Result<()> {
+        let packet = message(self.taken.address(), text, descriptors)?;
+        let sent = self.call(libc::SYS_sendmsg, &[Number(self.line), Bytes(&packet), Number(0)])?;
+        ensure!(usize::try_from(sent)? == text.len(), "{sent} bytes were sent");
+        Ok(())
+    }
+
+    /// Lets the mounter go on as it was, and returns what the client is answered, if anything.
+    fn end(self, stand: &Stand) -> Result<Option<Response>> {
+        let Self { taken, client, .. } = self;
+        drop(taken);
+        ensure!(client.is_answered(stand.patience(Duration::from_secs(10)))?, "no answer, and no end");
+        let packet = client.receive()?;
+        Ok(packet.map(|packet| decode(&packet)).transpose()?)
+    }
+}
+
+/// `struct msghdr` at this address, and behind it all that it points to.
+fn message(address: u64, text: &[u8], descriptors: &[i64]) -> Result<Vec<u8>> {
+    let (vector, content, control) = (address + 56, address + 72, address + 88);
+    let length = u64::try_from(descriptors.len() * 4)? + 16;
+    let has = !descriptors.is_empty();
+    let mut padded = text.to_vec();
+    padded.resize(16, 0);
+    let words = [0, 0, vector, 1, control, if has { length.next_multiple_of(8) } else { 0 }, 0];
+    let mut packet = words.map(u64::to_ne_bytes).concat();
+    packet.extend([content, u64::try_from(text.len())?].map(u64::to_ne_bytes).concat());
+    packet.extend(padded);
+    packet.extend([length, u64::from(libc::SOL_SOCKET.cast_unsigned()) | 1 << 32].map(u64::to_ne_bytes).concat());
+    for descriptor in descriptors {
+        packet.extend(i32::try_from(*descriptor)?.to_ne_bytes());
+    }
+    packet.extend([0; 8]);
+    Ok(packet)
+}
+
+/// Something that a mounter hands over as the answer.
+type Answer = (&'static str, fn(&mut Taken) -> Result<()>);
+
+/// That all went well, with a descriptor.
+fn well(taken: &mut Taken, descriptor: i64) -> Result<()> {
+    taken.answer(&[0; 4], &[descriptor])
+}
+
+const WRONG: [Answer; 14] = [
+    ("nothing", |taken| taken.answer(&[0; 4], &[])),
+    ("a short packet", |taken| taken.answer(&[0; 3], &[])),
+    ("a long packet", |taken| taken.answer(&[0; 5], &[])),
+    ("a long packet with the mount", |taken| {
+        let mount = taken.mount_of_device(&[])?;
+        taken.answer(&[0; 8], &[mount])
+    }),
+    ("its own connection", |taken| well(taken, taken.line)),
+    ("a context", |taken| {
+        let context = taken.call(libc::SYS_fsopen, &[Bytes(b"xfs\0"), Number(1)])?;
+        well(taken, context)
+    }),
+    ("standard error", |taken| well(taken, 2)),
+    ("a tmpfs", |taken| {
+        let mount = taken.mount("tmpfs", &[])?;
+        well(taken, mount)
+    }),
+    ("an overlay", |taken| {
+        let mount = taken.mount("overlay", &[("lowerdir", Some("/"))])?;
+        well(taken, mount)
+    }),
+    ("processes", |taken| {
+        let mount = taken.mount("proc", &[])?;
+        well(taken, mount)
+    }),
+    ("the kernel's objects", |taken| {
+        let mount = taken.mount("sysfs", &[])?;
+        well(taken, mount)
+    }),
+    ("control groups", |taken| {
+        let mount = taken.mount("cgroup2", &[])?;
+        well(taken, mount)
+    }),
+    ("a read-only mount", |taken| {
+        let mount = taken.mount_of_device(&[("ro", None)])?;
+        well(taken, mount)
+    }),
+    ("one without recovery", |taken| {
+        let mount = taken.mount_of_device(&[("ro", None), ("norecovery", None)])?;
+        well(taken, mount)
+    }),
+];
+
+fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let mut said = 0;
+    for (what, answer) in WRONG {
+        let mut tried = || -> Result<()> {
+            let mut taken = Taken::start(stand)?;
+            answer(&mut taken)?;
+            let answered = taken.end(stand)?;
+            ensure!(answered.is_none(), "{answered:?}");
+            stand.end_of_helper(stand.patience(Duration::from_secs(10)))?;
+            let log = fs::read_to_string(stand.logs().join("helper.log"))?;
+            ensure!(log[said..].contains("it cannot go on with a mounter"), "{log}");
+            said = log.len();
+            ensure!(mounts::below(&stand.publish_directory())?.is_empty());
+            stand.start_helper()?;
+            let helper = stand.helper()?;
+            for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
+                helper.ask(&request)?;
+            }
+            helper.ask_patiently(&unmount_filesystem("vol-a"))?;
+            check_detached(stand)?;
+            check_image(stand, "vol-a")
+        };
+        tried().context(what)?;
+    }
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+/// Starts the helper anew, with which everything is well again.
+fn renew(stand: &mut Stand) -> Result<()> {
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    helper.ask_patiently(&unmount_filesystem("vol-a"))?;
+    check_detached(stand)?;
+    check_image(stand, "vol-a")
+}
+
+fn an_error_with_whatever_comes_beside_it_is_an_error(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    for (errno, wanted, with_mount) in [(5, 5, false), (-1, 1, false), (i32::MIN, 1, true), (i32::MAX, 4095, true)] {
+        let mut taken = Taken::start(stand)?;
+        let mount = if with_mount { Some(taken.mount_of_device(&[])?) } else { None };
+        taken.answer(&errno.to_ne_bytes(), mount.as_slice())?;
+        let Some(Err(error)) = taken.end(stand)? else { bail!("{errno}: no error") };
+        ensure!(error.kind == ErrorKind::Io(wanted), "{errno}: {error:?}");
+        renew(stand).with_context(|| errno.to_string())?;
+    }
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+fn a_mount_with_something_beside_it_is_that_mount(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let open = |stand: &mut Stand| -> Result<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", stand.running_helper()?.pid()))?.count())
+    };
+    let mut taken = Taken::start(stand)?;
+    let before = open(stand)?;
+    let (mount, other) = (taken.mount_of_device(&[])?, taken.mount("tmpfs", &[])?);
+    taken.answer(&[0; 4], &[mount, other, taken.line])?;
+    let answered = taken.end(stand)?;
+    ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
+    ensure!(open(stand)? <= before, "the helper keeps what came beside it");
+    renew(stand)?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
+
+/// It can hold up the end of its own pool's filesystems. Nothing is attached twice for that.
+fn a_mount_that_a_mounter_keeps_is_not_let_go_before_its_end(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    stand.helper()?.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+    let mut taken = Taken::start(stand)?;
+    let (mount, kept) = (taken.mount_of_device(&[])?, taken.mount_of_device(&[])?);
+    ensure!(mount != kept);
+    well(&mut taken, mount)?;
+    let answered = taken.end(stand)?;
+    ensure!(matches!(answered, Some(Ok(_))), "{answered:?}");
+    let helper = stand.helper()?;
+    for _ in 0..2 {
+        let refused = helper.request(&delete("vol-a"))?;
+        ensure!(matches!(&refused, Err(error) if error.kind == ErrorKind::Busy), "{refused:?}");
+    }
+    let devices = bulkhead_tests::observe::loops::backed_by(&stand.pool().device()?)?;
+    ensure!(devices.len() == 1, "{devices:?}");
+    renew(stand)?;
+    stand.helper()?.ask(&delete("vol-a")).map(drop)
+}
