@@ -56,6 +56,7 @@ fn serve(config: &Config) -> Result<(), String> {
     server::spawn(log::write_out)?;
     let (state, mut missing, mounts) = recover::recover(config, host, jail, pools, devices)?;
     let service = Arc::new(server::service(config.allowed_uid, welcome::welcome(config, &state)?, state, listener));
+    recover::take_over(&service)?;
     server::start(&service)?;
     let to_end = Arc::clone(&service);
     server::spawn(move || end_when_asked(&to_end, asked))?;

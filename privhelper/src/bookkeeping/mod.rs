@@ -13,7 +13,7 @@ mod owner;
 mod release;
 mod room;
 mod status;
-mod template;
+pub mod template;
 mod watch;
 
 pub use create::create;

@@ -15,6 +15,19 @@ const TEMPLATES: [(u64, &[u8]); 3] = [
 /// What is written at once. The runs of a template lie together in a few places.
 const WINDOW: u64 = 64 << 10;
 
+/// How many groups a filesystem may have: a mount reads each of them, and the kernel keeps something for it in memory.
+const MOST_GROUPS: u64 = 4096;
+/// The most bytes of a new one: as many of the largest groups.
+pub const LARGEST: u64 = (16 << 30) * MOST_GROUPS;
+
+/// The most bytes that the filesystem in an image may be made to take: its groups keep the length that they have in its
+/// superblock (`sb_agblocks`, in blocks of 4096 bytes).
+pub fn most(image: &OwnedFd) -> SysResult<u64> {
+    let mut blocks = [0; 4];
+    rustix::io::pread(image, &mut blocks[..], 84)?;
+    Ok(u64::from(u32::from_be_bytes(blocks)).saturating_mul(4096 * MOST_GROUPS))
+}
+
 /// The beginning of a filesystem in an image of so many bytes; `None` if that is too small for one.
 pub fn of(size: u64) -> Option<&'static [u8]> {
     TEMPLATES.iter().find(|(least, _)| size >= *least).map(|(_, template)| *template)
@@ -50,6 +63,15 @@ mod tests {
         for (at, (least, template)) in TEMPLATES.iter().enumerate() {
             assert_eq!(length(*least), Some(template.len()));
             assert_eq!(length(least - 1), TEMPLATES.get(at + 1).map(|(_, smaller)| smaller.len()));
+        }
+    }
+
+    #[test]
+    fn a_filesystem_grows_by_the_groups_that_it_was_made_with() {
+        let image = rustix::fs::memfd_create("image", rustix::fs::MemfdFlags::CLOEXEC).expect("a file");
+        for ((_, template), group) in TEMPLATES.into_iter().zip([16 << 30, 1 << 30, 75 << 20]) {
+            write(&image, template).expect("written");
+            assert_eq!(most(&image), Ok(4096 * group));
         }
     }
 

@@ -8,7 +8,7 @@ use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
 use super::loops::{attach, attached, detach, note_numbers};
-use crate::bookkeeping::grow_image;
+use crate::bookkeeping::{grow_image, template};
 use crate::log;
 use crate::state::layout::DATA;
 use crate::state::{Device, Held, Kind, Mounting, Served, State, Volume, busy, failed, in_use, invalid, unsupported};
@@ -26,6 +26,14 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     let (volume, served) = held.existing(Kind::Filesystem)?;
     // Before anything is grown.
     mounting(&held, served)?;
+    let most = template::most(&held.open_content(OFlags::RDONLY)?);
+    let most = most.map_err(|errno| failed("read the superblock of volume", held.id, errno))?;
+    if size > volume.record.spec.size && size.get() > most {
+        return Err(invalid(format!(
+            "volume {} was made too small to grow beyond {most} bytes, as each mount would take seconds; make a larger one, and copy its content",
+            held.id
+        )));
+    }
     // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
     let device = if volume.published.is_empty() { None } else { Some(mount(&mut held)?) };
     let reply = grow_image(&mut held, Kind::Filesystem, size)?;
@@ -65,20 +73,24 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
 /// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones.
 pub fn take_over_filesystems(state: &State) {
     let is_left = |volume: &Volume| !volume.published.is_empty() || volume.seen_elsewhere;
-    let left = state.volumes.page(None, usize::MAX, |id, volume| {
-        (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| (id.clone(), volume.clone()))
-    });
-    for (id, volume) in left.into_iter().flatten() {
-        let (Some(device), Ok(Served { mounting: Some(mounting), .. })) = (volume.device, &volume.pool.state) else {
-            continue;
+    let left = state
+        .volumes
+        .page(None, usize::MAX, |id, volume| (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| id.clone()));
+    for id in left.into_iter().flatten() {
+        // A request that has it by now mounts it if need be.
+        let Ok(mut held) = state.hold(&id) else { continue };
+        let found = held.known().and_then(|volume| Some((volume.pool.clone(), volume.device?.number)));
+        let Some((pool, number)) = found else { continue };
+        let Ok(Served { mounting: Some(mounting), .. }) = &pool.state else { continue };
+        let keep = || match mounting.keeps(number)? {
+            true => Ok(()),
+            false => mounting.make(number).and_then(|mount| mounting.keep(number, &mount)),
         };
-        let kept = mounting.make(device.number).and_then(|mount| mounting.keep(device.number, &mount));
-        if let Err(errno) = kept {
+        if let Err(errno) = keep() {
             log::warning!(
                 "the filesystem of a volume is out of reach until it is published anew volume={id} errno={errno}"
             );
-            // The check that always agrees is the only thing that could fail.
-            let _ = state.volumes.change(&id, |_| Ok(()), |volume| volume.unmountable = Some(errno));
+            held.change(|volume| volume.unmountable = Some(errno));
         }
     }
 }

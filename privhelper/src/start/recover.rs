@@ -8,6 +8,7 @@ mod volumes;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, OnceLock};
 
 use bulkhead_protocol::{QuotaMode, Text, VolumeId};
@@ -19,11 +20,13 @@ use super::filter::OnViolation;
 use super::host::{Claims, Host};
 use super::jail::{Jail, JailedPool};
 use super::mounts::{self, Mounts};
+use super::patience;
 use super::pool::{Candidate, HostPool};
 use crate::bookkeeping::{Deletions, Facts, Filesystem, Missing};
 use crate::capabilities::SERVER;
 use crate::log;
 use crate::ops;
+use crate::server::{self, Service};
 use crate::state::{self, Locks, Loops, Mounting, Place, Pool, PublishDirectory, Served, Sockets, State, Volumes, Way};
 use crate::sys::capability::{allow, raise};
 use crate::sys::file::{self, FileId};
@@ -100,8 +103,26 @@ pub fn recover(
     recovery.find_volumes();
     recovery.find_devices(&devices, &mounts)?;
     recovery.find_published(&mounts, &positions)?;
-    ops::take_over_filesystems(&recovery.state);
     Ok((recovery.state, missing, changes))
+}
+
+/// Takes over the filesystems in images that an earlier helper has left mounted, and waits for that as long as for a pool. One
+/// that is being written out does not answer before: whoever wants it is told that it is busy, and all others are served.
+///
+/// # Errors
+/// A sentence when there is no thread for it.
+pub fn take_over(service: &Arc<Service>) -> Result<(), String> {
+    let (doing, done) = channel::<()>();
+    let service = Arc::clone(service);
+    server::spawn(move || {
+        let _allowed = allow(SERVER);
+        ops::take_over_filesystems(&service.state);
+        drop(doing);
+    })?;
+    if done.recv_timeout(patience::LIMIT) == Err(RecvTimeoutError::Timeout) {
+        log::error!("a filesystem in an image does not answer: its volume and those after it are busy until it does");
+    }
+    Ok(())
 }
 
 /// How many numbers of loop devices earlier helpers may have used for volumes of pools that are served; where nothing is

@@ -1,11 +1,13 @@
 //! Images that are not what they were: each fails alone, and nothing is repaired.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::{Condition, ErrorKind};
+use bulkhead_protocol::{Condition, ErrorKind, VolumeKind};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
@@ -18,6 +20,8 @@ use super::{SIZE, check_detached, check_image, end, image, start, usage};
 cases! {
     a_rotten_image_is_not_mounted_and_harms_no_other: Bare + Kernel,
     a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew: Bare + Kernel,
+    what_rots_while_it_is_mounted_harms_no_other: Bare + Kernel,
+    a_sparse_one_in_a_full_pool_fails_alone_and_heals: Bare + Kernel,
 }
 
 /// What becomes of an image, and how.
@@ -130,5 +134,145 @@ fn a_filesystem_that_has_shut_down_is_unpublished_and_mounted_anew(stand: &mut S
         helper.ask(&bind("vol-a", "vol-a"))?;
         ensure!(stand.target("vol-a/file").exists());
     }
+    end(stand, &helper, &["vol-a", "vol-b"])
+}
+
+/// Fills a filesystem with directories and files, which a walk has to read.
+fn fill(top: &Path) -> Result<()> {
+    for number in 0..200 {
+        let directory = top.join(format!("directory{}/deeper{number}", number % 10));
+        fs::create_dir_all(&directory)?;
+        fs::write(directory.join("file"), vec![number as u8; 20 << 10])?;
+    }
+    Ok(())
+}
+
+/// Reads what is there, and returns how many files are what they were.
+fn whole(top: &Path) -> usize {
+    let path = |number| top.join(format!("directory{}/deeper{number}/file", number % 10));
+    (0..200).filter(|number| fs::read(path(*number)).is_ok_and(|found| found == vec![*number as u8; 20 << 10])).count()
+}
+
+/// The blocks that hold metadata begin with these words (`xfs_da_blkinfo`, `xfs_dsb`, the btrees of an allocation group).
+const METADATA: [&[u8]; 8] = [b"IN", b"XD2D", b"XDD3", b"XDB3", b"XAGF", b"XAGI", b"IAB3", b"FIB3"];
+
+/// Flips bits in all metadata of an image but the superblocks. Returns in how many blocks.
+fn flip(image: &File) -> Result<usize> {
+    let (mut block, mut flipped) = ([0; 4096], 0);
+    for at in (0..image.metadata()?.len()).step_by(block.len()) {
+        image.read_exact_at(&mut block, at)?;
+        if METADATA.iter().any(|word| block.starts_with(word)) {
+            block[100] ^= 0x40;
+            image.write_all_at(&block, at)?;
+            flipped += 1;
+        }
+    }
+    image.sync_all()?;
+    Ok(flipped)
+}
+
+/// What happens to the image of a filesystem that is mounted.
+const DAMAGES_IN_USE: [Damage; 3] = [
+    ("bits are flipped", |image| {
+        ensure!(flip(image)? > 20, "there is hardly any metadata");
+        Ok(())
+    }),
+    ("it is truncated", |image| Ok(image.set_len(64 << 10)?)),
+    ("all but the superblock becomes zeros", |image| {
+        image.set_len(4096)?;
+        Ok(image.set_len(SIZE)?)
+    }),
+];
+
+fn what_rots_while_it_is_mounted_harms_no_other(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-b", filesystem_spec(SIZE)))?;
+    helper.ask(&mount_filesystem("vol-b"))?;
+    helper.ask(&bind("vol-b", "vol-b"))?;
+    for (what, damage) in DAMAGES_IN_USE {
+        let damaged = || -> Result<()> {
+            helper.ask(&create("vol-a", filesystem_spec(SIZE)))?;
+            // Mounted twice: what was read before is in memory.
+            for _ in 0..2 {
+                helper.ask(&mount_filesystem("vol-a"))?;
+                helper.ask(&bind("vol-a", "vol-a"))?;
+                if whole(&stand.target("vol-a")) == 0 {
+                    fill(&stand.target("vol-a"))?;
+                    helper.ask(&unbind("vol-a", "vol-a"))?;
+                    helper.ask(&unmount_filesystem("vol-a"))?;
+                }
+            }
+            damage(&File::options().read(true).write(true).open(image(stand, "vol-a"))?)?;
+            let left = whole(&stand.target("vol-a"));
+            ensure!(left < 200, "everything is there");
+            let _ = fs::write(stand.target("vol-a/new"), "content");
+            run(Command::new("sync").arg("-f").arg(stand.target("vol-a"))).unwrap_or_default();
+            // It is told where it can be: by the filesystem, or by the length of its image.
+            let found = usage(&helper, "vol-a", None)?.condition;
+            let is_told = matches!(found, Some(Condition::FilesystemShutDown | Condition::ImageSize { .. }));
+            ensure!(is_told || what == "bits are flipped", "{found:?}");
+            fs::write(stand.target("vol-b/file"), what)?;
+            ensure!(usage(&helper, "vol-b", None)?.condition.is_none());
+            helper.ask(&unbind("vol-a", "vol-a"))?;
+            helper.ask_patiently(&unmount_filesystem("vol-a"))?;
+            // Mounted anew it fails, or shows what is left.
+            if helper.request(&mount_filesystem("vol-a"))?.is_err() {
+                let found = usage(&helper, "vol-a", None)?.condition;
+                let is_told = matches!(found, Some(Condition::NotMountable { .. } | Condition::ImageSize { .. }));
+                ensure!(is_told, "{found:?}");
+            }
+            helper.ask_patiently(&delete("vol-a"))?;
+            Ok(())
+        };
+        damaged().context(what)?;
+    }
+    end(stand, &helper, &["vol-b"])
+}
+
+/// Below a sparse image there may be no block left.
+fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    let mut preallocated = filesystem_spec(SIZE);
+    if let VolumeKind::Filesystem { sparse, .. } = &mut preallocated.kind {
+        *sparse = false;
+    }
+    for (id, spec) in [("vol-a", filesystem_spec(SIZE)), ("vol-b", preallocated)] {
+        helper.ask(&create(id, spec))?;
+        helper.ask(&mount_filesystem(id))?;
+        helper.ask(&bind(id, id))?;
+        fs::write(stand.target(id).join("kept"), "content")?;
+        run(Command::new("sync").arg("-f").arg(stand.target(id)))?;
+    }
+    let filler = stand.pool().directory.join("filler");
+    let mut file = File::create(&filler)?;
+    while file.write_all(&[7; 1 << 20]).and_then(|()| file.sync_data()).is_ok() {}
+    for length in [64 << 10, 4096, 1] {
+        while file.write_all(&vec![7; length]).and_then(|()| file.sync_data()).is_ok() {}
+    }
+    drop(file);
+    let write = |id: &str, name: &str| -> std::io::Result<()> {
+        let mut file = File::create(stand.target(id).join(name))?;
+        for _ in 0..32 {
+            file.write_all(&[7; 1 << 20])?;
+        }
+        file.sync_all()
+    };
+    ensure!((0..4).any(|number| write("vol-a", &format!("file{number}")).is_err()), "there is room");
+    write("vol-b", "file").context("a preallocated one in a full pool")?;
+    let found = usage(&helper, "vol-a", None)?.condition;
+    println!("in a full pool: {found:?}");
+    // Whatever it has become, it can be let go, and no other is touched by that.
+    fs::remove_file(&filler)?;
+    run(Command::new("sync").arg("-f").arg(&stand.pool().directory))?;
+    helper.ask(&unbind("vol-a", "vol-a"))?;
+    helper.ask_patiently(&unmount_filesystem("vol-a"))?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
+        helper.ask(&request)?;
+    }
+    ensure!(fs::read(stand.target("vol-a/kept"))? == b"content", "what was synced is gone");
+    write("vol-a", "later").context("with room again")?;
+    ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
     end(stand, &helper, &["vol-a", "vol-b"])
 }

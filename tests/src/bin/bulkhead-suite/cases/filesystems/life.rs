@@ -217,7 +217,9 @@ fn a_full_filesystem_is_its_own_business(stand: &mut Stand) -> Result<()> {
 fn what_is_offered_is_only_what_fits(stand: &mut Stand) -> Result<()> {
     start(stand, 3)?;
     let helper = stand.helper()?;
-    denied(helper.request(&create("vol-a", filesystem_spec((300 << 20) - 4096)))?, ErrorKind::Invalid, "300 MiB")?;
+    for size in [(300 << 20) - 4096, (64 << 40) + 4096] {
+        denied(helper.request(&create("vol-a", filesystem_spec(size)))?, ErrorKind::Invalid, "at least 300 MiB")?;
+    }
     let large = helper.request(&create("vol-a", filesystem_spec(100 << 30)))?;
     ensure!(matches!(&large, Err(error) if matches!(error.kind, ErrorKind::NoRoom { .. })), "{large:?}");
     ensure!(stand.setting.pool_fs != PoolFilesystem::Xfs || stand.pool().entries()?.is_empty());
@@ -225,5 +227,9 @@ fn what_is_offered_is_only_what_fits(stand: &mut Stand) -> Result<()> {
     let other = helper.request(&create("vol-a", filesystem_spec(SIZE)))?;
     ensure!(other == Ok(Reply::Size(bytes(300 << 20))), "{other:?}");
     denied(helper.request(&create("vol-a", image_spec(SIZE)))?, ErrorKind::AlreadyExists, "vol-a")?;
+    // Each group that it has takes time at each mount.
+    denied(helper.request(&grow_filesystem("vol-a", (300 << 30) + 4096))?, ErrorKind::Invalid, "made too small")?;
+    let larger = helper.request(&grow_filesystem("vol-a", 300 << 30))?;
+    ensure!(matches!(&larger, Err(error) if matches!(error.kind, ErrorKind::NoRoom { .. })), "{larger:?}");
     helper.ask(&delete("vol-a")).map(drop)
 }

@@ -1,19 +1,22 @@
 //! A helper that is started anew finds everything by targets, loop devices and images: nothing is written down.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_protocol::Reply;
+use bulkhead_protocol::{ErrorKind, Reply, Request};
 use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::loops;
 use bulkhead_tests::stand::Stand;
 
-use super::{SIZE, check_detached, check_image, start, usage};
+use super::{SIZE, check_detached, check_image, end, make_pool, start, usage};
 
 cases! {
     a_restart_finds_what_is_published: Bare + Filesystem,
     a_restart_finds_what_is_only_mounted: Bare + Kernel,
+    one_that_does_not_answer_holds_up_no_start: Bare,
 }
 
 fn a_restart_finds_what_is_published(stand: &mut Stand) -> Result<()> {
@@ -71,4 +74,46 @@ fn a_restart_finds_what_is_only_mounted(stand: &mut Stand) -> Result<()> {
     stand.restart_helper()?;
     stand.helper()?.ask(&delete("vol-a"))?;
     check_detached(stand)
+}
+
+/// The kernel mounts a filesystem again only when it has been written out, for as long as that takes.
+fn one_that_does_not_answer_holds_up_no_start(stand: &mut Stand) -> Result<()> {
+    make_pool(stand, 3)?;
+    stand.add_pool("other")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
+            helper.ask(&request)?;
+        }
+    }
+    fs::write(stand.target("vol-a/file"), "content")?;
+    drop(helper);
+    stand.kill_helper()?;
+    let delay = stand.patience(Duration::from_secs(14)).as_micros();
+    let inject = format!("inject=fsopen:delay_enter={delay}:when=1");
+    let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=fsopen", "-e", &inject];
+    stand.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
+    let begun = Instant::now();
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let (other, spec) = (volume("vol-o"), directory_spec(1 << 20));
+    helper.ask(&Request::Create { volume: other, pool: "other".parse()?, spec })?;
+    helper.ask(&delete("vol-o"))?;
+    ensure!(begun.elapsed().as_micros() < delay, "the start has waited for it");
+    // Its volume, and whatever is to be mounted, has to wait.
+    let waiting = ["vol-a", "vol-b"].map(|id| helper.request(&mount_filesystem(id)));
+    for answer in waiting {
+        denied(answer?, ErrorKind::Busy, "vol")?;
+    }
+    denied(helper.request(&delete("vol-b"))?, ErrorKind::InUse, "vol-b")?;
+    for id in ["vol-a", "vol-b"] {
+        helper.ask_patiently(&mount_filesystem(id))?;
+        helper.ask(&bind(id, id))?;
+    }
+    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    stand.kill_helper()?;
+    stand.helper_wrapper.clear();
+    stand.start_helper()?;
+    end(stand, &stand.helper()?, &["vol-a", "vol-b"])
 }
