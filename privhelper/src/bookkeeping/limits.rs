@@ -56,7 +56,9 @@ pub fn check_filesystem(state: &State, pool: &Pool, id: &VolumeId, size: Bytes) 
         )));
     }
     if template::of(size.get()).is_none() || size.get() > template::LARGEST {
-        return Err(invalid(format!("create volume {id}: a filesystem in an image takes at least 300 MiB, at most 64 TiB")));
+        return Err(invalid(format!(
+            "create volume {id}: a filesystem in an image takes at least 300 MiB, at most 64 TiB"
+        )));
     }
     let number = state.volumes.filesystems(pool);
     if number >= limit {

@@ -73,9 +73,9 @@ pub fn let_go(held: &mut Held<'_>) -> Result<(), Error> {
 /// Mounts the filesystems that an earlier helper has left mounted once more: this finds the same ones.
 pub fn take_over_filesystems(state: &State) {
     let is_left = |volume: &Volume| !volume.published.is_empty() || volume.seen_elsewhere;
-    let left = state
-        .volumes
-        .page(None, usize::MAX, |id, volume| (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| id.clone()));
+    let left = state.volumes.page(None, usize::MAX, |id, volume| {
+        (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| id.clone())
+    });
     for id in left.into_iter().flatten() {
         // A request that has it by now mounts it if need be.
         let Ok(mut held) = state.hold(&id) else { continue };

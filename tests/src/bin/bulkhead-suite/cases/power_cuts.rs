@@ -123,14 +123,10 @@ impl Kind {
     fn uses(self, id: &str) -> [Vec<Request>; 2] {
         match self {
             Self::Directory => [vec![bind(id, id)], vec![unbind(id, id)]],
-            Self::Device => [
-                vec![attach(id), make_device(id, id)],
-                vec![remove_device(id, id), detach(id)],
-            ],
-            Self::Filesystem => [
-                vec![mount_filesystem(id), bind(id, id)],
-                vec![unbind(id, id), unmount_filesystem(id)],
-            ],
+            Self::Device => [vec![attach(id), make_device(id, id)], vec![remove_device(id, id), detach(id)]],
+            Self::Filesystem => {
+                [vec![mount_filesystem(id), bind(id, id)], vec![unbind(id, id), unmount_filesystem(id)]]
+            }
         }
     }
 }

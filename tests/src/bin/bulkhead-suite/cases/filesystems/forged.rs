@@ -66,11 +66,7 @@ fn copy_record(stand: &Stand, from: &str, to: &str) -> Result<Box<dyn FnOnce() -
 }
 
 /// Puts something else in the place of a volume's image.
-fn replace(
-    stand: &Stand,
-    id: &str,
-    by: impl FnOnce(&Path) -> Result<()>,
-) -> Result<Box<dyn FnOnce() -> Result<()>>> {
+fn replace(stand: &Stand, id: &str, by: impl FnOnce(&Path) -> Result<()>) -> Result<Box<dyn FnOnce() -> Result<()>>> {
     let (own, aside) = (image(stand, id), image(stand, id).with_extension("aside"));
     fs::rename(&own, &aside)?;
     by(&own)?;
@@ -169,7 +165,11 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(stand: &mut Stand)
         let undo = replace(stand, "vol-g", |own| Ok(fs::hard_link(&from, own)?))?;
         stand.start_helper()?;
         for id in ["vol-f", "vol-g"] {
-            denied(stand.helper()?.request(&mount_filesystem(id))?, ErrorKind::PoolBroken, "its image is also that of")?;
+            denied(
+                stand.helper()?.request(&mount_filesystem(id))?,
+                ErrorKind::PoolBroken,
+                "its image is also that of",
+            )?;
         }
         stand.kill_helper()?;
         undo()?;
@@ -226,7 +226,8 @@ fn what_is_exchanged_while_it_is_served_changes_no_kind(stand: &mut Stand) -> Re
     let devices = loops::backed_by(&stand.pool().device()?)?;
     ensure!(devices.len() == 2, "{devices:?}");
     exchange(&image(stand, "vol-f"), &image(stand, "vol-b"))?;
-    for request in [unbind("vol-f", "f"), unmount_filesystem("vol-f"), detach("vol-b"), delete("vol-f"), delete("vol-b")]
+    for request in
+        [unbind("vol-f", "f"), unmount_filesystem("vol-f"), detach("vol-b"), delete("vol-f"), delete("vol-b")]
     {
         helper.ask(&request)?;
     }
@@ -288,7 +289,8 @@ fn objects_that_are_edited_change_no_kind(stand: &mut Stand) -> Result<()> {
         let answer = client.node_publish_volume(requests::publish(id, &target, capability));
         refused(answer, Code::FailedPrecondition, "is not a")?;
     }
-    let same_size = [requests::node_expand("vol-b", &directory, 2 * size), requests::node_expand("vol-f", &device, 2 * size)];
+    let same_size =
+        [requests::node_expand("vol-b", &directory, 2 * size), requests::node_expand("vol-f", &device, 2 * size)];
     for request in same_size {
         ensure!(client.node_expand_volume(request.clone()).is_err(), "{request:?}");
     }

@@ -24,7 +24,17 @@ mod restarts;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [answers::cases(), damage::cases(), forged::cases(), held::cases(), kinds::cases(), life::cases(), mounter::cases(), restarts::cases()].concat()
+    [
+        answers::cases(),
+        damage::cases(),
+        forged::cases(),
+        held::cases(),
+        kinds::cases(),
+        life::cases(),
+        mounter::cases(),
+        restarts::cases(),
+    ]
+    .concat()
 }
 
 /// The user that mounts.
