@@ -18,16 +18,7 @@ pub fn kill(stand: &mut Stand, operations: &[Operation], extent: Extent) -> Resu
     let points = points::of(stand, operations)?;
     let figures = Figures::now(stand)?;
     let mut tally = Tally::default();
-    let mut points = extent.of(stand, points);
-    if std::env::var("W3").is_ok() {
-        points.retain(|point| point.call.name == "recvmsg" && point.call.number == 2);
-        points = (0..40)
-            .flat_map(|_| {
-                points.iter().map(|p| Point { operation: p.operation, call: p.call.clone() }).collect::<Vec<_>>()
-            })
-            .collect();
-    }
-    for point in points {
+    for point in extent.of(stand, points) {
         let outcome = killed_at(stand, &point, &figures);
         if !tally.add(&name(&point, Fault::Kill), &outcome) {
             break;
