@@ -20,6 +20,7 @@ mod held;
 mod kinds;
 mod life;
 mod mounter;
+mod pod;
 mod restarts;
 
 /// All of them.
@@ -32,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         kinds::cases(),
         life::cases(),
         mounter::cases(),
+        pod::cases(),
         restarts::cases(),
     ]
     .concat()

@@ -1,0 +1,120 @@
+//! A pod that does all it can to the filesystem of its volume, with what a container has, and with more.
+
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::mounts;
+use bulkhead_tests::stand::Stand;
+
+use super::{SIZE, end, start, usage};
+use crate::cases::attacks::frozen::Frozen;
+
+cases! {
+    what_a_container_may_do_stops_and_changes_no_filesystem: Bare,
+    a_frozen_filesystem_holds_up_itself_only: Bare + Kernel,
+}
+
+/// What container runtimes leave root in a container.
+const CONTAINER: &str = "-all,+chown,+dac_override,+fsetid,+fowner,+mknod,+setgid,+setuid,+setfcap,+setpcap,\
+                         +net_bind_service,+net_raw,+sys_chroot,+kill,+audit_write";
+
+/// Runs a program on a target, as root with these capabilities and mounts of its own. Returns whether it says that it was
+/// granted what it wanted.
+fn granted(stand: &Stand, capabilities: &str, command: &[&str], target: &str) -> Result<bool> {
+    let mut pod = Command::new("unshare");
+    pod.args(["--mount", "--propagation", "private", "setpriv", "--bounding-set", capabilities]);
+    let output = pod.args(command).arg(stand.target(target)).output().context("unshare")?;
+    Ok(output.status.success() && output.stderr.is_empty())
+}
+
+fn what_a_container_may_do_stops_and_changes_no_filesystem(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    for request in [create("vol-a", filesystem_spec(SIZE)), mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
+        helper.ask(&request)?;
+    }
+    let seen = || Ok::<_, anyhow::Error>((mounts::at(&stand.target("vol-a"))?, usage(&helper, "vol-a", None)?));
+    let before = seen()?;
+    for command in [
+        &["xfs_io", "-x", "-c", "shutdown"][..],
+        &["xfs_io", "-x", "-c", "freeze"],
+        &["xfs_io", "-x", "-c", "label -s name"],
+        &["xfs_io", "-x", "-c", "resblks 100"],
+        &["fsfreeze", "--freeze"],
+        &["fstrim"],
+        &["mount", "-o", "remount,bind,ro"],
+        &["mount", "-o", "remount,bind,suid,dev"],
+        &["umount"],
+        &["chattr", "+i"],
+        &["chattr", "+a"],
+        &["setfattr", "-n", "trusted.bulkhead", "-v", "1"],
+    ] {
+        ensure!(!granted(stand, CONTAINER, command, "vol-a")?, "{command:?} is granted");
+        File::create(stand.target("vol-a/file"))?.sync_all().with_context(|| format!("after {command:?}"))?;
+    }
+    fs::remove_file(stand.target("vol-a/file"))?;
+    let after = seen()?;
+    ensure!(before.0 == after.0 && before.1.spec == after.1.spec && after.1.condition.is_none(), "{after:?}");
+
+    // Its top directory is its own. Nothing that it does to that is in the helper's way.
+    let more = format!("{CONTAINER},+linux_immutable,+dac_read_search");
+    for command in [&["chown", "1000:1000"][..], &["chmod", "0"], &["chattr", "-p", "7"], &["chattr", "+ai"]] {
+        ensure!(granted(stand, &more, command, "vol-a")?, "{command:?} is refused");
+    }
+    for request in [bind("vol-a", "more"), grow_filesystem("vol-a", 2 * SIZE), unbind("vol-a", "more")] {
+        helper.ask(&request)?;
+    }
+    drop(helper);
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    for request in [
+        unbind("vol-a", "vol-a"),
+        unmount_filesystem("vol-a"),
+        grow_filesystem("vol-a", 3 * SIZE),
+        mount_filesystem("vol-a"),
+        bind("vol-a", "vol-a"),
+    ] {
+        helper.ask(&request)?;
+    }
+    end(stand, &helper, &["vol-a"])
+}
+
+/// With CAP_SYS_ADMIN, as in a privileged pod.
+fn a_frozen_filesystem_holds_up_itself_only(stand: &mut Stand) -> Result<()> {
+    start(stand, 3)?;
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-b"] {
+        for request in [create(id, filesystem_spec(SIZE)), mount_filesystem(id), bind(id, id)] {
+            helper.ask(&request)?;
+        }
+    }
+    fs::write(stand.target("vol-a/file"), "content")?;
+    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    ensure!(usage(&helper, "vol-a", None)?.condition.is_none());
+    for request in [bind("vol-a", "more"), unbind("vol-a", "more")] {
+        helper.ask(&request)?;
+    }
+    let growing = stand.helper()?;
+    growing.send(&bulkhead_protocol::encode(&grow_filesystem("vol-a", 2 * SIZE))?)?;
+    let is_answered = growing.is_answered(stand.patience(Duration::from_millis(500)))?;
+    for request in [grow_filesystem("vol-b", 2 * SIZE), bind("vol-b", "more"), unbind("vol-b", "more")] {
+        helper.ask(&request)?;
+    }
+    drop(frozen);
+    ensure!(is_answered || growing.is_answered(stand.patience(Duration::from_secs(10)))?, "it still waits");
+    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    // A start finds it as it is.
+    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    drop(helper);
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "more"), unbind("vol-a", "more")] {
+        helper.ask(&request)?;
+    }
+    drop(frozen);
+    end(stand, &helper, &["vol-a", "vol-b"])
+}
