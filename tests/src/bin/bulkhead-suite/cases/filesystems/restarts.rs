@@ -90,7 +90,7 @@ fn one_that_does_not_answer_holds_up_no_start(stand: &mut Stand) -> Result<()> {
     fs::write(stand.target("vol-a/file"), "content")?;
     drop(helper);
     stand.kill_helper()?;
-    let delay = stand.patience(Duration::from_secs(14)).as_micros();
+    let delay = stand.patience(Duration::from_secs(25)).as_micros();
     let inject = format!("inject=fsopen:delay_enter={delay}:when=1");
     let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=fsopen", "-e", &inject];
     stand.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
