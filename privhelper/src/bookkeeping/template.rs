@@ -28,6 +28,13 @@ pub fn most(image: &OwnedFd) -> SysResult<u64> {
     Ok(u64::from(u32::from_be_bytes(blocks)).saturating_mul(4096 * MOST_GROUPS))
 }
 
+/// How many bytes the filesystem in an image takes, as its superblock says (`sb_dblocks`).
+pub fn size(image: &OwnedFd) -> SysResult<u64> {
+    let mut blocks = [0; 8];
+    rustix::io::pread(image, &mut blocks[..], 8)?;
+    Ok(u64::from_be_bytes(blocks).saturating_mul(4096))
+}
+
 /// The beginning of a filesystem in an image of so many bytes; `None` if that is too small for one.
 pub fn of(size: u64) -> Option<&'static [u8]> {
     TEMPLATES.iter().find(|(least, _)| size >= *least).map(|(_, template)| *template)

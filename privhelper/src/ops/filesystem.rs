@@ -146,13 +146,17 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         None => attach(held, BlockSize::B4096, false)?,
     };
     let content = held.known().map(|volume| volume.content);
+    let size = template::size(&held.open_content(OFlags::RDONLY)?);
     let mounted = || -> SysResult<()> {
         // The image may have grown since.
         content.map_or(Ok(()), |image| held.state.loops.refresh(device.number, image))?;
         let mount = mounting.make(device.number)?;
-        // Whatever was interrupted in the filesystem's life before is made up for now.
+        // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
+        // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
-            grow(&mount, spec.size)?;
+            if size? != spec.size.get() {
+                grow(&mount, spec.size)?;
+            }
             prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
         }
         mounting.keep(device.number, &mount)
@@ -176,9 +180,11 @@ fn grow(root: &OwnedFd, size: Bytes) -> SysResult<()> {
 
 /// Makes the directory that is published in a filesystem, unless it is there.
 fn prepare(root: &OwnedFd, mode: Mode) -> SysResult<()> {
-    match file::make_directory(root, DATA, mode) {
-        Ok(()) => file::sync(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?),
-        Err(Errno::EXIST) => file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY).map(drop),
-        Err(errno) => Err(errno),
+    match file::open(root, DATA, OFlags::PATH | OFlags::DIRECTORY) {
+        Err(Errno::NOENT) => {
+            file::make_directory(root, DATA, mode)?;
+            file::sync(file::open(root, ".", OFlags::RDONLY | OFlags::DIRECTORY)?)
+        }
+        opened => opened.map(drop),
     }
 }

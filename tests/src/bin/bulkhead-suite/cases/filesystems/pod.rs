@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_protocol::ErrorKind;
 use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::stand::Stand;
@@ -107,6 +109,16 @@ fn a_frozen_filesystem_holds_up_itself_only(stand: &mut Stand) -> Result<()> {
     drop(frozen);
     ensure!(is_answered || growing.is_answered(stand.patience(Duration::from_secs(10)))?, "it still waits");
     ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    // One that its pod has left frozen is published again, where it can be thawed.
+    let frozen = Frozen::freeze(&stand.target("vol-a"))?;
+    helper.ask(&unbind("vol-a", "vol-a"))?;
+    denied(helper.request(&unmount_filesystem("vol-a"))?, ErrorKind::Busy, "vol-a")?;
+    for request in [mount_filesystem("vol-a"), bind("vol-a", "vol-a")] {
+        helper.ask(&request)?;
+    }
+    drop(frozen);
+    ensure!(fs::read(stand.target("vol-a/file"))? == b"content");
+    fs::write(stand.target("vol-a/file"), "content")?;
     // A start finds it as it is.
     let frozen = Frozen::freeze(&stand.target("vol-a"))?;
     drop(helper);

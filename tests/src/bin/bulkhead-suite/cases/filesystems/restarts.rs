@@ -91,8 +91,9 @@ fn one_that_does_not_answer_holds_up_no_start(stand: &mut Stand) -> Result<()> {
     drop(helper);
     stand.kill_helper()?;
     let delay = stand.patience(Duration::from_secs(25)).as_micros();
-    let inject = format!("inject=fsopen:delay_enter={delay}:when=1");
-    let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=fsopen", "-e", &inject];
+    // A mounter becomes another user before it takes requests, and nobody else does.
+    let inject = format!("inject=setresuid:delay_enter={delay}:when=1");
+    let wrapper = ["strace", "-f", "-D", "-o", "/dev/null", "-e", "trace=setresuid", "-e", &inject];
     stand.helper_wrapper = wrapper.map(ToOwned::to_owned).to_vec();
     let begun = Instant::now();
     stand.start_helper()?;
