@@ -40,7 +40,7 @@ struct Budget {
 
 const CORE: Budget = Budget { name: "core", limit: 4_307, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 353, goal: 325 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_721, goal: 1_600 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_726, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_297, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
