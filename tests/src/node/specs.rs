@@ -155,18 +155,27 @@ impl Skips {
         not_run.map(|(part, _)| part.as_str())
     }
 
-    /// The name parts that match no skipped test: they do not belong in the list.
-    pub fn unused(&self, outcomes: &Outcomes) -> Vec<&str> {
+    /// These lines, and then those of another list.
+    #[must_use]
+    pub fn then(mut self, other: &Self) -> Self {
+        self.lines.extend_from_slice(&other.lines);
+        self
+    }
+
+    /// The name parts of all lines.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.lines.iter().map(|(part, _)| part.as_str())
+    }
+
+    /// The name parts for which a test is skipped: others do not belong in the list.
+    pub fn used(&self, outcomes: &Outcomes) -> BTreeSet<&str> {
         let is_skipped = |test: &&Outcome| matches!(test.state, State::Skipped(_) | State::LeftOut);
-        let used: BTreeSet<usize> =
-            outcomes.tests.iter().filter(is_skipped).filter_map(|test| self.line(&test.name)).collect();
-        let unused = self.lines.iter().enumerate().filter(|(index, _)| !used.contains(index));
-        unused.map(|(_, (part, _))| part.as_str()).collect()
+        outcomes.tests.iter().filter(is_skipped).filter_map(|test| self.line(&test.name)).collect()
     }
 
     /// The first line that matches the test with this name.
-    fn line(&self, name: &str) -> Option<usize> {
-        self.lines.iter().position(|(part, _)| name.contains(part))
+    fn line(&self, name: &str) -> Option<&str> {
+        self.parts().find(|part| name.contains(part))
     }
 }
 
@@ -207,8 +216,10 @@ mod tests {
         let skips = Skips::parse("# a comment\n\nclones => it has none\nsnapshots => not run: nor these\n").unwrap();
         assert!(skips.allow("clones are made"));
         assert!(!skips.allow("volumes should store data"));
-        assert_eq!(skips.unused(&Outcomes::read(REPORT).unwrap()), ["snapshots"]);
+        assert_eq!(skips.used(&Outcomes::read(REPORT).unwrap()), BTreeSet::from(["clones"]));
         assert_eq!(skips.not_run().collect::<Vec<_>>(), ["snapshots"]);
+        let more = Skips::parse("left out => of one class only\nclones => hidden").unwrap().then(&skips);
+        assert_eq!(more.parts().collect::<Vec<_>>(), ["left out", "clones", "clones", "snapshots"]);
         assert!(Skips::parse("clones\n").is_err());
     }
 }

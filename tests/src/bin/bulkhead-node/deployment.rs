@@ -1,12 +1,15 @@
-//! The ways to run Bulkhead on a node.
+//! The ways to run Bulkhead on a node, whose pool is configured for filesystems in images.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cluster::bytes;
+use bulkhead_tests::commands::Printed;
 use bulkhead_tests::node::{NAME, Node, eventually};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::documented;
 use crate::story::Story;
@@ -48,8 +51,9 @@ impl Deployment {
             }
             Self::HostService => install_helper(node, deploy)?,
         }
-        for directory in [format!("overlays/{}", self.name()), "labels".to_owned()] {
-            let directory = deploy.join("kubernetes").join(directory);
+        let own = own_manifests(deploy)?;
+        for directory in [format!("overlays/{}", self.name()), "labels".to_owned(), "image-class".to_owned()] {
+            let directory = own.path().join(directory);
             let directory = directory.to_str().context("the path of the manifests is not UTF-8")?;
             node.kubectl.run(&["apply", "--server-side", "--force-conflicts", "-k", directory])?;
         }
@@ -100,19 +104,43 @@ pub fn is_installed(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A copy of the manifests in which the container's pool is configured for filesystems in images.
+fn own_manifests(deploy: &Path) -> Result<TempDir> {
+    let own = tempfile::tempdir()?;
+    Printed::by(Command::new("cp").arg("-r").arg(deploy.join("kubernetes/.")).arg(own.path()))?.succeeded()?;
+    let path = own.path().join("overlays/container/privhelper.conf");
+    fs::write(&path, with_filesystems(&fs::read_to_string(&path)?)?)?;
+    Ok(own)
+}
+
+/// A configuration of the helper with the lines that it has as comments, in place of the one that they replace.
+fn with_filesystems(configuration: &str) -> Result<String> {
+    let lines = configuration.lines().filter(|line| !line.starts_with("--pool "));
+    let lines: Vec<_> = lines.map(|line| if line.starts_with("# --") { &line[2..] } else { line }).collect();
+    let has = |flag: &str| lines.iter().any(|line| line.starts_with(flag));
+    ensure!(has("--pool ") && has("--mounter-uid "), "nothing is there as a comment: {configuration}");
+    Ok(lines.join("\n"))
+}
+
 /// Installs the helper as an operator would.
 fn install_helper(node: &Node, deploy: &Path) -> Result<()> {
     let machine = &node.machine;
-    machine.run("ln -sf /opt/bulkhead/bin/bulkhead-* /usr/local/bin/ && mkdir -p /etc/bulkhead /etc/sysusers.d")?;
+    machine.run(
+        "ln -sf /opt/bulkhead/bin/bulkhead-* /usr/local/bin/ && \
+         mkdir -p /etc/bulkhead /etc/sysusers.d /etc/systemd/system/bulkhead-privhelper.service.d",
+    )?;
     for (source, target) in [
         ("systemd/bulkhead.sysusers", "/etc/sysusers.d/bulkhead.conf"),
         ("systemd/privhelper.conf", "/etc/bulkhead/privhelper.conf"),
         ("systemd/bulkhead-privhelper.socket", "/etc/systemd/system/bulkhead-privhelper.socket"),
         ("systemd/bulkhead-privhelper.service", "/etc/systemd/system/bulkhead-privhelper.service"),
+        ("systemd/filesystems.conf", "/etc/systemd/system/bulkhead-privhelper.service.d/filesystems.conf"),
         ("udev/59-bulkhead.rules", "/etc/udev/rules.d/59-bulkhead.rules"),
     ] {
         let source = deploy.join(source);
-        machine.write(target, &fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?)?;
+        let text = fs::read_to_string(&source).with_context(|| format!("read {}", source.display()))?;
+        let is_configuration = target.ends_with("/privhelper.conf");
+        machine.write(target, &if is_configuration { with_filesystems(&text)? } else { text })?;
     }
     machine.run(
         "systemd-sysusers && udevadm control --reload && systemctl daemon-reload && \

@@ -5,6 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::documented::{KUBERNETES, blocks, first_claim, run_all, section};
 use bulkhead_tests::node::{Node, eventually};
+use serde_json::json;
 
 use crate::deployment::Deployment;
 use crate::pods::{self, Mode};
@@ -42,7 +43,11 @@ pub fn helm_install(node: &Node) -> Result<()> {
         KUBERNETES.lines().map(str::trim).find(|line| line.starts_with(begins)).context("no command of helm")?;
     let start = Instant::now();
     run_all(&node.kubectl, command)?;
-    let manifests = [pods::claim("timed", Mode::Filesystem, "16Mi"), pods::pod("timed", "sleep 3600", "timed", None)];
+    let mounts = json!([{ "name": "timed", "mountPath": pods::DIRECTORY }]);
+    let manifests = [
+        pods::claim("timed", "bulkhead", Mode::Filesystem, "16Mi"),
+        pods::pod_of("timed", "sleep 3600", &["timed"], &mounts),
+    ];
     // The class does not exist until the chart has created it.
     eventually(|| manifests.iter().try_for_each(|manifest| node.kubectl.apply(&manifest.to_string())))?;
     node.kubectl.run(&["wait", "--for=jsonpath={.status.phase}=Bound", "--timeout=240s", "pvc/timed"])?;

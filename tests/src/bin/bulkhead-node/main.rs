@@ -2,12 +2,14 @@
 
 mod deployment;
 mod documented;
+mod hostile;
 mod operator;
 mod pods;
 mod restarts;
 mod shell;
 mod storage_suite;
 mod story;
+mod tenants;
 mod traces;
 mod volumes;
 
@@ -45,9 +47,9 @@ enum Task {
     },
     /// Run Kubernetes' own tests of storage drivers
     StorageSuite {
-        /// The directory with the driver's definition and the list of tests that are skipped
-        definition: PathBuf,
-        /// Only tests whose name matches this regular expression
+        /// The directory with the driver's definitions and the lists of tests that are skipped
+        definitions: PathBuf,
+        /// Only tests whose name matches this regular expression; of one class alone as CLASS: EXPRESSION
         filter: Option<String>,
     },
     /// Run a shell command that finds the cluster with kubectl
@@ -58,17 +60,21 @@ enum Task {
 }
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 18] = [
+const CHECKS: [Check; 22] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
-    in_each("a filesystem claim and a block claim are written and read", volumes::claims_are_bound_and_written),
+    in_each("claims of each kind are written and read", volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
     in_each("kubectl bulkhead reads the pool from the agent", operator::the_pool_is_listed),
     in_one("what the shell says to try", shell::what_it_says_to_try_works),
     in_everything("the first claim of the documentation", documented::the_first_claim_works),
     in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
+    in_one("root in a pod exceeds no limit", hostile::limits_hold_for_root),
+    in_one("a pod that is not root, with a group, parts and programs", tenants::a_pod_that_is_not_root),
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
     in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
+    in_one("the kubelet measures the volumes", tenants::the_kubelet_measures),
+    in_one("a label for a mount is refused", tenants::a_label_for_a_mount_is_refused),
     in_one("a stateful set", volumes::a_stateful_set),
     in_one("the kubelet is restarted", restarts::the_kubelet),
     in_each("both programs are killed", restarts::both_programs_are_killed),
@@ -112,9 +118,9 @@ fn run(options: &Options) -> Result<ExitCode> {
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
         Task::Test { everything } => test(&node, &options.deploy, *everything),
-        Task::StorageSuite { definition, filter } => {
+        Task::StorageSuite { definitions, filter } => {
             Deployment::Container.install(&node, &options.deploy)?;
-            storage_suite::run(&node, definition, filter.as_deref())
+            storage_suite::run(&node, definitions, filter.as_deref())
         }
         Task::Shell { command } => {
             Deployment::Container.install(&node, &options.deploy)?;

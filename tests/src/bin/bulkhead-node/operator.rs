@@ -25,13 +25,19 @@ pub fn doctors_find_nothing_wrong(story: &mut Story<'_>) -> Result<()> {
     })
 }
 
+/// The pool is said to be as it should be.
+pub fn the_pool_is_healthy(story: &Story<'_>) -> Result<()> {
+    let told = Printed::by(kubectl_bulkhead(&story.node.kubectl.kubeconfig)?.arg("pools"))?.succeeded()?;
+    let row = Printed::row(&told, &[NAME, "default"])?;
+    ensure!(row.ends_with("healthy") && row.contains("iB"), "{told}");
+    Ok(())
+}
+
 /// The plugin has no other way to the agent than the API server's proxy to its pod, and to the kubelet.
 pub fn the_pool_is_listed(story: &mut Story<'_>) -> Result<()> {
     let kubeconfig = &story.node.kubectl.kubeconfig;
     eventually(|| {
-        let told = Printed::by(kubectl_bulkhead(kubeconfig)?.arg("pools"))?.succeeded()?;
-        let row = Printed::row(&told, &[NAME, "default"])?;
-        ensure!(row.ends_with("healthy") && row.contains("iB"), "{told}");
+        the_pool_is_healthy(story)?;
         let told = Printed::by(kubectl_bulkhead(kubeconfig)?.args(["volumes", "--output", "wide"]))?.succeeded()?;
         ensure!(told.contains("  ok  ") && !told.contains("unknown"), "{told}");
         Ok(())

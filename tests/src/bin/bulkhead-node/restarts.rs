@@ -6,7 +6,7 @@ use bulkhead_tests::node::{Machine, eventually};
 use serde_json::json;
 
 use crate::deployment::{self, AGENT, Deployment};
-use crate::pods::DIRECTORY;
+use crate::pods::{CLASSES, DIRECTORY};
 use crate::story::Story;
 use crate::volumes::{POD, check_beat, check_text, container, scale, wait_for_set};
 
@@ -27,12 +27,12 @@ fn published(machine: &Machine) -> Result<u64> {
 pub fn the_kubelet(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
     let (mounts, container_before) = (machine.run(MOUNTS)?, container(kubectl)?);
-    ensure!(mounts.lines().count() >= 4, "few volumes are mounted: {mounts}");
+    ensure!(mounts.lines().count() >= 5, "few volumes are mounted: {mounts}");
     let published_before = published(machine)?;
     machine.run("systemctl restart kubelet")?;
     story.node.wait_ready()?;
-    // Two volumes of the writer, and one of each pod of the set.
-    let volumes = 2 + u64::from(story.replicas);
+    // Three volumes of the writer, and one of each pod of the set.
+    let volumes = 3 + u64::from(story.replicas);
     eventually(|| {
         let again = published(machine)?.saturating_sub(published_before);
         ensure!(again >= volumes, "the new kubelet has published {again} times, and there are {volumes} volumes");
@@ -148,11 +148,12 @@ pub fn the_node_is_rebooted(story: &mut Story<'_>) -> Result<()> {
 
 /// The node loses power.
 pub fn the_node_loses_its_power(story: &mut Story<'_>) -> Result<()> {
-    story.node.kubectl.exec(POD, &format!("echo cut >{DIRECTORY}/cut && sync"))?;
+    let [files, image] = CLASSES.map(|class| class.directory);
+    story.node.kubectl.exec(POD, &format!("echo cut | tee {files}/cut >{image}/cut && sync"))?;
     story.node.machine.power_cut()?;
     comes_back(story)?;
-    let text = story.node.kubectl.exec(POD, &format!("cat {DIRECTORY}/cut"))?;
-    ensure!(text.trim() == "cut", "what was synced is lost: {text:?}");
+    let text = story.node.kubectl.exec(POD, &format!("cat {files}/cut {image}/cut"))?;
+    ensure!(text == "cut\ncut\n", "what was synced is lost: {text:?}");
     Ok(())
 }
 

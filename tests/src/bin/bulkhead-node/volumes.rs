@@ -2,42 +2,54 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::node::{Kubectl, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::pods::{self, DEVICE, DIRECTORY, Mode};
+use crate::pods::{self, CLASSES, Class, DEVICE, DIRECTORY, Mode};
 use crate::story::Story;
 
-/// The pod with volumes of both kinds, which stays through most of the story.
+/// The pod with volumes of all kinds, which stays through most of the story.
 pub const POD: &str = "writer";
 
-/// Holds a file open and keeps writing to it, so that replacing the mount under it would be noticed.
-pub const BEAT: &str = "trap exit TERM; exec 3>>/data/beat; while :; do echo beat >&3; sleep 1; done";
+/// Holds a file in each volume open and keeps writing to it, so that replacing the mount under it would be noticed.
+const BEAT: &str = "trap exit TERM; exec 3>>/data/beat 4>>/image/beat
+    while :; do echo beat >&3; echo beat >&4; sleep 1; done";
 
 const IDLE: &str = "trap exit TERM; while :; do sleep 1; done";
 
-/// What is written to both volumes.
+/// What is written to all volumes.
 const TEXT: &str = "what was written before";
+
+fn writer() -> Value {
+    pods::with_tools(pods::with_disk(pods::pod(POD, BEAT)))
+}
 
 /// The first volumes on the node.
 pub fn claims_are_bound_and_written(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
-    for manifest in [
-        pods::claim("files", Mode::Filesystem, "64Mi"),
-        pods::claim("disk", Mode::Block, "64Mi"),
-        pods::pod(POD, BEAT, "files", Some("disk")),
-    ] {
-        kubectl.apply(&manifest.to_string())?;
+    for class in CLASSES {
+        kubectl.apply(&class.claim().to_string())?;
     }
+    kubectl.apply(&pods::claim("disk", "bulkhead", Mode::Block, "64Mi").to_string())?;
+    kubectl.apply(&writer().to_string())?;
     kubectl.wait_ready(&[POD])?;
-    kubectl.exec(POD, &format!("echo {TEXT} >{DIRECTORY}/text && echo {TEXT} | dd of={DEVICE} conv=fsync && sync"))?;
+    let [files, image] = CLASSES.map(|class| class.directory);
+    kubectl.exec(
+        POD,
+        &format!("echo {TEXT} | tee {files}/text {image}/text | dd of={DEVICE} conv=fsync && sync"),
+    )?;
     check_text(kubectl)?;
-    check_sizes(kubectl, 64)
+    check_sizes(kubectl, CLASSES.map(|class| class.sizes[0]), 64)
 }
 
-/// Both volumes still contain what was written first.
+/// All volumes still contain what was written first.
 pub fn check_text(kubectl: &Kubectl) -> Result<()> {
-    let read = kubectl.exec(POD, &format!("cat {DIRECTORY}/text && head -c {} {DEVICE}", TEXT.len()))?;
-    ensure!(read == format!("{TEXT}\n{TEXT}"), "the volumes hold {read:?}");
+    check_text_in(kubectl, POD)
+}
+
+fn check_text_in(kubectl: &Kubectl, pod: &str) -> Result<()> {
+    let [files, image] = CLASSES.map(|class| class.directory);
+    let read = kubectl.exec(pod, &format!("cat {files}/text {image}/text && head -c {} {DEVICE}", TEXT.len()))?;
+    ensure!(read == format!("{TEXT}\n{TEXT}\n{TEXT}"), "the volumes of {pod} hold {read:?}");
     Ok(())
 }
 
@@ -47,39 +59,53 @@ pub fn container(kubectl: &Kubectl) -> Result<String> {
     Ok(pod["status"]["containerStatuses"][0]["containerID"].as_str().context("no container runs")?.to_owned())
 }
 
-/// The pod's process keeps writing to the file that it has open.
+/// The pod's process keeps writing to the files that it has open.
 pub fn check_beat(kubectl: &Kubectl) -> Result<()> {
-    let beats = || -> Result<u64> { Ok(kubectl.exec(POD, "wc -l </data/beat")?.trim().parse()?) };
+    let [files, image] = CLASSES.map(|class| class.directory);
+    let beats = || -> Result<Vec<u64>> {
+        let counted = kubectl.exec(POD, &format!("for d in {files} {image}; do wc -l <$d/beat; done"))?;
+        counted.split_whitespace().map(|count| Ok(count.parse()?)).collect()
+    };
     let before = beats()?;
     eventually(|| {
         let now = beats()?;
-        ensure!(now > before, "the pod has stopped writing: {now} lines");
+        let goes_on = before.iter().zip(&now).all(|(before, now)| now > before);
+        ensure!(goes_on && now.len() == CLASSES.len(), "the pod has stopped writing: {before:?}, {now:?} lines");
         Ok(())
     })
 }
 
-fn check_sizes(kubectl: &Kubectl, mebibytes: u64) -> Result<()> {
-    let told = kubectl.exec(POD, &format!("df -P -k {DIRECTORY} | tail -n 1; blockdev --getsize64 {DEVICE}"))?;
-    let (filesystem, device) =
-        told.trim().split_once('\n').with_context(|| format!("df and blockdev printed {told:?}"))?;
-    let kibibytes = filesystem.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
-    ensure!(kibibytes == Some(mebibytes << 10), "the directory has {filesystem:?}, not {mebibytes} MiB");
-    ensure!(device.parse() == Ok(mebibytes << 20), "the device has {device} bytes, not {mebibytes} MiB");
+/// The sizes of the volumes in MiB, as the pod sees them.
+fn check_sizes(kubectl: &Kubectl, mounted: [u64; 2], disk: u64) -> Result<()> {
+    for (class, mebibytes) in CLASSES.iter().zip(mounted) {
+        let told = kubectl.exec(POD, &format!("df -P -k {} | tail -n 1", class.directory))?;
+        let kibibytes = told.split_whitespace().nth(1).and_then(|text| text.parse::<u64>().ok());
+        let wanted = (mebibytes - class.log) << 10;
+        ensure!(kibibytes == Some(wanted), "{} has {told:?}, not {wanted} KiB", class.directory);
+    }
+    let device = kubectl.exec(POD, &format!("blockdev --getsize64 {DEVICE}"))?;
+    ensure!(device.trim().parse() == Ok(disk << 20), "the device has {device} bytes, not {disk} MiB");
     Ok(())
 }
 
-/// A full directory volume looks like a full disk to its pod, while the pool has space left.
+/// A full volume looks like a full disk to its pod, while the pool has space left.
 pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
-    let fill = format!("dd if=/dev/zero of={DIRECTORY}/full bs=1M count=80 2>&1; wc -c <{DIRECTORY}/full");
-    let told = kubectl.exec(POD, &fill)?;
-    let refused = told.contains("No space left on device") || told.contains("Disk quota exceeded");
-    ensure!(refused, "nothing kept the pod from writing: {told}");
-    let written: u64 = told.lines().last().and_then(|line| line.trim().parse().ok()).context("dd printed no size")?;
-    ensure!((60 << 20..=64 << 20).contains(&written), "the pod could write {written} bytes");
+    for Class { directory, sizes: [size, _], log, .. } in CLASSES {
+        let fill = format!("dd if=/dev/zero of={directory}/full bs=1M count={} 2>&1; wc -c <{directory}/full", size + 16);
+        let told = kubectl.exec(POD, &fill)?;
+        let refused = told.contains("No space left on device") || told.contains("Disk quota exceeded");
+        ensure!(refused, "nothing kept the pod from writing: {told}");
+        let written: u64 =
+            told.lines().last().and_then(|line| line.trim().parse().ok()).context("dd printed no size")?;
+        // A filesystem has more that is its own than the log.
+        let most = size - log;
+        let least = most - 4 - log / 4;
+        ensure!((least << 20..=most << 20).contains(&written), "the pod could write {written} bytes to {directory}");
+        kubectl.exec(POD, &format!("rm {directory}/full && echo again >{directory}/again"))?;
+    }
     let beyond = kubectl.exec(POD, &format!("dd if=/dev/zero of={DEVICE} bs=1M seek=64 count=1 2>&1 || true"))?;
     ensure!(beyond.contains("No space left on device"), "a write beyond the device's end: {beyond}");
-    kubectl.exec(POD, &format!("rm {DIRECTORY}/full && echo again >{DIRECTORY}/again"))?;
     check_text(kubectl)
 }
 
@@ -88,11 +114,17 @@ pub fn read_only_is_read_only(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     // The device would still be in use read-write by the writer: a volume is published in only one way at a time.
     kubectl.delete(&["pod", POD])?;
-    kubectl.apply(&pods::reader("reader", IDLE, "files", "disk").to_string())?;
+    kubectl.apply(&pods::read_only(pods::with_disk(pods::pod("reader", IDLE))).to_string())?;
     kubectl.wait_ready(&["reader"])?;
-    let read = kubectl.exec("reader", &format!("cat {DIRECTORY}/text && head -c {} {DEVICE}", TEXT.len()))?;
-    ensure!(read == format!("{TEXT}\n{TEXT}"), "the reader sees {read:?}");
-    for write in [format!("touch {DIRECTORY}/new"), format!("rm {DIRECTORY}/text"), format!("echo x >{DEVICE}")] {
+    check_text_in(kubectl, "reader")?;
+    let [files, image] = CLASSES.map(|class| class.directory);
+    for write in [
+        format!("touch {files}/new"),
+        format!("rm {files}/text"),
+        format!("touch {image}/new"),
+        format!("rm {image}/text"),
+        format!("echo x >{DEVICE}"),
+    ] {
         if kubectl.exec("reader", &write).is_ok() {
             bail!("the reader could run `{write}`");
         }
@@ -104,7 +136,7 @@ pub fn read_only_is_read_only(story: &mut Story<'_>) -> Result<()> {
 /// A new pod finds the data of its predecessor.
 pub fn a_new_pod_has_the_data(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
-    kubectl.apply(&pods::pod(POD, BEAT, "files", Some("disk")).to_string())?;
+    kubectl.apply(&writer().to_string())?;
     kubectl.wait_ready(&[POD])?;
     check_text(kubectl)
 }
@@ -113,17 +145,22 @@ pub fn a_new_pod_has_the_data(story: &mut Story<'_>) -> Result<()> {
 pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     let before = container(kubectl)?;
-    let patch = json!({ "spec": { "resources": { "requests": { "storage": "96Mi" } } } }).to_string();
-    for claim in ["files", "disk"] {
-        kubectl.run(&["patch", "pvc", claim, "--patch", &patch])?;
+    let mounted = CLASSES.map(|class| (class.claim, class.sizes[1]));
+    for (claim, size) in mounted.into_iter().chain([("disk", 96)]) {
+        let patch = json!({ "spec": { "resources": { "requests": { "storage": format!("{size}Mi") } } } });
+        kubectl.run(&["patch", "pvc", claim, "--patch", &patch.to_string()])?;
     }
-    for claim in ["files", "disk"] {
+    for (claim, size) in mounted.into_iter().chain([("disk", 96)]) {
+        let grown = format!("--for=jsonpath={{.status.capacity.storage}}={size}Mi");
         kubectl
-            .run(&["wait", "--for=jsonpath={.status.capacity.storage}=96Mi", "--timeout=120s", "pvc", claim])
+            .run(&["wait", &grown, "--timeout=120s", "pvc", claim])
             .with_context(|| kubectl.describe("pvc", claim))?;
     }
-    eventually(|| check_sizes(kubectl, 96))?;
-    kubectl.exec(POD, &format!("dd if=/dev/zero of={DIRECTORY}/more bs=1M count=80 && rm {DIRECTORY}/more"))?;
+    eventually(|| check_sizes(kubectl, mounted.map(|(_, size)| size), 96))?;
+    for Class { directory, sizes: [before, now], log, .. } in CLASSES {
+        let more = (before + now) / 2 - log;
+        kubectl.exec(POD, &format!("dd if=/dev/zero of={directory}/more bs=1M count={more} && rm {directory}/more"))?;
+    }
     kubectl.exec(POD, &format!("dd if=/dev/zero of={DEVICE} bs=1M seek=90 count=6 conv=fsync"))?;
     check_text(kubectl)?;
     ensure!(container(kubectl)? == before, "the pod's container was restarted");

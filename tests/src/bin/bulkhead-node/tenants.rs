@@ -1,0 +1,135 @@
+//! What pods ask of their volumes besides room: a group, a part of one, programs, labels; and what the kubelet measures.
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_tests::node::{Kubectl, NAME, eventually};
+use serde_json::{Value, json};
+
+use crate::pods::{self, CLASSES, Class};
+use crate::story::Story;
+use crate::volumes::POD;
+
+/// The user and the groups of a pod that is not root.
+const USER: u32 = 1000;
+const GROUP: u32 = 2000;
+
+/// The directory of each volume that a pod has mounted in addition.
+const PART: &str = "inner/deep";
+
+/// A pod that is not root has volumes of all classes twice: the whole, and a directory in it, which the kubelet makes.
+fn unprivileged() -> Value {
+    let mounts = CLASSES.map(|Class { claim, directory, .. }| {
+        [
+            json!({ "name": claim, "mountPath": directory }),
+            json!({ "name": claim, "mountPath": format!("{directory}-part"), "subPath": PART }),
+        ]
+    });
+    let claims = CLASSES.map(|class| class.claim);
+    let mut pod = pods::pod_of("tenant", "trap exit TERM; while :; do sleep 1; done", &claims, &json!(mounts.concat()));
+    pod["spec"]["securityContext"] = json!({ "runAsUser": USER, "runAsGroup": USER, "fsGroup": GROUP });
+    pod
+}
+
+/// The kubelet gives the volumes, with all that is in them, to the pod's group, while another pod has them too. What is
+/// executable runs from there.
+pub fn a_pod_that_is_not_root(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    kubectl.apply(&unprivileged().to_string())?;
+    kubectl.wait_ready(&["tenant"])?;
+    for Class { directory, .. } in CLASSES {
+        let expect = |command: String, wanted: &str| -> Result<()> {
+            let told = kubectl.exec("tenant", &command)?;
+            ensure!(told.trim() == wanted, "`{command}` prints {told:?}, not {wanted:?}");
+            Ok(())
+        };
+        expect(format!("stat -c %u:%g:%a {directory}"), &format!("0:{GROUP}:2775"))?;
+        expect(format!("stat -c %u:%g:%a {directory}/text"), &format!("0:{GROUP}:664"))?;
+        expect(format!("stat -c %u:%g:%a {directory}-part"), &format!("0:{GROUP}:2775"))?;
+        let file = format!("{directory}-part/file");
+        expect(format!("echo mine >{file} && stat -c %u:%g {directory}/{PART}/file"), &format!("{USER}:{GROUP}"))?;
+        expect(format!("cat {directory}/{PART}/file; ls {directory}-part/.."), &kubectl_root(kubectl)?)
+            .context("what is above a part")?;
+        let program = format!("{directory}/program");
+        expect(format!("cp -L /proc/self/exe {program} && chmod 755 {program} && {program} -c 'echo runs'"), "runs")?;
+        let script = format!("{directory}/script");
+        expect(format!("printf '#!/bin/sh\\necho runs' >{script} && chmod 755 {script} && {script}"), "runs")?;
+        kubectl.exec("tenant", &format!("rm -r {program} {script} {file}"))?;
+    }
+    kubectl.delete(&["pod", "tenant"])
+}
+
+/// What a file in a part contains, and the names at the root of the pod: `..` leads there, not to the volume.
+fn kubectl_root(kubectl: &Kubectl) -> Result<String> {
+    Ok(format!("mine\n{}", kubectl.exec("tenant", "ls /")?.trim()))
+}
+
+/// SELinux: a mount option that would label a volume is refused, in a class and in a PersistentVolume that somebody has
+/// edited. Labels are the runtime's to set.
+pub fn a_label_for_a_mount_is_refused(story: &mut Story<'_>) -> Result<()> {
+    const OPTION: &str = "context=\"system_u:object_r:container_file_t:s0\"";
+    let kubectl = &story.node.kubectl;
+    let labelled = |class: &Class| format!("labelled-{}", class.claim);
+    for class in &CLASSES {
+        let mut copy = kubectl.get(&["storageclass", class.name])?;
+        copy["metadata"] = json!({ "name": labelled(class) });
+        copy["mountOptions"] = json!([OPTION]);
+        kubectl.apply(&copy.to_string())?;
+        edit_options(kubectl, class, &json!([OPTION]))?;
+    }
+    let claims = CLASSES.map(|class| class.claim);
+    for class in &CLASSES {
+        let name = labelled(class);
+        let mounts = json!([{ "name": class.claim, "mountPath": "/data" }]);
+        kubectl.apply(&pods::pod_of(&name, "sleep 60", &[class.claim], &mounts).to_string())?;
+    }
+    for class in &CLASSES {
+        let name = labelled(class);
+        happens(kubectl, &["events", "--for", &format!("pod/{name}")], "FailedMount", "unsupported mount flag")?;
+        kubectl.delete(&["pod", &name])?;
+        edit_options(kubectl, class, &Value::Null)?;
+        // Without the right to make volumes of the class, the agent would say that instead.
+        happens(kubectl, &["get", "events", "--all-namespaces"], "StorageClassInvalid", &name)?;
+        kubectl.delete(&["storageclass", &name])?;
+    }
+    ensure!(claims.len() == CLASSES.len());
+    Ok(())
+}
+
+fn edit_options(kubectl: &Kubectl, class: &Class, options: &Value) -> Result<()> {
+    let volume = kubectl.get(&["pvc", class.claim])?["spec"]["volumeName"].clone();
+    let volume = volume.as_str().context("the claim has no volume")?;
+    let patch = json!({ "spec": { "mountOptions": options } }).to_string();
+    kubectl.run(&["patch", "pv", volume, "--type=merge", "--patch", &patch]).map(drop)
+}
+
+fn happens(kubectl: &Kubectl, look: &[&str], reason: &str, text: &str) -> Result<()> {
+    eventually(|| {
+        let events = kubectl.run(look)?;
+        ensure!(
+            events.lines().any(|line| line.contains(reason) && line.contains(text)),
+            "no event {reason} says {text:?}:\n{events}"
+        );
+        Ok(())
+    })
+}
+
+/// The kubelet's own statistics of the volumes: of their quotas, or of the filesystems in them.
+pub fn the_kubelet_measures(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    let path = format!("/api/v1/nodes/{NAME}/proxy/stats/summary");
+    eventually(|| {
+        let summary: Value = serde_json::from_str(&kubectl.run(&["get", "--raw", &path])?)?;
+        let pods = summary["pods"].as_array().context("no pods")?;
+        let writer = pods.iter().find(|pod| pod["podRef"]["name"] == POD).context("nothing about the pod")?;
+        for Class { claim, sizes: [_, size], log, .. } in CLASSES {
+            let volumes = writer["volume"].as_array().context("nothing about its volumes")?;
+            let of_claim = volumes.iter().find(|volume| volume["pvcRef"]["name"] == claim);
+            let volume = of_claim.with_context(|| format!("nothing about {claim}"))?;
+            let number = |name: &str| volume[name].as_u64().with_context(|| format!("{claim} has no {name}"));
+            ensure!(number("capacityBytes")? == (size - log) << 20, "{volume}");
+            ensure!(number("usedBytes")? + number("availableBytes")? == number("capacityBytes")?, "{volume}");
+            ensure!(number("usedBytes")? > 0 && number("inodesUsed")? > 0 && number("inodesFree")? > 0, "{volume}");
+            ensure!(number("inodesUsed")? + number("inodesFree")? == number("inodes")?, "{volume}");
+        }
+        Ok(())
+    })
+}
