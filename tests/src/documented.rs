@@ -11,22 +11,29 @@ use crate::node::Kubectl;
 /// docs/kubernetes.md.
 pub const KUBERNETES: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/kubernetes.md"));
 
+/// docs/install.md.
+pub const INSTALL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md"));
+
 /// docs/operate.md.
 pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operate.md"));
 
 /// Where the pages' paths start.
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The file name of helm's program contains its version.
 const HELM: &str = "helm() { \"$BULKHEAD_HELM\" \"$@\"; }";
 
-/// Runs a shell's commands in the repository, with helm, kubectl and a kubeconfig, up to the first that fails.
+/// Runs a shell's commands in the repository, with helm, kubectl, its plugin and a kubeconfig, up to the first that
+/// fails.
 ///
 /// # Errors
 /// When one fails.
 pub fn run_all(kubectl: &Kubectl, commands: &str) -> Result<()> {
     let programs = kubectl.program.parent().context("kubectl has no directory")?;
-    let path = format!("{}:{}", programs.display(), env::var("PATH").unwrap_or_default());
+    // kubectl-bulkhead is beside this program.
+    let own = env::current_exe().context("find this program")?;
+    let own = own.parent().context("this program is in no directory")?;
+    let path = format!("{}:{}:{}", programs.display(), own.display(), env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{HELM}\nset -ex\n{commands}")]).current_dir(REPOSITORY);
     shell.env("PATH", &path).env("KUBECONFIG", &kubectl.kubeconfig);
@@ -48,6 +55,15 @@ pub fn first_claim() -> Result<String> {
 pub fn section(page: &'static str, heading: &str) -> Result<&'static str> {
     let (_, rest) = page.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading}"))?;
     Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
+}
+
+/// The text below a heading of the third level in a section, up to the next one.
+///
+/// # Errors
+/// When there is no such heading.
+pub fn subsection<'a>(section: &'a str, heading: &str) -> Result<&'a str> {
+    let (_, rest) = section.split_once(&format!("\n### {heading}\n")).with_context(|| format!("no part {heading}"))?;
+    Ok(rest.split_once("\n### ").map_or(rest, |(part, _)| part))
 }
 
 /// The code blocks of a section in this language.

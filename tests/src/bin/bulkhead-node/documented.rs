@@ -1,9 +1,10 @@
 //! What docs/kubernetes.md tells newcomers to do.
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_tests::documented::{KUBERNETES, blocks, first_claim, run_all, section};
+use bulkhead_tests::documented::{INSTALL, KUBERNETES, REPOSITORY, blocks, first_claim, run_all, section};
 use bulkhead_tests::node::{Node, eventually};
 use serde_json::json;
 
@@ -23,7 +24,12 @@ pub fn the_first_claim_works(story: &mut Story<'_>) -> Result<()> {
         run_all(&story.node.kubectl, &agents)?;
     }
     story.node.kubectl.apply(&first_claim()?)?;
-    run_all(&story.node.kubectl, &look)
+    run_all(&story.node.kubectl, &look)?;
+    if story.deployment == Deployment::Container {
+        // Again with filesystems in images.
+        story.deployment.install(story.node, &Path::new(REPOSITORY).join("deploy"))?;
+    }
+    Ok(())
 }
 
 /// Creates a pool, and removes it again: the node already has one.
@@ -41,8 +47,10 @@ pub fn helm_install(node: &Node) -> Result<()> {
     let begins = "helm install bulkhead deploy/";
     let command =
         KUBERNETES.lines().map(str::trim).find(|line| line.starts_with(begins)).context("no command of helm")?;
+    let (_, pools) = INSTALL.split_once("`--set 'pools[0]").context("no pool with filesystems in images")?;
+    let (pools, _) = pools.split_once('`').context("no end of what is set")?;
     let start = Instant::now();
-    run_all(&node.kubectl, command)?;
+    run_all(&node.kubectl, &format!("{command} --set 'pools[0]{pools}"))?;
     let mounts = json!([{ "name": "timed", "mountPath": pods::DIRECTORY }]);
     let manifests = [
         pods::claim("timed", "bulkhead", Mode::Filesystem, "16Mi"),

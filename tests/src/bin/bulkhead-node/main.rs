@@ -5,6 +5,7 @@ mod documented;
 mod hostile;
 mod operator;
 mod pods;
+mod quick_starts;
 mod restarts;
 mod shell;
 mod storage_suite;
@@ -135,6 +136,8 @@ fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let mut deployments = vec![Deployment::Container, Deployment::HostService];
     if everything {
+        outcome.run(node, Deployment::Chart, "quick start of k3s on ext4 without quotas", || quick_starts::k3s(node));
+        outcome.run(node, Deployment::Chart, "quick start of kind", || quick_starts::kind(node));
         deployments.insert(0, Deployment::Chart);
     }
     for deployment in deployments {
