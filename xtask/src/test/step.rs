@@ -76,7 +76,7 @@ impl Step {
         }
     }
 
-    /// Whether its tests can be selected by name.
+    /// Whether it takes part when tests are selected by name, and no step is. The node takes too long to start for that.
     pub fn takes_filter(self) -> bool {
         matches!(
             self,

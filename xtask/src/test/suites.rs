@@ -157,6 +157,7 @@ impl Suites<'_> {
         if self.everything {
             arguments.push("--everything".to_owned());
         }
+        arguments.extend(self.filter.clone());
         let since = transcript.counts();
         let status =
             node::run(self.workspace, &self.programs, Equipment::usual(self.workspace)?, &arguments, |program| {

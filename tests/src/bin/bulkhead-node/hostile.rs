@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::deployment::AGENT;
 use crate::pods::{CLASSES, Class, DEVICE, TOOLS};
 use crate::story::Story;
+use crate::tenants::volume_of;
 use crate::volumes::{POD, check_text};
 
 const EPERM: i32 = 1;
@@ -79,12 +80,17 @@ pub fn limits_hold_for_root(story: &mut Story<'_>) -> Result<()> {
     };
 
     // What it takes for projects is its own filesystem's, in which nothing is counted by them.
-    let perl = format!("{TOOLS}/lib/*-linux-gnu*/ld-linux-*.so.* --library-path $(echo {TOOLS}/lib/*-linux-gnu*) {TOOLS}/bin/perl");
-    let attempts = format!("{perl} -e '{}' {} {}/text", ATTEMPTS.replace('\'', r"'\''"), image.directory, files.directory);
+    let perl = format!(
+        "{TOOLS}/lib/*-linux-gnu*/ld-linux-*.so.* --library-path $(echo {TOOLS}/lib/*-linux-gnu*) {TOOLS}/bin/perl"
+    );
+    let attempts =
+        format!("{perl} -e '{}' {} {}/text", ATTEMPTS.replace('\'', r"'\''"), image.directory, files.directory);
     let told = kubectl.exec(POD, &attempts)?;
     let results: BTreeMap<&str, i32> = told
         .lines()
-        .map(|line| line.split_once(' ').and_then(|(name, errno)| Some((name, errno.parse().ok()?))).context(line.to_owned()))
+        .map(|line| {
+            line.split_once(' ').and_then(|(name, errno)| Some((name, errno.parse().ok()?))).context(line.to_owned())
+        })
         .collect::<Result<_>>()?;
     ensure!(results.len() == 13, "{told}");
     for (name, errno) in &results {
@@ -104,10 +110,14 @@ pub fn limits_hold_for_root(story: &mut Story<'_>) -> Result<()> {
     ensure!(number(bytes, 1)? == (size - log) << 10 && number(bytes, 3)? < 64, "{told}");
     ensure!(number(inodes, 3)? < 64, "{told}");
     for write in ["dd if=/dev/zero of=more bs=4k count=64", "mkdir more-1 more-2 more-3", "cp /bin/sh more-program"] {
-        ensure!(kubectl.exec(POD, &format!("cd {directory} && {write} && sync")).is_err(), "`{write}` in a full volume");
+        ensure!(
+            kubectl.exec(POD, &format!("cd {directory} && {write} && sync")).is_err(),
+            "`{write}` in a full volume"
+        );
     }
     // Its image has all of its size from the beginning, and no more than that.
-    let images = machine.run("du -B1 --apparent-size /srv/bulkhead/default/*/image; du -B1 /srv/bulkhead/default/*/image")?;
+    let images =
+        machine.run("du -B1 --apparent-size /srv/bulkhead/default/*/image; du -B1 /srv/bulkhead/default/*/image")?;
     let mine: Vec<u64> = images
         .lines()
         .filter_map(|line| line.split_whitespace().next()?.parse().ok())
@@ -140,14 +150,12 @@ fn the_others_go_on(story: &Story<'_>) -> Result<()> {
 /// `bulkheadctl volume show` says how much room there is inside.
 fn the_room_inside_is_told(story: &Story<'_>, image: Class, mebibytes: u64) -> Result<()> {
     let kubectl = &story.node.kubectl;
-    let claim = kubectl.get(&["pvc", image.claim])?;
-    let volume = claim["spec"]["volumeName"].as_str().context("no volume")?;
-    let volume: Value = kubectl.get(&["pv", volume])?;
+    let volume: Value = kubectl.get(&["pv", &volume_of(kubectl, &image)?])?;
     let id = volume["spec"]["csi"]["volumeHandle"].as_str().context("no handle")?;
     let [namespace, kind, name] = AGENT;
     let agent = format!("{kind}/{name}");
-    let told =
-        kubectl.run(&[namespace, "exec", &agent, "--container=frontend", "--", "/bulkheadctl", "volume", "show", id])?;
+    let told = kubectl
+        .run(&[namespace, "exec", &agent, "--container=frontend", "--", "/bulkheadctl", "volume", "show", id])?;
     let size = Printed::row(&told, &["size"])?;
     ensure!(size.contains(&format!("of which {mebibytes} MiB are room for files")), "{told}");
     Ok(())

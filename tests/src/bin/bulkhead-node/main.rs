@@ -45,6 +45,8 @@ enum Task {
         /// Run all of them in both deployments, and those whose outcome may differ as the chart installs the first, too
         #[arg(long)]
         everything: bool,
+        /// Only checks whose name contains this, and those that make the volumes; without --everything, in one deployment
+        filter: Option<String>,
     },
     /// Run Kubernetes' own tests of storage drivers
     StorageSuite {
@@ -60,10 +62,14 @@ enum Task {
     },
 }
 
+/// The checks that make the volumes, which all others need.
+const CLAIMS: &str = "claims of each kind are written and read";
+const SET: &str = "a stateful set";
+
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 22] = [
+const CHECKS: [Check; 23] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
-    in_each("claims of each kind are written and read", volumes::claims_are_bound_and_written),
+    in_each(CLAIMS, volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
     in_each("kubectl bulkhead reads the pool from the agent", operator::the_pool_is_listed),
     in_one("what the shell says to try", shell::what_it_says_to_try_works),
@@ -71,12 +77,13 @@ const CHECKS: [Check; 22] = [
     in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
     in_one("root in a pod exceeds no limit", hostile::limits_hold_for_root),
     in_one("a pod that is not root, with a group, parts and programs", tenants::a_pod_that_is_not_root),
+    in_one("volumes are mapped for user namespaces", tenants::volumes_are_mapped_for_user_namespaces),
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
     in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
     in_one("the kubelet measures the volumes", tenants::the_kubelet_measures),
     in_one("a label for a mount is refused", tenants::a_label_for_a_mount_is_refused),
-    in_one("a stateful set", volumes::a_stateful_set),
+    in_one(SET, volumes::a_stateful_set),
     in_one("the kubelet is restarted", restarts::the_kubelet),
     in_each("both programs are killed", restarts::both_programs_are_killed),
     in_each("a failed upgrade is undone", restarts::a_failed_upgrade_is_undone),
@@ -118,7 +125,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     let node = Node::start(options.relay_port)?;
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
-        Task::Test { everything } => test(&node, &options.deploy, *everything),
+        Task::Test { everything, filter } => test(&node, &options.deploy, *everything, filter.as_deref()),
         Task::StorageSuite { definitions, filter } => {
             Deployment::Container.install(&node, &options.deploy)?;
             storage_suite::run(&node, definitions, filter.as_deref())
@@ -132,13 +139,19 @@ fn run(options: &Options) -> Result<ExitCode> {
 
 /// The whole story in the first deployment, and in the second whatever may differ there, or everything. The chart comes
 /// first: it does not adopt objects created by kubectl.
-fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
+fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> Result<ExitCode> {
     let mut outcome = Outcome::default();
     let mut deployments = vec![Deployment::Container, Deployment::HostService];
+    let named = |name: &str| filter.is_none_or(|filter| name.contains(filter));
     if everything {
-        outcome.run(node, Deployment::Chart, "quick start of k3s on ext4 without quotas", || quick_starts::k3s(node));
-        outcome.run(node, Deployment::Chart, "quick start of kind", || quick_starts::kind(node));
+        for (name, try_out) in quick_starts::ALL {
+            if named(name) {
+                outcome.run(node, Deployment::Chart, name, || try_out(node));
+            }
+        }
         deployments.insert(0, Deployment::Chart);
+    } else if filter.is_some() {
+        deployments.truncate(1);
     }
     for deployment in deployments {
         let wanted = |check: &Check| match (check.extent, deployment) {
@@ -147,7 +160,11 @@ fn test(node: &Node, deploy: &Path, everything: bool) -> Result<ExitCode> {
             (Extent::OneDeployment, Deployment::Container) => true,
             (Extent::OneDeployment, Deployment::HostService) | (Extent::Everything, _) => everything,
         };
-        let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).collect();
+        let needed = |check: &Check| named(check.name) || [CLAIMS, SET].contains(&check.name);
+        let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).filter(needed).collect();
+        if !checks.iter().any(|check| named(check.name)) {
+            continue;
+        }
         let installed = outcome.run(node, deployment, "install", || deployment.install(node, deploy));
         // After a deployment that failed, the next one would find the node in an unknown state.
         if !installed {

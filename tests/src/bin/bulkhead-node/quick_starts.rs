@@ -11,6 +11,13 @@ use crate::documented;
 const K3S: &str = "k3s, without a disk or quotas";
 const KIND: &str = "kind";
 
+/// A quick start.
+type QuickStart = fn(&Node) -> Result<()>;
+
+/// Each with what it shows.
+pub const ALL: [(&str, QuickStart); 2] =
+    [("the quick start of k3s on ext4 without quotas", k3s), ("the quick start of kind", kind)];
+
 /// What a node of kind is reached by, on the node itself.
 const DOCKER: &str = "docker() { case $1 in exec) shift 2; \"$@\";; cp) cp \"$2\" \"${3#*:}\";; esac; }
 sudo() { \"$@\"; }";
@@ -36,7 +43,7 @@ impl Commands {
 }
 
 /// k3s on a node as it is.
-pub fn k3s(node: &Node) -> Result<()> {
+fn k3s(node: &Node) -> Result<()> {
     let Commands { node: prepare, operator } = Commands::of(K3S)?;
     // What is below the usual pool is a directory of the root filesystem.
     node.machine.run("umount /srv/bulkhead/default")?;
@@ -46,16 +53,12 @@ pub fn k3s(node: &Node) -> Result<()> {
 }
 
 /// kind, whose differences from k3s are on the page.
-pub fn kind(node: &Node) -> Result<()> {
+fn kind(node: &Node) -> Result<()> {
     let Commands { node: prepare, operator } = Commands::of(KIND)?;
     let values = Commands::of(K3S)?.operator;
     let (values, _) = values.split_once("\nhelm ").context("no values before helm")?;
-    let done = try_out(
-        node,
-        "/var/bulkhead/default",
-        &format!("{DOCKER}\n{prepare}"),
-        &format!("{values}\n{operator}"),
-    );
+    let done =
+        try_out(node, "/var/bulkhead/default", &format!("{DOCKER}\n{prepare}"), &format!("{values}\n{operator}"));
     node.machine.run("rm -rf /var/bulkhead /usr/local/bin/bulkhead-setup")?;
     done
 }
@@ -83,7 +86,8 @@ fn first(node: &Node) -> Result<()> {
     ensure!(claim.contains("bulkhead-image"), "{claim}");
     kubectl.apply(&claim)?;
     kubectl.wait_ready(&["first"])?;
-    let told = kubectl.exec("first", "dd if=/dev/zero of=/data/full bs=1M count=400 2>&1; rm /data/full; df -k /data")?;
+    let told =
+        kubectl.exec("first", "dd if=/dev/zero of=/data/full bs=1M count=400 2>&1; rm /data/full; df -k /data")?;
     ensure!(told.contains("No space left on device") && told.contains(&(236 << 10).to_string()), "{told}");
     let section = section(KUBERNETES, "First claim in five minutes")?;
     run_all(kubectl, &blocks(section, "sh").pop().context("no commands")?)?;

@@ -33,10 +33,7 @@ pub fn claims_are_bound_and_written(story: &mut Story<'_>) -> Result<()> {
     kubectl.apply(&writer().to_string())?;
     kubectl.wait_ready(&[POD])?;
     let [files, image] = CLASSES.map(|class| class.directory);
-    kubectl.exec(
-        POD,
-        &format!("echo {TEXT} | tee {files}/text {image}/text | dd of={DEVICE} conv=fsync && sync"),
-    )?;
+    kubectl.exec(POD, &format!("echo {TEXT} | tee {files}/text {image}/text | dd of={DEVICE} conv=fsync && sync"))?;
     check_text(kubectl)?;
     check_sizes(kubectl, CLASSES.map(|class| class.sizes[0]), 64)
 }
@@ -92,7 +89,8 @@ fn check_sizes(kubectl: &Kubectl, mounted: [u64; 2], disk: u64) -> Result<()> {
 pub fn the_quota_is_felt(story: &mut Story<'_>) -> Result<()> {
     let kubectl = &story.node.kubectl;
     for Class { directory, sizes: [size, _], log, .. } in CLASSES {
-        let fill = format!("dd if=/dev/zero of={directory}/full bs=1M count={} 2>&1; wc -c <{directory}/full", size + 16);
+        let fill =
+            format!("dd if=/dev/zero of={directory}/full bs=1M count={} 2>&1; wc -c <{directory}/full", size + 16);
         let told = kubectl.exec(POD, &fill)?;
         let refused = told.contains("No space left on device") || told.contains("Disk quota exceeded");
         ensure!(refused, "nothing kept the pod from writing: {told}");
