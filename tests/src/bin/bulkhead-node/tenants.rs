@@ -46,20 +46,14 @@ pub fn a_pod_that_is_not_root(story: &mut Story<'_>) -> Result<()> {
         expect(format!("stat -c %u:%g:%a {directory}-part"), &format!("0:{GROUP}:2775"))?;
         let file = format!("{directory}-part/file");
         expect(format!("echo mine >{file} && stat -c %u:%g {directory}/{PART}/file"), &format!("{USER}:{GROUP}"))?;
-        expect(format!("cat {directory}/{PART}/file; ls {directory}-part/.."), &kubectl_root(kubectl)?)
-            .context("what is above a part")?;
-        let program = format!("{directory}/program");
+        // The shell is one program with many names.
+        let program = format!("{directory}/sh");
         expect(format!("cp -L /proc/self/exe {program} && chmod 755 {program} && {program} -c 'echo runs'"), "runs")?;
         let script = format!("{directory}/script");
         expect(format!("printf '#!/bin/sh\\necho runs' >{script} && chmod 755 {script} && {script}"), "runs")?;
         kubectl.exec("tenant", &format!("rm -r {program} {script} {file}"))?;
     }
     kubectl.delete(&["pod", "tenant"])
-}
-
-/// What a file in a part contains, and the names at the root of the pod: `..` leads there, not to the volume.
-fn kubectl_root(kubectl: &Kubectl) -> Result<String> {
-    Ok(format!("mine\n{}", kubectl.exec("tenant", "ls /")?.trim()))
 }
 
 /// Maps a mount for a user namespace, as container runtimes do for pods with `hostUsers: false`: clones it, maps the clone by
