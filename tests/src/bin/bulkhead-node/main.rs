@@ -45,7 +45,7 @@ enum Task {
         /// Run all of them in both deployments, and those whose outcome may differ as the chart installs the first, too
         #[arg(long)]
         everything: bool,
-        /// Only checks whose name contains this, and those that make the volumes; without --everything, in one deployment
+        /// Only checks whose name contains this, and those that make the volumes, in the first deployment
         filter: Option<String>,
     },
     /// Run Kubernetes' own tests of storage drivers
@@ -77,7 +77,10 @@ const CHECKS: [Check; 23] = [
     in_one("the quota is felt inside the pod", volumes::the_quota_is_felt),
     in_one("root in a pod exceeds no limit", hostile::limits_hold_for_root),
     in_one("a pod that is not root, with a group, parts and programs", tenants::a_pod_that_is_not_root),
-    in_one("volumes are mapped for user namespaces", tenants::volumes_are_mapped_for_user_namespaces),
+    in_one(
+        "volumes are mapped for pods whose root is none on the node",
+        tenants::volumes_are_mapped_for_user_namespaces,
+    ),
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
     in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
@@ -150,8 +153,9 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
             }
         }
         deployments.insert(0, Deployment::Chart);
-    } else if filter.is_some() {
-        deployments.truncate(1);
+    }
+    if filter.is_some() {
+        deployments = vec![Deployment::Container];
     }
     for deployment in deployments {
         let wanted = |check: &Check| match (check.extent, deployment) {

@@ -16,7 +16,7 @@ type QuickStart = fn(&Node) -> Result<()>;
 
 /// Each with what it shows.
 pub const ALL: [(&str, QuickStart); 2] =
-    [("the quick start of k3s on ext4 without quotas", k3s), ("the quick start of kind", kind)];
+    [("the quick start of k3s on a root without quotas", k3s), ("the quick start of kind, likewise on its root", kind)];
 
 /// What a node of kind is reached by, on the node itself.
 const DOCKER: &str = "docker() { case $1 in exec) shift 2; \"$@\";; cp) cp \"$2\" \"${3#*:}\";; esac; }
