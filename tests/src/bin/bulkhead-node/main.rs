@@ -45,7 +45,7 @@ enum Task {
         /// Run all of them in both deployments, and those whose outcome may differ as the chart installs the first, too
         #[arg(long)]
         everything: bool,
-        /// Only checks whose name contains this, and those that make the volumes, in the first deployment
+        /// Only checks whose name contains this, and those that make the volumes and delete them
         filter: Option<String>,
     },
     /// Run Kubernetes' own tests of storage drivers
@@ -62,9 +62,10 @@ enum Task {
     },
 }
 
-/// The checks that make the volumes, which all others need.
+/// The checks that make the volumes, which all others need, and the one that deletes them.
 const CLAIMS: &str = "claims of each kind are written and read";
 const SET: &str = "a stateful set";
+const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
 const CHECKS: [Check; 23] = [
@@ -93,7 +94,7 @@ const CHECKS: [Check; 23] = [
     in_each("the agent is upgraded in place", restarts::the_agent_is_upgraded),
     in_one("the node is rebooted", restarts::the_node_is_rebooted),
     in_one("the node loses its power", restarts::the_node_loses_its_power),
-    in_each("nothing is left of deleted claims", traces::nothing_is_left),
+    in_each(END, traces::nothing_is_left),
 ];
 
 /// A check whose outcome may depend on the deployment.
@@ -154,9 +155,6 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
         }
         deployments.insert(0, Deployment::Chart);
     }
-    if filter.is_some() {
-        deployments = vec![Deployment::Container];
-    }
     for deployment in deployments {
         let wanted = |check: &Check| match (check.extent, deployment) {
             (Extent::EachDeployment, _) => true,
@@ -164,7 +162,7 @@ fn test(node: &Node, deploy: &Path, everything: bool, filter: Option<&str>) -> R
             (Extent::OneDeployment, Deployment::Container) => true,
             (Extent::OneDeployment, Deployment::HostService) | (Extent::Everything, _) => everything,
         };
-        let needed = |check: &Check| named(check.name) || [CLAIMS, SET].contains(&check.name);
+        let needed = |check: &Check| named(check.name) || [CLAIMS, SET, END].contains(&check.name);
         let checks: Vec<Check> = CHECKS.into_iter().filter(wanted).filter(needed).collect();
         if !checks.iter().any(|check| named(check.name)) {
             continue;

@@ -5,7 +5,6 @@ use bulkhead_tests::node::eventually;
 
 use crate::deployment;
 use crate::story::Story;
-use crate::volumes::POD;
 
 /// Commands that each print what is left over on the node.
 const TRACES: [(&str, &str); 5] = [
@@ -26,7 +25,9 @@ const TRACES: [(&str, &str); 5] = [
 /// Deletes everything that the story has created.
 pub fn nothing_is_left(story: &mut Story<'_>) -> Result<()> {
     let (machine, kubectl) = (&story.node.machine, &story.node.kubectl);
-    kubectl.delete(&["--ignore-not-found", "statefulset/set", &format!("pod/{POD}"), "pod/reader"])?;
+    // Others are left of checks that failed.
+    kubectl.delete(&["--ignore-not-found", "statefulset/set"])?;
+    kubectl.delete(&["--all", "pods"])?;
     kubectl.delete(&["--all", "pvc"])?;
     eventually(|| kubectl.gone(&["pv"]))?;
     for (what, command) in TRACES {
