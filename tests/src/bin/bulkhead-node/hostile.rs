@@ -56,7 +56,7 @@ fallocate -l 1024G reserved 2>/dev/null && echo it could be reserved
 for size in 64 16 4 1; do for n in 1 2 3 4 5 6 7 8; do fallocate -l ${size}M kept-$size-$n 2>/dev/null; done; done
 dd if=/dev/zero of=written bs=64k count=100000 2>/dev/null
 i=0; while [ $i -lt 20000 ] && echo small >small-$i; do i=$((i + 1)); done 2>/dev/null
-j=0; while [ $j -lt 20000 ] && : >empty-$j; do j=$((j + 1)); done 2>/dev/null
+j=0; while [ $j -lt 20000 ] && true >empty-$j; do j=$((j + 1)); done 2>/dev/null
 sync
 [ $j -lt 20000 ] || echo there is no end
 df -P -k /image | tail -n 1
