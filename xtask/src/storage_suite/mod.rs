@@ -27,8 +27,8 @@ pub fn run(
     let assets = kubernetes::cluster_with_tests(workspace)?;
     let archives = RunDirectory::new(&workspace.runs())?;
     let images = images::write(&assets, archives.path())?;
-    let definition = workspace.root.join("tests/storage-e2e");
-    let mut arguments = vec!["storage-suite".to_owned(), definition.to_string_lossy().into_owned()];
+    let definitions = workspace.root.join("tests/storage-e2e");
+    let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
     arguments.extend(filter.map(str::to_owned));
     let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK };
     node::run(workspace, programs, equipment, &arguments, run_program)

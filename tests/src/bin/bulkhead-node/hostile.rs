@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bulkhead_tests::commands::Printed;
+use bulkhead_tests::node::{Kubectl, Machine};
 use serde_json::Value;
 
 use crate::deployment::AGENT;
@@ -62,79 +63,88 @@ sync
 df -P -k /image | tail -n 1
 df -P -i /image | tail -n 1";
 
+/// What a pod must not change of the pool.
+#[derive(Debug, PartialEq, Eq)]
+struct Pool {
+    /// The limits of each project on bytes and inodes.
+    limits: BTreeMap<String, Vec<String>>,
+    /// How many bytes are taken.
+    taken: u64,
+}
+
+impl Pool {
+    fn look(machine: &Machine) -> Result<Self> {
+        let told = machine.run("xfs_quota -x -c 'report -p -b -i -N -n' /srv/bulkhead/default")?;
+        let rows = told.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        let rows = rows.filter(|row| row.len() > 9);
+        let limits: BTreeMap<_, _> = rows.map(|row| (row[0].clone(), [&row[2..4], &row[7..9]].concat())).collect();
+        ensure!(!limits.is_empty(), "no project has a limit: {told}");
+        let taken = machine.run("df -B1 --output=used /srv/bulkhead/default | tail -n 1")?.trim().parse()?;
+        Ok(Self { limits, taken })
+    }
+}
+
+/// Root takes for its files the project of a neighbour's directory, has no way to change limits, and fills its volume.
 pub fn limits_hold_for_root(story: &mut Story<'_>) -> Result<()> {
     let (kubectl, machine) = (&story.node.kubectl, &story.node.machine);
-    let [files, image] = CLASSES;
-    let projects = || machine.run("xfs_quota -x -c 'report -p -b -i -N -n' /srv/bulkhead/default");
-    let limits = || -> Result<BTreeMap<String, Vec<String>>> {
-        let told = projects()?;
-        let rows = told.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-        // The project, and its limits on bytes and inodes: what is used changes.
-        let wanted = rows.filter(|row| row.len() > 9);
-        Ok(wanted.map(|row| (row[0].clone(), [&row[2..4], &row[7..9]].concat())).collect())
-    };
-    let before = limits()?;
-    ensure!(!before.is_empty(), "{}", projects()?);
-    let taken = || -> Result<u64> {
-        Ok(machine.run("df -B1 --output=used /srv/bulkhead/default | tail -n 1")?.trim().parse()?)
-    };
+    let directory = CLASSES[1].directory;
+    try_to_change_limits(kubectl)?;
+    let (pool, neighbour) = (Pool::look(machine)?, used_by_neighbour(kubectl)?);
+    let filled = fill(story).and_then(|()| the_others_go_on(story)).and_then(|()| the_room_inside_is_told(story));
+    let (pool_now, neighbour_now) = (Pool::look(machine)?, used_by_neighbour(kubectl)?);
+    // Whoever comes next finds room, also if something was wrong.
+    kubectl.exec(POD, &format!("cd {directory} && rm -rf fill project file more*"))?;
+    filled?;
+    ensure!(pool_now.limits == pool.limits, "limits of projects have changed: {pool:?}, {pool_now:?}");
+    ensure!(pool_now.taken < pool.taken + (4 << 20), "filling it took room of the pool: {pool:?}, {pool_now:?}");
+    ensure!(neighbour_now < neighbour + 64, "the neighbour is charged with {neighbour_now} after {neighbour} KiB");
+    kubectl.exec(POD, &format!("dd if=/dev/zero of={directory}/again bs=1M count=8 && sync"))?;
+    check_text(kubectl)
+}
 
-    // What it takes for projects is its own filesystem's, in which nothing is counted by them.
-    let perl = format!(
-        "{TOOLS}/lib/*-linux-gnu*/ld-linux-*.so.* --library-path $(echo {TOOLS}/lib/*-linux-gnu*) {TOOLS}/bin/perl"
-    );
-    let attempts =
-        format!("{perl} -e '{}' {} {}/text", ATTEMPTS.replace('\'', r"'\''"), image.directory, files.directory);
-    let told = kubectl.exec(POD, &attempts)?;
-    let results: BTreeMap<&str, i32> = told
-        .lines()
-        .map(|line| {
-            line.split_once(' ').and_then(|(name, errno)| Some((name, errno.parse().ok()?))).context(line.to_owned())
-        })
-        .collect::<Result<_>>()?;
-    ensure!(results.len() == 13, "{told}");
-    for (name, errno) in &results {
-        // Of its own files root may say whose project they are.
+/// What the neighbour's directory is charged with, in KiB.
+fn used_by_neighbour(kubectl: &Kubectl) -> Result<u64> {
+    let told = kubectl.exec(POD, &format!("df -P -k {} | tail -n 1", CLASSES[0].directory))?;
+    told.split_whitespace().nth(2).and_then(|text| text.parse().ok()).context(told)
+}
+
+fn try_to_change_limits(kubectl: &Kubectl) -> Result<()> {
+    let [files, image] = CLASSES.map(|class| class.directory);
+    let libraries = format!("{TOOLS}/lib/*-linux-gnu*");
+    let perl = format!("{libraries}/ld-linux-*.so.* --library-path $(echo {libraries}) {TOOLS}/bin/perl");
+    let script = ATTEMPTS.replace('\'', r"'\''");
+    let told = kubectl.exec(POD, &format!("{perl} -e '{script}' {image} {files}/text"))?;
+    let lines: Vec<(&str, &str)> = told.lines().filter_map(|line| line.split_once(' ')).collect();
+    ensure!(lines.len() == 13, "{told}");
+    for (name, errno) in lines {
+        // Root may say whose project its own files are: nothing is counted by them in its own filesystem.
         let wanted = if name.starts_with("project-") { 0 } else { EPERM };
-        ensure!(*errno == wanted, "{name} ends with {errno}: {told}");
+        ensure!(errno.parse() == Ok(wanted), "{name} ends with {errno}: {told}");
     }
-    let used = |directory: &str| kubectl.exec(POD, &format!("du -s -k {directory} | cut -f 1"));
-    let neighbour = used(files.directory)?;
-    let pool = taken()?;
+    Ok(())
+}
 
+fn fill(story: &Story<'_>) -> Result<()> {
+    let (kubectl, machine) = (&story.node.kubectl, &story.node.machine);
+    let Class { sizes: [size, _], log, directory, .. } = CLASSES[1];
     let told = kubectl.exec(POD, FILL)?;
-    let Class { sizes: [size, _], log, directory, .. } = image;
     let lines: Vec<Vec<&str>> = told.lines().map(|line| line.split_whitespace().collect()).collect();
-    let [bytes, inodes] = &lines[..] else { anyhow::bail!("{told}") };
+    let [bytes, inodes] = &lines[..] else { bail!("{told}") };
     let number = |row: &[&str], at: usize| row.get(at).and_then(|text| text.parse::<u64>().ok()).context(told.clone());
     ensure!(number(bytes, 1)? == (size - log) << 10 && number(bytes, 3)? < 1024, "{told}");
     ensure!(number(inodes, 3)? < 256, "{told}");
     for write in ["dd if=/dev/zero of=more bs=64k count=32", "cp /bin/sh more-program"] {
-        ensure!(
-            kubectl.exec(POD, &format!("cd {directory} && {write} && sync")).is_err(),
-            "`{write}` in a full volume"
-        );
+        let written = kubectl.exec(POD, &format!("cd {directory} && {write} && sync"));
+        ensure!(written.is_err(), "`{write}` in a full volume");
     }
     // Its image has all of its size from the beginning, and no more than that.
-    let images =
-        machine.run("du -B1 --apparent-size /srv/bulkhead/default/*/image; du -B1 /srv/bulkhead/default/*/image")?;
-    let mine: Vec<u64> = images
-        .lines()
-        .filter_map(|line| line.split_whitespace().next()?.parse().ok())
-        .filter(|bytes| *bytes > 100 << 20)
-        .collect();
-    let [apparent, allocated] = mine[..] else { anyhow::bail!("not one large image: {images}") };
-    ensure!(apparent == size << 20 && allocated <= (size << 20) + (1 << 20), "{images}");
-    let grown = taken()?.saturating_sub(pool);
-    ensure!(grown < 4 << 20, "filling it took {grown} bytes more of the pool");
-    ensure!(limits()? == before, "limits of projects have changed: {before:?}, {:?}", limits()?);
-
-    the_others_go_on(story)?;
-    ensure!(used(files.directory)?.trim().parse::<u64>()? < neighbour.trim().parse::<u64>()? + 64, "{neighbour}");
-    the_room_inside_is_told(story, image, size - log)?;
-    kubectl.exec(POD, &format!("rm -rf {directory}/fill {directory}/project {directory}/file {directory}/more*"))?;
-    kubectl.exec(POD, &format!("dd if=/dev/zero of={directory}/again bs=1M count=8 && sync"))?;
-    check_text(kubectl)
+    let images = "/srv/bulkhead/default/*/image";
+    let told = machine.run(&format!("du -B1 --apparent-size {images}; du -B1 {images}"))?;
+    let sizes = told.lines().filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    let sizes: Vec<u64> = sizes.filter(|bytes| *bytes > 100 << 20).collect();
+    let [apparent, allocated] = sizes[..] else { bail!("not one large image: {told}") };
+    ensure!(apparent == size << 20 && allocated <= (size << 20) + (1 << 20), "{told}");
+    Ok(())
 }
 
 /// While a volume is full, so does a directory of the same pool, a device, the node, and what is told of the pool.
@@ -148,9 +158,10 @@ fn the_others_go_on(story: &Story<'_>) -> Result<()> {
 }
 
 /// `bulkheadctl volume show` says how much room there is inside.
-fn the_room_inside_is_told(story: &Story<'_>, image: Class, mebibytes: u64) -> Result<()> {
-    let kubectl = &story.node.kubectl;
-    let volume: Value = kubectl.get(&["pv", &volume_of(kubectl, &image)?])?;
+fn the_room_inside_is_told(story: &Story<'_>) -> Result<()> {
+    let (kubectl, image) = (&story.node.kubectl, &CLASSES[1]);
+    let mebibytes = image.sizes[0] - image.log;
+    let volume: Value = kubectl.get(&["pv", &volume_of(kubectl, image)?])?;
     let id = volume["spec"]["csi"]["volumeHandle"].as_str().context("no handle")?;
     let [namespace, kind, name] = AGENT;
     let agent = format!("{kind}/{name}");

@@ -1,4 +1,5 @@
-//! Kubernetes' own tests of storage drivers: their program gets our driver's definition, and we read its report.
+//! Kubernetes' own tests of storage drivers: their program gets the definition of each of our classes, and we read its
+//! reports.
 
 use std::collections::BTreeSet;
 use std::fs;
