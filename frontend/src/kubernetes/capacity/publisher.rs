@@ -141,10 +141,7 @@ impl CapacityPublisher {
         let name = class.name_any();
         let _turn = self.turns.of(&name).await;
         let flaw = storage_class::flaw(class).map(|fault| fault.to_string());
-        let is_flawed = flaw.is_some();
-        if let Some(flaw) = flaw {
-            self.report_flaw(&name, flaw);
-        }
+        let reported = flaw.map(|flaw| self.report_flaw(&name, flaw));
         // A class serves both directories and devices.
         let capacity = match self.estimates.of(&self.context, class, None, measured).await {
             Ok(capacity) => capacity,
@@ -156,13 +153,15 @@ impl CapacityPublisher {
         if verdict == Verdict::Write {
             let owner = self.owner();
             if let Err(failure) = object::write(&self.context, owner.as_deref(), &name, capacity).await {
-                if failure.is_forbidden() && self.report_flaw(&name, failure.to_string()) {
+                // One flaw of a class is enough to say: two in turn would be news each time.
+                let is_news = || reported.unwrap_or_else(|| self.report_flaw(&name, failure.to_string()));
+                if failure.is_forbidden() && is_news() {
                     self.withdraw(&name).await;
                 }
                 return Err(failure);
             }
             self.published().note_written(&name, capacity);
-            if !is_flawed {
+            if reported.is_none() {
                 self.published().note_sound(&name);
             }
             let Capacity { available, largest_volume: largest, .. } = capacity;

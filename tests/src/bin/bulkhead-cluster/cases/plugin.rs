@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -35,6 +36,7 @@ cases! {
     the_doctor_knows_the_policies_and_each_node,
     capacity_of_a_former_installation_is_named,
     a_class_that_is_not_granted_is_named,
+    a_class_that_is_wrong_and_not_granted_is_named_once,
     a_class_that_no_node_can_serve_is_named,
     a_node_without_its_label_is_named,
     a_claim_that_no_agent_serves_is_named,
@@ -319,6 +321,19 @@ fn a_class_that_no_node_can_serve_is_named(cluster: &mut Cluster) -> Result<()> 
     let doctor = plugin(cluster, &["doctor"])?.failed()?;
     ensure!(Printed::row(&doctor, &["FAILED", "class", &class])?.contains("poool"), "{doctor}");
     Printed::row(&doctor, &["ok", "class", &cluster.class])?;
+    Ok(())
+}
+
+/// Nobody has granted it either, which is news no second time.
+fn a_class_that_is_wrong_and_not_granted_is_named_once(cluster: &mut Cluster) -> Result<()> {
+    let class = cluster.add_class_without_grant(|class| class["mountOptions"] = json!(["context=label"]))?;
+    cluster.event(&cluster.node(), "StorageClassInvalid", &class)?;
+    // Long enough for several attempts to publish.
+    std::thread::sleep(Duration::from_secs(3));
+    let (told, named) = ("no volume of this class can be made: ", format!(" class={class}"));
+    let log = cluster.agents[0].log()?;
+    let lines: Vec<_> = log.lines().filter(|line| line.contains(told) && line.ends_with(&named)).collect();
+    ensure!(matches!(lines[..], [line] if line.contains("mount flag")), "{lines:?}");
     Ok(())
 }
 
