@@ -79,14 +79,14 @@ pub fn volumes_are_mapped_for_user_namespaces(story: &mut Story<'_>) -> Result<(
             "set -e
             mkdir -p /run/mapped
             unshare --user sleep 60 & process=$!
+            trap 'umount /run/mapped; rmdir /run/mapped; kill $process' EXIT
             until [ \"$(readlink /proc/$process/ns/user)\" != \"$(readlink /proc/self/ns/user)\" ]; do sleep 0.1; done
-            echo 0 70000 1000 >/proc/$process/uid_map && echo 0 70000 1000 >/proc/$process/gid_map
+            echo 0 70000 65536 >/proc/$process/uid_map && echo 0 70000 65536 >/proc/$process/gid_map
             perl -e '{MAP}' {target} /run/mapped $process
             stat -c %u /run/mapped/text
             setpriv --reuid 70000 --regid 70000 --clear-groups touch /run/mapped/mapped
             stat -c %u {target}/mapped
-            rm {target}/mapped
-            umount /run/mapped && rmdir /run/mapped && kill $process"
+            rm {target}/mapped"
         ))?;
         ensure!(told == "70000\n0\n", "{}: {told}", class.claim);
     }
