@@ -1,4 +1,4 @@
-//! Step 7 of the helper's life: everything that serving does not need is dropped.
+//! Step 6 of the helper's life: everything that serving does not need is dropped.
 
 use caps::{CapSet, Capability, CapsHashSet};
 use rustix::process::DumpableBehavior;
