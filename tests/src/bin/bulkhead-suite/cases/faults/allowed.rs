@@ -12,9 +12,10 @@ use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::Tracer;
 
-use super::operations::{self, Operation};
+use super::operations::{self, Operation, on_filesystems};
 use super::points::emptied;
 use super::session::{Session, undo};
+use crate::cases::filesystems;
 
 /// The list. A unit test of the helper compares it with the filter: each row of the filter must be in it.
 const NEEDED: &str = include_str!("../../../../../../privhelper/src/start/filter/needed.txt");
@@ -24,23 +25,30 @@ const TARGETS: usize = 150;
 
 /// A call as strace shows it, with the numbers of its arguments.
 struct Made {
-    by_emptier: bool,
+    by: &'static str,
     number: u64,
     arguments: Vec<u64>,
 }
 
 /// Performs all operations under strace.
 pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
-    stand.add_pool("default")?;
+    filesystems::make_pool(stand, 3)?;
     operations::prepare(stand)?;
     stand.start_helper()?;
     let log = stand.work().join("calls");
     let server = i32::try_from(stand.running_helper()?.pid())?;
-    let emptiers: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
-    let tracer = Tracer::follow_processes(&[&emptiers[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
+    let mounter = filesystems::mounter_of(server)?;
+    let others: Vec<i32> = processes::descendants(server)?.iter().map(|process| process.pid).collect();
+    let tracer = Tracer::follow_processes(&[&others[..], &[server]].concat(), &log, &["-n", "-e", "raw=all"])?;
     do_everything(stand)?;
     let written = tracer.end()?;
-    let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, &emptiers)).collect();
+    let by = |pid| match pid {
+        _ if pid == mounter => "mounter",
+        _ if others.contains(&pid) => "emptier",
+        // Or a thread of its own.
+        _ => "server",
+    };
+    let made: Vec<Made> = written.lines().filter_map(|line| Made::of(line, by)).collect();
     let not_made: Vec<&str> = needed(stand)
         .filter(|line| match is_made(line, &made) {
             Some(is_made) => !is_made,
@@ -52,7 +60,7 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
 }
 
 fn do_everything(stand: &mut Stand) -> Result<()> {
-    let all: Vec<Operation> = super::all();
+    let all: Vec<Operation> = [on_filesystems(), super::all()].concat();
     for operation in &all {
         let session = Session::open(stand)?;
         session.prepare(stand, operation)?;
@@ -112,11 +120,7 @@ fn needed(stand: &Stand) -> impl Iterator<Item = &'static str> {
 /// `PROCESS NUMBER NAME [INDEX[&MASK]=VALUE]...`; `None` if the line cannot be parsed.
 fn is_made(line: &str, made: &[Made]) -> Option<bool> {
     let mut words = line.split_whitespace();
-    let by_emptier = match words.next()? {
-        "server" => false,
-        "emptier" => true,
-        _ => return None,
-    };
+    let by = words.next().filter(|by| ["server", "emptier", "mounter"].contains(by))?;
     let number: u64 = words.next()?.parse().ok()?;
     words.next()?;
     let mut wanted: Vec<(usize, u64, u64)> = Vec::new();
@@ -128,9 +132,9 @@ fn is_made(line: &str, made: &[Made]) -> Option<bool> {
     let has = |call: &Made, (index, mask, value): &(usize, u64, u64)| {
         call.arguments.get(*index).is_some_and(|own| own & mask == *value)
     };
-    Some(made.iter().any(|call| {
-        call.by_emptier == by_emptier && call.number == number && wanted.iter().all(|wanted| has(call, wanted))
-    }))
+    Some(
+        made.iter().any(|call| call.by == by && call.number == number && wanted.iter().all(|wanted| has(call, wanted))),
+    )
 }
 
 /// A number in the format of strace and the list, reduced to its lower half, which is what the filter compares.
@@ -141,13 +145,13 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 impl Made {
     /// `PID [NUMBER] NAME(ARGUMENTS...`.
-    fn of(line: &str, emptiers: &[i32]) -> Option<Self> {
+    fn of(line: &str, by: impl Fn(i32) -> &'static str) -> Option<Self> {
         let (pid, rest) = line.split_once(' ')?;
         let (number, rest) = rest.trim_start().strip_prefix('[')?.split_once(']')?;
         let (_, arguments) = rest.split_once('(')?;
         let arguments = arguments.split([')', '<']).next().unwrap_or_default();
-        let by_emptier = emptiers.contains(&pid.parse().ok()?);
+        let by = by(pid.parse().ok()?);
         let arguments = arguments.split(',').filter_map(|argument| hexadecimal(argument.trim())).collect();
-        Some(Self { by_emptier, number: number.trim().parse().ok()?, arguments })
+        Some(Self { by, number: number.trim().parse().ok()?, arguments })
     }
 }
