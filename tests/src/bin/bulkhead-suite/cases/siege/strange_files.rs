@@ -84,6 +84,10 @@ fn starts_beside(stand: &mut Stand, mode: &str, number: usize) -> Result<()> {
         stand.abandon();
         std::thread::sleep(Duration::from_secs(2));
         stand.start_helper()?;
+    } else if mode == "hang" {
+        // What did not answer at the start does now, and the helper ends for it.
+        stand.await_end_of_helper(stand.patience(Duration::from_secs(20)))?;
+        stand.start_helper()?;
     }
     started
 }
