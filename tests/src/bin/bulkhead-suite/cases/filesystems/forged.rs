@@ -132,8 +132,8 @@ fn what_is_copied_renamed_or_linked_in_a_pool_changes_no_kind(stand: &mut Stand)
     let quotas = stand.setting.enforces_sizes();
     make(&stand.helper()?, stand)?;
     for (what, not_served, forge) in FORGERIES {
-        // Where there are quotas, no file is in two projects.
-        if quotas && what.contains("another name") {
+        // Where there are quotas, the kernel itself refuses (EXDEV): no file gets a name in another project's directory.
+        if quotas && (what.contains("another name") || what.contains("exchanged")) {
             continue;
         }
         stand.kill_helper()?;
