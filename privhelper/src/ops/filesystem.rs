@@ -154,7 +154,8 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
         // Whatever was interrupted in the filesystem's life before is made up for now. What needs nothing is not changed: a
         // pod may have left it frozen, and nobody can thaw it before it is published.
         if !is_published {
-            if size? != spec.size.get() {
+            // What is too little for a group of its own (`XFS_MIN_AG_BLOCKS`, 64 blocks) stays unused for ever.
+            if spec.size.get().saturating_sub(size?) >= 64 * 4096 {
                 grow(&mount, spec.size)?;
             }
             prepare(&mount, Mode::from_raw_mode(mode.get().into()))?;
