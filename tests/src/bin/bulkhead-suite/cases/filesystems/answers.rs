@@ -196,13 +196,7 @@ fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(stand: &mut Stand) -
             said = log.len();
             ensure!(mounts::below(&stand.publish_directory())?.is_empty());
             stand.start_helper()?;
-            let helper = stand.helper()?;
-            for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
-                helper.ask(&request)?;
-            }
-            helper.ask_patiently(&unmount_filesystem("vol-a"))?;
-            check_detached(stand)?;
-            check_image(stand, "vol-a")
+            check_all_is_well(stand)
         };
         tried().context(what)?;
     }
@@ -212,6 +206,11 @@ fn what_is_not_the_mount_that_was_asked_for_ends_the_helper(stand: &mut Stand) -
 /// Starts the helper anew, with which everything is well again.
 fn renew(stand: &mut Stand) -> Result<()> {
     stand.restart_helper()?;
+    check_all_is_well(stand)
+}
+
+/// Checks that the volume can be used.
+fn check_all_is_well(stand: &Stand) -> Result<()> {
     let helper = stand.helper()?;
     for request in [mount_filesystem("vol-a"), bind("vol-a", "a"), unbind("vol-a", "a")] {
         helper.ask(&request)?;
