@@ -40,6 +40,13 @@ pub enum ErrorKind {
         /// What was requested.
         wanted: u64,
     },
+    /// The volume's image is in so many pieces that a copy would stop its writers for too long. Since version 4.
+    TooFragmented {
+        /// How many extents it has.
+        extents: u64,
+        /// How many it may have.
+        limit: u64,
+    },
 }
 
 /// A typed error with a short message for the operator.

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use crate::{Bytes, Inodes, MountFlags, OwnerRecord, PoolName, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec};
+use crate::{
+    Bytes, Inodes, MountFlags, NameHash, OwnerRecord, PoolName, Socket, TargetPath, VolumeId, VolumeKind, VolumeSpec,
+};
 
 /// Receives what there is to log of a field: a name, and a value that is short and has no special characters.
 pub type Say<'a> = dyn FnMut(&'static str, &dyn Display) + 'a;
@@ -38,7 +40,7 @@ impl Field for VolumeId {
     }
 }
 
-/// Where a list begins: nothing is done to that volume.
+/// Where a list begins, or what another is compared with: nothing is done to that volume.
 impl Field for Option<VolumeId> {
     fn log(&self, name: &'static str, say: &mut Say<'_>) {
         say(name, &self.as_ref().map_or("-", VolumeId::as_str));
@@ -82,8 +84,14 @@ impl Field for VolumeSpec {
                 say("sparse", &sparse);
                 say("mode", &mode);
             }
+            VolumeKind::Snapshot { .. } => say("snapshot", &true),
         }
     }
+}
+
+/// It means nothing to a reader.
+impl Field for NameHash {
+    fn log(&self, _: &'static str, _: &mut Say<'_>) {}
 }
 
 impl Field for MountFlags {
@@ -119,4 +127,4 @@ macro_rules! plain {
     };
 }
 
-plain!(PoolName, Bytes, Inodes, bool, u16);
+plain!(PoolName, Bytes, Inodes, bool, u16, u64);

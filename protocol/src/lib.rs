@@ -38,9 +38,13 @@ pub use hello::{
     HIGHEST_VERSION, Hello, MAX_POOLS, MAX_PUBLISH_DIRECTORIES, Pool, PublishDirectory, Welcome, negotiate,
 };
 pub use name::{DriverName, PoolName, PublishName};
-pub use reply::{Listed, MAX_LISTED, PoolStatus, QuotaMode, Reply, Response, Usage};
+pub use reply::{
+    Listed, MAX_LISTED, MAX_RANGES, MAX_SNAPSHOTS, PoolStatus, QuotaMode, Range, Reply, Response, Snapshot, Usage,
+};
 pub use request::{MountFlags, Pace, Privilege, Request, Row, Socket};
 pub use size::{Bytes, Inodes, SIZE_STEP};
 pub use target::{MAX_TARGET, RelativePath, TargetPath};
-pub use volume::{BlockSize, DirectoryMode, MAX_OWNER, NameHash, OwnerRecord, VolumeKind, VolumeSpec};
+pub use volume::{
+    BlockSize, DirectoryMode, MAX_OWNER, NameHash, Origin, OwnerRecord, SnapshotOf, VolumeKind, VolumeSpec,
+};
 pub use volume_id::VolumeId;

@@ -2,10 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Condition, Conditions, Error, ErrorKind, OwnerRecord, PoolName, UpTo, VolumeId, VolumeSpec};
+use crate::{
+    Bytes, Condition, Conditions, Error, ErrorKind, Origin, OwnerRecord, PoolName, UpTo, VolumeId, VolumeSpec,
+};
 
 /// The most volumes in one page of a list.
 pub const MAX_LISTED: usize = 16;
+
+/// The most snapshots in one page of a list.
+pub const MAX_SNAPSHOTS: usize = 7;
+
+/// The most ranges in one reply.
+pub const MAX_RANGES: usize = 200;
 
 /// The content of a packet from the helper, once it has welcomed the connection.
 pub type Response = Result<Reply, Error>;
@@ -51,6 +59,23 @@ pub enum Reply {
         inodes: u64,
         /// Those that an ordinary user may still have.
         free_inodes: u64,
+        /// How many snapshots there are.
+        snapshots: u32,
+        /// The most extents that a volume may have when it is copied; 0 where volumes cannot be copied at all.
+        extent_limit: u64,
+    },
+    /// A snapshot. Since version 4.
+    Snapshot(Snapshot),
+    /// A page of snapshots; the last page is empty. Since version 4.
+    Snapshots(UpTo<Snapshot, MAX_SNAPSHOTS>),
+    /// Where the content of a volume comes from; `None` if it did not begin as a copy. Since version 4.
+    Origin(Option<Origin>),
+    /// Ranges of a snapshot, in ascending order. Since version 4.
+    Ranges {
+        /// The ranges.
+        ranges: UpTo<Range, MAX_RANGES>,
+        /// The offset at which to continue; `None` if these were the last.
+        next: Option<u64>,
     },
 }
 
@@ -115,6 +140,32 @@ pub struct Listed {
     pub block: bool,
     /// The number of targets at which it is published.
     pub targets: u32,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Its id.
+    pub snapshot: VolumeId,
+    /// The pool it is in.
+    pub pool: PoolName,
+    /// The size of the volume that it was taken of, at that moment.
+    pub size: Bytes,
+    /// Whether it is of a block volume.
+    pub block: bool,
+    /// How many bytes it refers to. It shares them with its source until that writes to them.
+    pub allocated: u64,
+    /// What it is a copy of.
+    pub origin: Origin,
+}
+
+/// A range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Where it begins.
+    pub offset: u64,
+    /// How many bytes it has.
+    pub length: u64,
 }
 
 /// Free space and conditions of a pool. All sizes are in bytes.

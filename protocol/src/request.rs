@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::field::{Field, Say};
-use crate::{Bytes, Inodes, OwnerRecord, PoolName, TargetPath, VolumeId, VolumeSpec};
+use crate::{Bytes, Inodes, NameHash, OwnerRecord, PoolName, TargetPath, VolumeId, VolumeSpec};
 
 /// How a directory volume is mounted. `nosuid` and `nodev` are always on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -257,6 +257,55 @@ requests! {
     PoolCounts "pool-counts", since 4, Prompt, reads, [] {
         /// The pool.
         pool: PoolName,
+    }
+    /// Takes a snapshot of a volume that has an image. One that already exists, of the same volume and with the same name, is
+    /// taken to be the same snapshot. Since version 4.
+    CreateSnapshot "create-snapshot", since 4, Disk, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+        /// The snapshot.
+        snapshot: VolumeId,
+        /// Digest of the caller's name for the snapshot.
+        name_hash: NameHash,
+    }
+    /// Creates a volume that begins as a copy of a snapshot, or of another volume. Since version 4.
+    CreateFrom "create-from", since 4, Disk, changes, [SysAdmin, Mknod] {
+        /// The volume.
+        volume: VolumeId,
+        /// The pool to create it in, which must be that of the source.
+        pool: PoolName,
+        /// Its settings.
+        spec: VolumeSpec,
+        /// The snapshot or the volume to copy.
+        source: VolumeId,
+    }
+    /// Deletes a snapshot. Its content is removed in the background. Since version 4.
+    DeleteSnapshot "delete-snapshot", since 4, Background, changes, [SysAdmin, Mknod] {
+        /// The snapshot.
+        snapshot: VolumeId,
+    }
+    /// Snapshots in the order of their ids. Since version 4.
+    ListSnapshots "list-snapshots", since 4, Prompt, reads, [] {
+        /// Begin after this id.
+        after: Option<VolumeId>,
+        /// Only those taken of this volume.
+        of: Option<VolumeId>,
+        /// The most snapshots to return; one packet may hold fewer.
+        limit: u16,
+    }
+    /// Where the content of a volume or snapshot comes from. Since version 4.
+    Origin "origin", since 4, Prompt, reads, [] {
+        /// The volume or snapshot.
+        volume: VolumeId,
+    }
+    /// The ranges in which a snapshot may differ from another one of the same pool, or those that hold data. Since version 4.
+    Delta "delta", since 4, Disk, reads, [] {
+        /// The snapshot.
+        snapshot: VolumeId,
+        /// The one to compare it with; without one, what holds data is reported.
+        base: Option<VolumeId>,
+        /// The offset at which to begin.
+        from: u64,
     }
 }
 

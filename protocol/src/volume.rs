@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checked::{checked_number, checked_text};
-use crate::{Bytes, Inodes};
+use crate::{Bytes, Inodes, VolumeId};
 
 checked_number!(
     /// Permission bits of a directory volume's top directory: `0` to `0o1777`, no setuid and no setgid.
@@ -62,6 +62,35 @@ pub enum VolumeKind {
         /// Permission bits of the published directory.
         mode: DirectoryMode,
     },
+    /// A snapshot: a copy of another volume's image as it was at one moment, from which volumes can be made. It is never
+    /// published, attached or grown. Since version 4.
+    Snapshot {
+        /// What it is a copy of, and so what can be made from it.
+        of: SnapshotOf,
+    },
+}
+
+/// What a snapshot is a copy of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SnapshotOf {
+    /// The image of a block volume.
+    Image {
+        /// The logical block size of that volume's device.
+        block_size: BlockSize,
+    },
+    /// The image of a volume with a filesystem of its own.
+    Filesystem,
+}
+
+/// Where the content of a volume comes from, if it began as a copy of another's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The volume or snapshot that it is a copy of, which may not exist any more.
+    pub source: VolumeId,
+    /// The first of the volumes that were copied in turn.
+    pub family: VolumeId,
+    /// When it was copied, in nanoseconds since the beginning of 1970 (UTC).
+    pub copied: u64,
 }
 
 /// A volume's settings and its current size.
@@ -80,7 +109,7 @@ impl VolumeKind {
     pub const fn since_version(&self) -> u16 {
         match self {
             Self::Directory { .. } | Self::Image { .. } => 1,
-            Self::Filesystem { .. } => 4,
+            Self::Filesystem { .. } | Self::Snapshot { .. } => 4,
         }
     }
 }
