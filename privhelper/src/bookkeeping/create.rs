@@ -65,22 +65,8 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
     let (content, allocated) = build(served, id, &record, project, original).inspect_err(|_| discard(held, served))?;
-    let (pool, published) = (Arc::clone(pool), [].into());
-    let (device, seen_elsewhere, unmountable) = (None, false, None);
     let origin = original.map(|original| Arc::clone(&original.origin));
-    held.add(Volume {
-        pool,
-        project,
-        record,
-        growth: 0,
-        content,
-        published,
-        device,
-        seen_elsewhere,
-        unmountable,
-        origin,
-        allocated,
-    });
+    held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
     served.sync_names().map_err(|errno| unsynced(id, errno))
 }

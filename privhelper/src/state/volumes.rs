@@ -115,6 +115,23 @@ struct Sums {
 }
 
 impl Volume {
+    /// One that is published nowhere, and no copy.
+    pub fn new(pool: Arc<Pool>, project: Option<ProjectId>, record: Record, content: FileId) -> Self {
+        Self {
+            pool,
+            project,
+            record,
+            growth: 0,
+            content,
+            published: Box::default(),
+            device: None,
+            seen_elsewhere: false,
+            unmountable: None,
+            origin: None,
+            allocated: 0,
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.record.spec.kind.into()
