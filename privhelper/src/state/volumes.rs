@@ -250,6 +250,23 @@ impl Volumes {
         true
     }
 
+    /// Promises so many bytes to a volume that is being made, if `check` agrees, given what is promised so far.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn promise(
+        &self,
+        id: &VolumeId,
+        bytes: u64,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
+        let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return Ok(()) };
+        check(table.promised(&pool))?;
+        table.set(key, Some(Row::Making(pool, Share { bytes, ..share })));
+        Ok(())
+    }
+
     /// Forgets a volume of which nothing was made.
     pub fn give_up(&self, id: &VolumeId) {
         lock(&self.0).set(Key::Volume(id.clone()), None);

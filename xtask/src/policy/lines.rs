@@ -41,10 +41,10 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_436, goal: 2_600 };
+const CORE: Budget = Budget { name: "core", limit: 4_448, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 373, goal: 325 };
 const COPIES: Budget = Budget { name: "copying", limit: 282, goal: 270 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_857, goal: 1_600 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_866, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_324, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
