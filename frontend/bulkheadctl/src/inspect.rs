@@ -5,10 +5,11 @@ use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::targets;
+use crate::{snapshot, targets};
 
 pub async fn list(mut client: Client) -> Result<Report, Failure> {
     let mut volumes = Vec::new();
@@ -34,6 +35,12 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
     let answer = client.inspection.get_volume(request).await?.into_inner();
     let (ownership, reason) = (answer.ownership(), answer.reason);
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
+    let snapshots: Vec<_> = match snapshot::all(&mut client, &volume.id).await {
+        Ok(snapshots) => snapshots.into_iter().map(|snapshot| snapshot.id).collect(),
+        // A helper or a frontend that is too old to say has taken none.
+        Err(Failure::Call(status)) if is_too_old(status.code()) => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
     let known = |text: &str| match ownership {
         _ if !text.is_empty() => text.to_owned(),
         Ownership::Known => "none".to_owned(),
@@ -46,7 +53,15 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         (_, None) => "-".to_owned(),
     };
     let settings: Vec<_> = volume.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let facts = Table::facts([
+    let family = named(&volume.family).unwrap_or(&volume.id);
+    // A directory is never copied.
+    let copies = [
+        ("source", named(&volume.source).unwrap_or("none").to_owned()),
+        ("family", family.to_owned()),
+        ("snapshots", if snapshots.is_empty() { "none".to_owned() } else { snapshots.join(", ") }),
+    ];
+    let copies = copies.into_iter().filter(|_| volume.kind != "directory");
+    let facts = [
         ("id", volume.id.clone()),
         ("pool", volume.pool.clone()),
         ("kind", volume.kind.clone()),
@@ -59,11 +74,14 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         ("condition", volume.condition.clone()),
         ("PersistentVolume", known(&volume.persistent_volume)),
         ("claim", known(&volume.claim)),
-    ]);
+    ];
     let mut json = described(&volume);
+    json["source"] = json!(named(&volume.source));
+    json["family"] = json!(family);
+    json["snapshots"] = json!(snapshots);
     json["targetPaths"] = json!(targets);
     json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());
-    Ok(Report::new(json, facts))
+    Ok(Report::new(json, Table::facts(facts.into_iter().chain(copies))))
 }
 
 fn table(volumes: &[Volume]) -> Report {
@@ -121,6 +139,10 @@ fn described(volume: &Volume) -> Value {
         "persistentVolume": named(&volume.persistent_volume),
         "claim": named(&volume.claim),
     })
+}
+
+fn is_too_old(code: Code) -> bool {
+    matches!(code, Code::Unimplemented | Code::FailedPrecondition)
 }
 
 fn named(text: &str) -> Option<&str> {
