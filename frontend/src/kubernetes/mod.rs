@@ -14,6 +14,7 @@
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
 //! - `renewal`: the token of an agent on a host, renewed by the agent itself
+//! - `labels`: watching the objects that concern this node
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
@@ -29,6 +30,7 @@ mod context;
 mod health;
 mod heartbeat;
 mod identity;
+mod labels;
 mod memory;
 mod policies;
 mod reconcile;

@@ -7,8 +7,7 @@
 //!   [`requested_volume`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to
 //!   the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
-//! - [`watch`]: the claims that concern this node, which [`scope`] defines; with the label of an admission
-//!   [`policy`], or without it, and those that are [`unlabelled`]
+//! - [`watch`]: the claims that concern this node, which [`scope`] defines, and those that are [`unlabelled`]
 
 mod bid_order;
 pub mod controller;
@@ -17,7 +16,6 @@ mod decision;
 mod fixtures;
 mod immediate_binding;
 mod node_selection;
-mod policy;
 mod provisioner;
 mod requested_volume;
 mod resize_status;
@@ -25,4 +23,4 @@ mod resize_target;
 mod resizer;
 pub mod scope;
 mod unlabelled;
-pub mod watch;
+mod watch;
