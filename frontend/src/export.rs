@@ -19,7 +19,7 @@ pub async fn page(volumes: &Volumes, entries: usize, token: &str) -> Result<Expo
     }
     let listed = volumes.list(entries, token).await?;
     let mut page = ExportedPage { next: listed.next, ..ExportedPage::default() };
-    for listed in listed.volumes {
+    for listed in listed.entries {
         // One that has been deleted in the meantime is left out.
         page.volumes.extend(export(volumes, listed).await?);
     }

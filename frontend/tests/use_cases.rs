@@ -298,7 +298,7 @@ async fn a_volume_as_large_as_the_capacity_can_be_made_and_a_larger_one_cannot()
         Request::Create { spec, .. } => {
             let inodes = match spec.kind {
                 VolumeKind::Directory { inodes, .. } => inodes.get(),
-                VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => 0,
+                VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { .. } => 0,
             };
             let wanted = spec.size.get() + inodes * 512;
             if wanted <= ROOM { size(spec.size.get()) } else { failure(ErrorKind::NoRoom { room: ROOM, wanted }) }

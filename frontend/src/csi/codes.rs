@@ -20,6 +20,8 @@ pub enum Operation {
     Unpublish,
     /// Expanding a volume.
     Expand,
+    /// Taking a snapshot of a volume.
+    Snapshot,
     /// Reading the state of volumes, pools or the plugin.
     Inspect,
 }
@@ -39,18 +41,18 @@ pub fn code(operation: Operation, kind: FaultKind) -> Code {
 }
 
 fn typed(operation: Operation, kind: ErrorKind) -> Code {
-    use Operation::{Create, Expand, Inspect, Publish, Unpublish};
+    use Operation::{Create, Expand, Inspect, Publish, Snapshot, Unpublish};
     match (kind, operation) {
         (ErrorKind::NotFound, _) => Code::NotFound,
         (ErrorKind::AlreadyExists, _) => Code::AlreadyExists,
         (ErrorKind::Incompatible | ErrorKind::WrongKind, Create) => Code::AlreadyExists,
         (ErrorKind::Incompatible | ErrorKind::WrongKind, Publish | Unpublish) => Code::FailedPrecondition,
         (ErrorKind::Incompatible | ErrorKind::WrongKind, _) => Code::InvalidArgument,
-        (ErrorKind::InUse, _) => Code::FailedPrecondition,
+        (ErrorKind::InUse | ErrorKind::TooFragmented { .. }, _) => Code::FailedPrecondition,
         (ErrorKind::Busy, _) => Code::Aborted,
         (ErrorKind::NoSpace | ErrorKind::NoRoom { .. }, Expand) => Code::OutOfRange,
         (ErrorKind::NoSpace | ErrorKind::NoRoom { .. }, _) => Code::ResourceExhausted,
-        (ErrorKind::Unsupported, Create) => Code::InvalidArgument,
+        (ErrorKind::Unsupported, Create | Snapshot) => Code::InvalidArgument,
         (ErrorKind::Unsupported, _) => Code::FailedPrecondition,
         (ErrorKind::Invalid, _) => Code::InvalidArgument,
         // Nothing is ever published at a path that is refused.
@@ -100,10 +102,11 @@ mod tests {
         Operation::Publish,
         Operation::Unpublish,
         Operation::Expand,
+        Operation::Snapshot,
         Operation::Inspect,
     ];
 
-    const KINDS: [ErrorKind; 13] = [
+    const KINDS: [ErrorKind; 14] = [
         ErrorKind::NotFound,
         ErrorKind::AlreadyExists,
         ErrorKind::Incompatible,
@@ -117,6 +120,7 @@ mod tests {
         ErrorKind::Refused,
         ErrorKind::PoolBroken,
         ErrorKind::Io(5),
+        ErrorKind::TooFragmented { extents: 3, limit: 2 },
     ];
 
     #[test]
@@ -143,6 +147,14 @@ mod tests {
         let unsupported = FaultKind::Typed(ErrorKind::Unsupported);
         assert_eq!(code(Operation::Create, unsupported), Code::InvalidArgument);
         assert_eq!(code(Operation::Publish, unsupported), Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn what_is_too_fragmented_can_be_copied_once_somebody_has_acted() {
+        for operation in [Operation::Create, Operation::Snapshot] {
+            let kind = FaultKind::Typed(ErrorKind::TooFragmented { extents: 3, limit: 2 });
+            assert_eq!(code(operation, kind), Code::FailedPrecondition);
+        }
     }
 
     #[test]

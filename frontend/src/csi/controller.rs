@@ -42,6 +42,7 @@ impl Controller for Plugin {
                     mode,
                     range: size_range(request.capacity_range)?.unwrap_or(SizeRange::ANY),
                     parameters: with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?,
+                    source: None,
                 };
                 placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
                 let provisioned = plugin.0.volumes.provision(new).await?;
@@ -98,7 +99,7 @@ impl Controller for Plugin {
             };
             let page = self.0.volumes.list(entries, &request.starting_token).await?;
             let entry = |volume: Volume| list_volumes_response::Entry { volume: Some(volume), status: None };
-            let volumes = page.volumes.iter().map(|listed| self.volume(listed.volume.as_str(), listed.size.get()));
+            let volumes = page.entries.iter().map(|listed| self.volume(listed.volume.as_str(), listed.size.get()));
             Ok(ListVolumesResponse { entries: volumes.map(entry).collect(), next_token: page.next.unwrap_or_default() })
         })
         .await

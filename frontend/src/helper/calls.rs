@@ -5,7 +5,8 @@ use std::os::unix::net::UnixListener;
 
 use bulkhead_model::volumes::InodeCount;
 use bulkhead_protocol::{
-    Bytes, Listed, OwnerRecord, PoolName, PoolStatus, Reply, Request, Socket, TargetPath, Usage, VolumeId,
+    Bytes, Listed, Origin, OwnerRecord, PoolName, PoolStatus, Range, Reply, Request, Snapshot, Socket, TargetPath,
+    Usage, VolumeId,
 };
 
 use super::{CallError, Helper, Unreachable};
@@ -28,6 +29,19 @@ pub struct Counts {
     pub filesystems: u32,
     /// The inodes of its filesystem, if the helper knows them.
     pub inodes: Option<InodeCount>,
+    /// How many snapshots there are.
+    pub snapshots: u32,
+    /// The most extents that a volume may have when it is copied; 0 where volumes cannot be copied at all.
+    pub extent_limit: u64,
+}
+
+/// Some of the ranges of a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges {
+    /// The ranges, in ascending order.
+    pub ranges: Vec<Range>,
+    /// The offset at which to continue; `None` if these were the last.
+    pub next: Option<u64>,
 }
 
 impl Helper {
@@ -89,16 +103,23 @@ impl Helper {
         }
     }
 
-    /// How many filesystems in images and inodes `pool` has, and may have.
+    /// How many filesystems in images, inodes and snapshots `pool` has, and may have.
     ///
     /// # Errors
     /// See [`CallError`].
     pub async fn counts(&self, pool: &PoolName) -> Result<Counts, CallError> {
         let request = Request::PoolCounts { pool: pool.clone() };
         match self.reply(&request).await? {
-            Reply::Counts { filesystem_limit, filesystems, inodes: total, free_inodes: free } => {
+            Reply::Counts {
+                filesystem_limit,
+                filesystems,
+                inodes: total,
+                free_inodes: free,
+                snapshots,
+                extent_limit,
+            } => {
                 let inodes = (total > 0).then_some(InodeCount { total, free });
-                Ok(Counts { filesystem_limit, filesystems, inodes })
+                Ok(Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit })
             }
             _ => Err(CallError::Mismatched(request.name())),
         }
@@ -112,6 +133,59 @@ impl Helper {
         let request = Request::Owner { volume: volume.clone() };
         match self.reply(&request).await? {
             Reply::Owner { owner, used } => Ok(Owned { owner, used }),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// Sends a request whose reply is a snapshot.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn snapshot(&self, request: Request) -> Result<Snapshot, CallError> {
+        match self.reply(&request).await? {
+            Reply::Snapshot(snapshot) => Ok(snapshot),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// Lists at most `limit` snapshots after `after`, all of them or those taken of `of`. The list is empty when there are
+    /// no more.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn list_snapshots(
+        &self,
+        after: Option<VolumeId>,
+        of: Option<VolumeId>,
+        limit: u16,
+    ) -> Result<Vec<Snapshot>, CallError> {
+        let request = Request::ListSnapshots { after, of, limit };
+        match self.reply(&request).await? {
+            Reply::Snapshots(snapshots) => Ok(snapshots.into_vec()),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// Where the content of `volume` comes from, if it did not begin empty.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn origin(&self, volume: &VolumeId) -> Result<Option<Origin>, CallError> {
+        let request = Request::Origin { volume: volume.clone() };
+        match self.reply(&request).await? {
+            Reply::Origin(origin) => Ok(origin),
+            _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// The ranges of `snapshot`, from an offset on, that differ from `base` or, without one, hold data.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn delta(&self, snapshot: &VolumeId, base: Option<&VolumeId>, from: u64) -> Result<Ranges, CallError> {
+        let request = Request::Delta { snapshot: snapshot.clone(), base: base.cloned(), from };
+        match self.reply(&request).await? {
+            Reply::Ranges { ranges, next } => Ok(Ranges { ranges: ranges.into_vec(), next }),
             _ => Err(CallError::Mismatched(request.name())),
         }
     }

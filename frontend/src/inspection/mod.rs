@@ -205,6 +205,7 @@ fn kind(kind: &VolumeKind) -> &'static str {
         VolumeKind::Directory { .. } => "directory",
         VolumeKind::Image { .. } => "block",
         VolumeKind::Filesystem { .. } => "filesystem",
+        VolumeKind::Snapshot { .. } => "snapshot",
     }
 }
 
@@ -219,6 +220,8 @@ fn settings(kind: &VolumeKind) -> BTreeMap<String, String> {
             let backing = ("backing", "image".to_owned());
             vec![backing, ("sparse", sparse.to_string()), ("dirMode", mode.to_string())]
         }
+        // It was not made with any.
+        VolumeKind::Snapshot { .. } => Vec::new(),
     };
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -52,7 +52,7 @@ impl Room {
 fn promised(size: Bytes, kind: &VolumeKind, inode_size: u32) -> u64 {
     let inodes = match kind {
         VolumeKind::Directory { inodes, .. } => inodes.get(),
-        VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => 0,
+        VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { .. } => 0,
     };
     size.get().saturating_add(inodes.saturating_mul(inode_size.into()))
 }

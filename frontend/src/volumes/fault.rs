@@ -1,7 +1,7 @@
 //! Failures of requests to the helper, as faults of the use case that made them.
 
 use bulkhead_model::volumes::{Fault, FaultKind};
-use bulkhead_protocol::{Error, ErrorKind, PoolName};
+use bulkhead_protocol::{Error, ErrorKind, PoolName, VolumeId};
 
 use crate::helper::{CallError, Unreachable};
 
@@ -34,6 +34,18 @@ pub(super) fn of_promise(error: CallError, pool: &PoolName) -> Fault {
     }
 }
 
+/// Why a request to copy `source`, which is in `pool`, failed.
+pub(super) fn of_copy(error: CallError, source: &VolumeId, pool: &PoolName) -> Fault {
+    match error {
+        CallError::Answered(Error { kind: ErrorKind::TooFragmented { extents, limit }, .. }) => {
+            Fault::too_fragmented(source, extents, limit)
+        }
+        // The request asks for what no copy of it can be. An existing volume of the wrong kind is told by another error.
+        CallError::Answered(Error { kind: ErrorKind::WrongKind, message }) => Fault::invalid(message.to_string()),
+        error => of_promise(error, pool),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +66,16 @@ mod tests {
         let fault = failed(ErrorKind::NoSpace);
         assert!(fault.is_no_room() && fault.to_string() == "the helper's words", "{fault}");
         assert!(!failed(ErrorKind::Busy).is_no_room());
+    }
+
+    #[test]
+    fn a_fragmented_volume_is_told_with_its_count_and_what_to_do() {
+        let (source, pool) = ("pvc-1".parse().unwrap(), "fast".parse().unwrap());
+        let failed = |kind| of_copy(CallError::from(Error::new(kind, "the helper's words")), &source, &pool);
+        let fault = failed(ErrorKind::TooFragmented { extents: 250_000, limit: 200_000 }).to_string();
+        assert!(fault.contains("pvc-1 is too fragmented: its image has 250000 extents"), "{fault}");
+        assert!(fault.contains("is 200000") && fault.contains("extents=N"), "{fault}");
+        assert!(failed(ErrorKind::WrongKind).is(ErrorKind::Invalid));
+        assert!(failed(ErrorKind::NoRoom { room: 1 << 20, wanted: 3 << 20 }).to_string().contains("pool fast"));
     }
 }

@@ -1,7 +1,7 @@
 //! Grows a volume completely in one call; nothing is left for later.
 
-use bulkhead_model::volumes::{Fault, Mode, SizeRange, default_inodes};
-use bulkhead_protocol::{Bytes, Inodes, Request, Usage, VolumeId, VolumeKind};
+use bulkhead_model::volumes::{Fault, FaultKind, Mode, SizeRange, default_inodes};
+use bulkhead_protocol::{Bytes, ErrorKind, Inodes, Request, Usage, VolumeId, VolumeKind};
 
 use super::Volumes;
 use super::fault::of_promise;
@@ -50,6 +50,11 @@ impl Volumes {
             }
             // Even if the image has that size already, as above.
             VolumeKind::Filesystem { .. } => promised(Request::GrowFilesystem { volume, size: wanted }).await,
+            VolumeKind::Snapshot { .. } => {
+                let message =
+                    format!("{volume} is a snapshot, which never grows: grow the volume that is made from it");
+                Err(Fault::new(FaultKind::Typed(ErrorKind::WrongKind), message))
+            }
         }
     }
 }

@@ -167,7 +167,7 @@ impl Volumes {
             let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
-            let Counts { filesystem_limit, filesystems, inodes } = counts.get(pool).copied().unwrap_or_default();
+            let Counts { filesystem_limit, filesystems, inodes, .. } = counts.get(pool).copied().unwrap_or_default();
             if filesystem_limit > 0 {
                 METRICS.pool_filesystem_limit.with(name).set(filesystem_limit.into());
                 METRICS.pool_filesystems.with(name).set(filesystems.into());

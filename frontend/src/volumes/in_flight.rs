@@ -39,6 +39,13 @@ impl InFlight {
         })
     }
 
+    /// The right to change both of two volumes, which must differ. All take them in the same order, so that no two wait for
+    /// each other.
+    pub(super) async fn enter_both(&self, one: &VolumeId, other: &VolumeId) -> Result<[Guard; 2], Fault> {
+        let (first, second) = if one < other { (one, other) } else { (other, one) };
+        Ok([self.enter(first).await?, self.enter(second).await?])
+    }
+
     async fn turn(&self, volume: &VolumeId) -> Guard {
         loop {
             let ended = self.0.ended.notified();
@@ -94,6 +101,19 @@ mod tests {
         let _other = in_flight.enter(&other).await.unwrap();
         drop(guard);
         let _again = in_flight.enter(&one).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn two_at_once_are_both_taken_or_neither() {
+        let in_flight = InFlight::default();
+        let (one, other): (VolumeId, VolumeId) = ("vol-1".parse().unwrap(), "vol-2".parse().unwrap());
+        let guards = in_flight.enter_both(&other, &one).await.unwrap();
+        assert!(in_flight.try_enter(&one).is_none() && in_flight.try_enter(&other).is_none());
+        drop(guards);
+        let guard = in_flight.enter(&other).await.unwrap();
+        assert!(in_flight.enter_both(&one, &other).await.err().unwrap().is(ErrorKind::Busy));
+        assert!(in_flight.try_enter(&one).is_some());
+        drop(guard);
     }
 
     #[tokio::test]

@@ -104,8 +104,8 @@ impl Volumes {
     /// `BadToken` when no page can have returned the token.
     pub async fn inspect_page(&self, token: &str) -> Result<(Vec<Inspected>, Option<String>), Fault> {
         let page = self.list(PAGE, token).await?;
-        let mut inspected = Vec::with_capacity(page.volumes.len());
-        for listed in page.volumes {
+        let mut inspected = Vec::with_capacity(page.entries.len());
+        for listed in page.entries {
             let measured = self.measure(&listed.volume, None).await;
             // It may have been deleted in the meantime.
             if !measured.as_ref().is_err_and(|fault| fault.is(ErrorKind::NotFound)) {
@@ -124,7 +124,7 @@ impl Volumes {
         let mut token = String::new();
         loop {
             let page = self.list(PAGE, &token).await?;
-            all.extend(page.volumes);
+            all.extend(page.entries);
             match page.next {
                 Some(next) => token = next,
                 None => return Ok(all),

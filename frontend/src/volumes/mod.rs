@@ -5,6 +5,7 @@
 
 mod capacity;
 mod conditions;
+mod copy;
 mod discard;
 mod fault;
 mod grow;
@@ -18,6 +19,7 @@ mod owner;
 mod provision;
 mod publish;
 mod reclaim;
+mod snapshots;
 mod stuck;
 mod target;
 mod usage;
@@ -35,6 +37,7 @@ use stuck::Stuck;
 
 pub use capacity::{Capacity, Room};
 pub use conditions::{Abnormal, Health, Orphan};
+pub use copy::Source;
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};
 pub use list::Page;

@@ -4,8 +4,8 @@ use bulkhead_model::quantity::Quantity;
 use bulkhead_model::volumes::{Fault, FaultKind, Mode, Parameters, Provisioned, SizeRange, default_inodes, identify};
 use bulkhead_protocol::{Bytes, ErrorKind, NameHash, PoolName, Request, Usage, VolumeId, VolumeKind, VolumeSpec};
 
-use super::Volumes;
 use super::fault::of_promise;
+use super::{Source, Volumes};
 
 /// A volume to be created.
 #[derive(Clone, Debug)]
@@ -18,6 +18,8 @@ pub struct NewVolume {
     pub range: SizeRange,
     /// Its other settings.
     pub parameters: Parameters,
+    /// What it begins as a copy of; without one, it begins empty.
+    pub source: Option<Source>,
 }
 
 impl Volumes {
@@ -28,6 +30,9 @@ impl Volumes {
     pub async fn provision(&self, new: NewVolume) -> Result<Provisioned, Fault> {
         let (volume, name_hash) = identify(&new.name)?;
         new.parameters.check_mode(new.mode)?;
+        if let Some(source) = &new.source {
+            return self.provision_copy(&volume, &new, name_hash, source).await;
+        }
         let size = new.range.choose(new.parameters.minimum_bytes())?;
         let _guard = self.in_flight.enter(&volume).await?;
         let welcome = self.helper.welcome().await?;
@@ -44,7 +49,18 @@ impl Volumes {
             }
             outcome => outcome?,
         };
-        self.kinds.note(&volume, &spec.kind);
+        self.provisioned(volume, &spec.kind, size, &new)
+    }
+
+    /// The volume that has been made or found, if its size is one that was asked for.
+    pub(super) fn provisioned(
+        &self,
+        volume: VolumeId,
+        kind: &VolumeKind,
+        size: Bytes,
+        new: &NewVolume,
+    ) -> Result<Provisioned, Fault> {
+        self.kinds.note(&volume, kind);
         if new.range.admits(size) {
             Ok(Provisioned { volume, size })
         } else {

@@ -52,6 +52,9 @@ impl Volumes {
                 return Ok(Measured { filesystem: filesystem(&usage), usage, condition });
             }
         };
+        if let VolumeKind::Snapshot { .. } = usage.spec.kind {
+            return Err(Fault::not_found(format!("no such volume: {volume} is a snapshot")));
+        }
         self.kinds.note(volume, &usage.spec.kind);
         let condition = condition(usage.condition.clone());
         if path.is_some() {
@@ -85,7 +88,7 @@ impl Measured {
         match self.usage.spec.kind {
             VolumeKind::Directory { inodes, .. } => Some(inodes.get()),
             VolumeKind::Filesystem { .. } => sum(self.usage.used_inodes, self.usage.available_inodes),
-            VolumeKind::Image { .. } => None,
+            VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => None,
         }
     }
 
@@ -94,7 +97,7 @@ impl Measured {
     pub fn inside(&self) -> Option<u64> {
         match self.usage.spec.kind {
             VolumeKind::Filesystem { .. } => sum(self.usage.used_bytes, self.usage.available_bytes),
-            VolumeKind::Directory { .. } | VolumeKind::Image { .. } => None,
+            VolumeKind::Directory { .. } | VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! How a volume is to be used.
 
-use bulkhead_protocol::{MountFlags, VolumeKind};
+use bulkhead_protocol::{MountFlags, SnapshotOf, VolumeKind};
 
 use super::Fault;
 
@@ -49,11 +49,13 @@ pub enum Access {
 }
 
 impl Mode {
-    /// The mode in which volumes of this kind are used.
+    /// The mode in which volumes of this kind are used; of a snapshot, that of the volumes that are made from it.
     pub fn of(kind: &VolumeKind) -> Self {
         match kind {
-            VolumeKind::Directory { .. } | VolumeKind::Filesystem { .. } => Self::Directory,
-            VolumeKind::Image { .. } => Self::Block,
+            VolumeKind::Directory { .. }
+            | VolumeKind::Filesystem { .. }
+            | VolumeKind::Snapshot { of: SnapshotOf::Filesystem } => Self::Directory,
+            VolumeKind::Image { .. } | VolumeKind::Snapshot { of: SnapshotOf::Image { .. } } => Self::Block,
         }
     }
 

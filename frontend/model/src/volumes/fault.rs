@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use bulkhead_protocol::{ErrorKind, PoolName};
+use bulkhead_protocol::{ErrorKind, PoolName, VolumeId};
 
 use super::words;
 
@@ -70,6 +70,12 @@ impl Fault {
     /// The pool does not promise what was requested.
     pub fn no_room(pool: &PoolName, room: u64, wanted: u64) -> Self {
         Self::new(FaultKind::Typed(ErrorKind::NoRoom { room, wanted }), words::no_room(pool, room, wanted))
+    }
+
+    /// The volume is in too many pieces to be copied.
+    pub fn too_fragmented(source: &VolumeId, extents: u64, limit: u64) -> Self {
+        let message = words::too_fragmented(source, extents, limit);
+        Self::new(FaultKind::Typed(ErrorKind::TooFragmented { extents, limit }), message)
     }
 
     /// Whether the pool cannot have the volume: it is not there, or fails. Another node's may.

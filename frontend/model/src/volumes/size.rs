@@ -72,6 +72,21 @@ impl SizeRange {
         }
     }
 
+    /// The size that a copy of something of size `source` gets: the same, unless another one is required.
+    ///
+    /// # Errors
+    /// As [`Self::choose`], and when the source would not fit.
+    pub fn choose_copy(&self, minimum: u64, source: Bytes) -> Result<Bytes, Fault> {
+        let range = Self { required: self.required.or(Some(source.get())), limit: self.limit };
+        let size = range.choose(minimum)?;
+        if size < source {
+            return Err(Fault::out_of_range(format!(
+                "the source has {source} bytes, more than the {size} that are requested: a copy has at least the size of its source"
+            )));
+        }
+        Ok(size)
+    }
+
     /// Whether a size is in the range.
     pub fn admits(&self, size: Bytes) -> bool {
         size.get() >= self.required.unwrap_or(0) && size.get() <= self.limit.unwrap_or(u64::MAX)
@@ -166,6 +181,22 @@ mod tests {
         assert!(range.admits(bytes(2 << 20)) && range.admits(bytes(4 << 20)));
         assert!(!range.admits(bytes(5 << 20)));
         assert!(SizeRange::ANY.admits(bytes(4096)));
+    }
+
+    #[test]
+    fn a_copy_is_as_large_as_its_source() {
+        let source = bytes(8 << 20);
+        let chosen = |range: SizeRange| range.choose_copy(MINIMUM_BYTES, source).map(Bytes::get);
+        let range = |required, limit| SizeRange::new(required, limit).unwrap();
+        assert_eq!(chosen(SizeRange::ANY), Ok(8 << 20));
+        assert_eq!(chosen(range(0, 9 * MIB)), Ok(8 << 20));
+        assert_eq!(chosen(range(16 * MIB + 1, 0)), Ok((16 << 20) + 4096));
+        assert_eq!(chosen(range(8 * MIB - 1, 0)), Ok(8 << 20), "sizes are rounded up");
+        for too_small in [range(4 * MIB, 0), range(4 * MIB, 16 * MIB), range(0, 4 * MIB)] {
+            let fault = chosen(too_small).unwrap_err();
+            assert!(fault.kind == FaultKind::OutOfRange && fault.to_string().contains("8388608"), "{fault}");
+        }
+        assert_eq!(range(4 * MIB, 0).choose_copy(16 << 20, source).map(Bytes::get), Ok(16 << 20));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bulkhead_protocol::{Condition, PoolName, PublishName, Separation};
+use bulkhead_protocol::{Condition, PoolName, PublishName, Separation, VolumeId};
 
 use crate::quantity::Quantity;
 
@@ -70,6 +70,13 @@ pub(super) fn no_room(pool: &PoolName, room: u64, wanted: u64) -> String {
         Quantity::from(room),
         Quantity::from(wanted),
         Quantity::from(wanted.saturating_sub(room))
+    )
+}
+
+/// Why a volume is not copied. How long writers wait is what the kernel takes for each extent.
+pub(super) fn too_fragmented(source: &VolumeId, extents: u64, limit: u64) -> String {
+    format!(
+        "volume {source} is too fragmented: its image has {extents} extents, and the limit of its pool is {limit}; a copy would keep its writers waiting for about a second for each 40000; copy its content into a new volume, or raise the limit (the option extents=N of the helper's --pool)"
     )
 }
 

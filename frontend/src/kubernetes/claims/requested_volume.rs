@@ -32,7 +32,7 @@ pub fn requested_volume(claim: &PersistentVolumeClaim, class: &StorageClass) -> 
     };
     let range = SizeRange::new(i64::try_from(bytes).unwrap_or(i64::MAX), 0)?;
     let parameters = storage_class::parameters(class)?;
-    Ok(NewVolume { name: claim::volume_name(claim), mode, range, parameters })
+    Ok(NewVolume { name: claim::volume_name(claim), mode, range, parameters, source: None })
 }
 
 /// Refuses what would affect the volume with other drivers but has no effect here.
