@@ -9,6 +9,7 @@
 //! - `agent`: the agent's life cycle
 //! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
+//! - `snapshots`: the controller of VolumeSnapshotContents, and their watch
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
@@ -35,6 +36,7 @@ mod memory;
 mod policies;
 mod reconcile;
 mod renewal;
+mod snapshots;
 mod view;
 mod volumes;
 
