@@ -17,7 +17,7 @@ fn listed(file: &str, services: &[&str]) -> String {
 
 #[test]
 fn csi_is_the_public_one() {
-    let ours = listed("csi.proto", &["Identity", "Controller", "Node"]);
+    let ours = listed("csi.proto", &["Identity", "Controller", "Node", "SnapshotMetadata"]);
     assert_eq!(ours, include_str!("wire/csi.txt"));
 }
 

@@ -96,7 +96,7 @@ pub(super) fn status(operation: Operation, fault: &Fault) -> Status {
 mod tests {
     use super::*;
 
-    const OPERATIONS: [Operation; 6] = [
+    const OPERATIONS: [Operation; 7] = [
         Operation::Create,
         Operation::Delete,
         Operation::Publish,

@@ -9,14 +9,29 @@ use tonic::{Request, Response, Status, async_trait};
 use super::call::Call;
 use super::capability::{access, common_mode, with_filesystem};
 use super::codes::Operation;
+use super::snapshots::source;
 use super::{Plugin, placement, required, signed, validation};
 use crate::proto::csi::controller_server::Controller;
 use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::*;
 use crate::volumes::{Capacity, NewVolume, existing};
 
-/// The maximum number of volumes in a `ListVolumes` response, well below the 4 MiB that gRPC clients accept.
+/// The maximum number of volumes or snapshots in a response, well below the 4 MiB that gRPC clients accept.
 const LONGEST_PAGE: usize = 1000;
+
+/// What every pool can do.
+const CAPABILITIES: [rpc::Type; 6] = [
+    rpc::Type::CreateDeleteVolume,
+    rpc::Type::ListVolumes,
+    rpc::Type::GetCapacity,
+    rpc::Type::ExpandVolume,
+    rpc::Type::GetVolume,
+    rpc::Type::SingleNodeMultiWriter,
+];
+
+/// What takes a pool that can copy volumes.
+const COPYING: [rpc::Type; 4] =
+    [rpc::Type::CreateDeleteSnapshot, rpc::Type::ListSnapshots, rpc::Type::GetSnapshot, rpc::Type::CloneVolume];
 
 #[async_trait]
 impl Controller for Plugin {
@@ -31,9 +46,6 @@ impl Controller for Plugin {
             .complete(async move {
                 required("name", &request.name)?;
                 let mode = common_mode(&request.volume_capabilities)?;
-                if request.volume_content_source.is_some() {
-                    return Err(Fault::invalid("volume_content_source is not supported: new volumes are empty"));
-                }
                 if !request.mutable_parameters.is_empty() {
                     return Err(Fault::invalid("mutable_parameters are not supported: leave them empty"));
                 }
@@ -42,12 +54,13 @@ impl Controller for Plugin {
                     mode,
                     range: size_range(request.capacity_range)?.unwrap_or(SizeRange::ANY),
                     parameters: with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?,
-                    source: None,
+                    source: source(request.volume_content_source.as_ref())?,
                 };
                 placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
                 let provisioned = plugin.0.volumes.provision(new).await?;
                 let volume = plugin.volume(provisioned.volume.as_str(), provisioned.size.get());
-                Ok(CreateVolumeResponse { volume: Some(volume) })
+                let content_source = request.volume_content_source;
+                Ok(CreateVolumeResponse { volume: Some(Volume { content_source, ..volume }) })
             })
             .await
     }
@@ -92,11 +105,7 @@ impl Controller for Plugin {
         let request = request.into_inner();
         let call = Call::new("ListVolumes", Operation::Inspect);
         call.answer(async {
-            let entries = match usize::try_from(request.max_entries) {
-                Ok(0) => LONGEST_PAGE,
-                Ok(entries) => entries.min(LONGEST_PAGE),
-                Err(_) => return Err(Fault::invalid(format!("max_entries is negative: {}", request.max_entries))),
-            };
+            let entries = page_size(request.max_entries)?;
             let page = self.0.volumes.list(entries, &request.starting_token).await?;
             let entry = |volume: Volume| list_volumes_response::Entry { volume: Some(volume), status: None };
             let volumes = page.entries.iter().map(|listed| self.volume(listed.volume.as_str(), listed.size.get()));
@@ -182,17 +191,18 @@ impl Controller for Plugin {
         &self,
         _request: Request<ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
-        let capabilities = [
-            rpc::Type::CreateDeleteVolume,
-            rpc::Type::ListVolumes,
-            rpc::Type::GetCapacity,
-            rpc::Type::ExpandVolume,
-            rpc::Type::GetVolume,
-            rpc::Type::SingleNodeMultiWriter,
-        ];
-        let capability =
-            |rpc: rpc::Type| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
-        Ok(Response::new(ControllerGetCapabilitiesResponse { capabilities: capabilities.map(capability).into() }))
+        let call = Call::new("ControllerGetCapabilities", Operation::Inspect);
+        call.answer(async {
+            let mut capabilities = CAPABILITIES.to_vec();
+            if self.0.volumes.can_copy().await? {
+                capabilities.extend(COPYING);
+            }
+            let capability =
+                |rpc: rpc::Type| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
+            let capabilities = capabilities.into_iter().map(capability).collect();
+            Ok(ControllerGetCapabilitiesResponse { capabilities })
+        })
+        .await
     }
 
     async fn controller_publish_volume(
@@ -218,30 +228,30 @@ impl Controller for Plugin {
 
     async fn create_snapshot(
         &self,
-        _request: Request<CreateSnapshotRequest>,
+        request: Request<CreateSnapshotRequest>,
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
-        Err(no_snapshots())
+        self.take_snapshot(request).await
     }
 
     async fn delete_snapshot(
         &self,
-        _request: Request<DeleteSnapshotRequest>,
+        request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
-        Err(no_snapshots())
+        self.drop_snapshot(request).await
     }
 
     async fn list_snapshots(
         &self,
-        _request: Request<ListSnapshotsRequest>,
+        request: Request<ListSnapshotsRequest>,
     ) -> Result<Response<ListSnapshotsResponse>, Status> {
-        Err(no_snapshots())
+        self.snapshots(request).await
     }
 
     async fn get_snapshot(
         &self,
-        _request: Request<GetSnapshotRequest>,
+        request: Request<GetSnapshotRequest>,
     ) -> Result<Response<GetSnapshotResponse>, Status> {
-        Err(no_snapshots())
+        self.one_snapshot(request).await
     }
 }
 
@@ -256,8 +266,13 @@ impl Plugin {
     }
 }
 
-fn no_snapshots() -> Status {
-    Status::unimplemented("snapshots are not supported")
+/// How many entries of a list a client gets, which asks for this many at most; zero means that it does not mind.
+pub(super) fn page_size(max_entries: i32) -> Result<usize, Fault> {
+    match usize::try_from(max_entries) {
+        Ok(0) => Ok(LONGEST_PAGE),
+        Ok(entries) => Ok(entries.min(LONGEST_PAGE)),
+        Err(_) => Err(Fault::invalid(format!("max_entries is negative: {max_entries}"))),
+    }
 }
 
 fn size_range(range: Option<CapacityRange>) -> Result<Option<SizeRange>, Fault> {

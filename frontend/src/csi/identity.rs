@@ -40,6 +40,7 @@ impl Identity for Plugin {
         let capabilities = [
             service(service::Type::ControllerService),
             service(service::Type::VolumeAccessibilityConstraints),
+            service(service::Type::SnapshotMetadataService),
             Type::VolumeExpansion(VolumeExpansion { r#type: volume_expansion::Type::Online.into() }),
         ];
         let capabilities = capabilities.map(|capability| PluginCapability { r#type: Some(capability) }).into();

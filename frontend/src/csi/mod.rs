@@ -5,8 +5,10 @@ mod capability;
 mod codes;
 mod controller;
 mod identity;
+mod metadata;
 mod node;
 mod placement;
+mod snapshots;
 mod validation;
 
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use tonic::service::Routes;
 use crate::proto::csi::controller_server::ControllerServer;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
+use crate::proto::csi::snapshot_metadata_server::SnapshotMetadataServer;
 use crate::server::LONGEST_MESSAGE;
 use crate::volumes::Volumes;
 
@@ -26,7 +29,7 @@ pub use codes::{Operation, code, code_name};
 /// The maximum length of a node id (CSI, NodeGetInfo).
 pub const LONGEST_NODE_ID: usize = 256;
 
-/// The plugin: all three services over the volumes of one node.
+/// The plugin: all four services over the volumes of one node.
 #[derive(Clone)]
 pub struct Plugin(Arc<Parts>);
 
@@ -50,6 +53,7 @@ impl Plugin {
         Routes::new(IdentityServer::new(self.clone()).max_decoding_message_size(longest))
             .add_service(ControllerServer::new(self.clone()).max_decoding_message_size(longest))
             .add_service(NodeServer::new(self.clone()).max_decoding_message_size(longest))
+            .add_service(SnapshotMetadataServer::new(self.clone()).max_decoding_message_size(longest))
     }
 
     /// Waits until no operation on a volume is in progress.

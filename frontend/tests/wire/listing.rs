@@ -13,6 +13,7 @@ pub fn listing(file: &FileDescriptorProto, services: &[&str]) -> String {
     for message in &file.message_type {
         collect(&format!(".{package}"), message, &mut all);
     }
+    all.extend(file.enum_type.iter().map(|values| (format!(".{package}.{}", values.name()), Definition::Enum(values))));
     let mut lines = BTreeSet::new();
     let mut wanted: Vec<String> = Vec::new();
     for service in file.service.iter().filter(|service| services.contains(&service.name())) {

@@ -8,6 +8,7 @@ mod parameters;
 mod pool_condition;
 mod provisioned;
 mod size;
+mod snapshot;
 mod topology;
 mod words;
 
@@ -19,4 +20,5 @@ pub use parameters::{Backing, Parameters};
 pub use pool_condition::{ConditionKind, Identity, PoolCondition, Severity, Subject};
 pub use provisioned::Provisioned;
 pub use size::{MINIMUM_BYTES, MINIMUM_IMAGE_BYTES, SizeRange, default_inodes};
+pub use snapshot::check_snapshot_parameters;
 pub use topology::Place;
