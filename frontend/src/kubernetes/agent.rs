@@ -178,7 +178,8 @@ impl Agent {
         self.readiness.ready(Part::Agent);
         let place = Place::new(&self.driver, &node.name);
         let scope = Scope { driver: self.driver.to_string(), node: node.name.clone(), place: place.clone() };
-        let content_scope = ContentScope { driver: scope.driver.clone(), node: scope.node.clone(), place: place.clone() };
+        let content_scope =
+            ContentScope { driver: scope.driver.clone(), node: scope.node.clone(), place: place.clone() };
         let (classes, class_writer) = store();
         let (claims, claim_writer) = store();
         let (persistent_volumes, persistent_volume_writer) = store();

@@ -168,7 +168,9 @@ impl Fields {
             (Self::ContentSpec, "source") => Some(Self::ContentSource),
             (Self::ContentSource, "volumeHandle" | "snapshotHandle") => Some(Self::Short),
             (Self::ContentSpec, "volumeSnapshotRef") => Some(Self::Reference),
-            (Self::ContentStatus, "snapshotHandle" | "readyToUse" | "creationTime" | "restoreSize") => Some(Self::Short),
+            (Self::ContentStatus, "snapshotHandle" | "readyToUse" | "creationTime" | "restoreSize") => {
+                Some(Self::Short)
+            }
             (Self::ContentStatus, "volumeGroupSnapshotHandle") => Some(Self::Short),
             (Self::ContentStatus, "error") => Some(Self::ContentError),
             (Self::ContentError, "message") => Some(Self::Short),

@@ -1,8 +1,8 @@
 //! Which node has what a claim's volume is to begin as a copy of. A copy is where its source is.
 
+use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
-use bulkhead_model::objects::persistent_volume;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::runtime::reflector::ObjectRef;

@@ -68,10 +68,7 @@ impl Provisioner {
         let Context { driver, node, stores, place, events, .. } = &*self.context;
         let has_object = |name: &str| stores.persistent_volumes.get(&ObjectRef::new(name)).is_some();
         let volume = claim::volume_name(claim);
-        if !self.is_ours(claim)
-            || has_object(&persistent_volume::name_of(&volume, place))
-            || has_object(&volume)
-        {
+        if !self.is_ours(claim) || has_object(&persistent_volume::name_of(&volume, place)) || has_object(&volume) {
             return Ok(Action::await_change());
         }
         let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };

@@ -32,7 +32,9 @@ pub enum Source<'a> {
 pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<Source<'_>>, Failure> {
     let Some(source) = reference(claim).filter(|source| !is_for_populator(source)) else { return Ok(None) };
     if source.namespace.as_ref().is_some_and(|namespace| Some(namespace) != claim.metadata.namespace.as_ref()) {
-        return Err(refused("claim.spec.dataSourceRef.namespace is not supported: name a source in the claim's namespace"));
+        return Err(refused(
+            "claim.spec.dataSourceRef.namespace is not supported: name a source in the claim's namespace",
+        ));
     }
     match source.kind.as_str() {
         "PersistentVolumeClaim" => Ok(Some(Source::Claim(&source.name))),
@@ -104,11 +106,15 @@ pub fn check_snapshot(
         && snapshot.metadata.uid.is_some()
         && content.snapshot_uid() == snapshot.metadata.uid.as_deref();
     if !is_bound_to_it {
-        return Err(Failure::NotYet(format!("VolumeSnapshot {name} and its VolumeSnapshotContent do not name each other")));
+        return Err(Failure::NotYet(format!(
+            "VolumeSnapshot {name} and its VolumeSnapshotContent do not name each other"
+        )));
     }
     if content.spec.driver != driver.as_str() {
         let other = printable(&content.spec.driver, LONGEST_NAME);
-        return Err(Failure::Refused(format!("VolumeSnapshot {name} is of another driver, {other}: use one of its classes")));
+        return Err(Failure::Refused(format!(
+            "VolumeSnapshot {name} is of another driver, {other}: use one of its classes"
+        )));
     }
     let status = content.status.as_ref();
     if status.is_none_or(|status| status.snapshot_handle.is_none()) {
@@ -137,9 +143,7 @@ pub fn check_claim(
     driver: &DriverName,
 ) -> Result<(), Failure> {
     let name = source.name_any();
-    if persistent_volume::phase(object) != "Bound"
-        || persistent_volume::claim_uid(object) != Some(claim::uid(source))
-    {
+    if persistent_volume::phase(object) != "Bound" || persistent_volume::claim_uid(object) != Some(claim::uid(source)) {
         return Err(Failure::NotYet(format!("claim {name} is not bound")));
     }
     if !persistent_volume::is_of_driver(object, driver) {

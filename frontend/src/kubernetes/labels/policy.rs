@@ -47,7 +47,8 @@ pub async fn watch_mode(
         ..kind
     };
     let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let binding = request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
+    let binding =
+        request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
     Ok(match binding {
         // The policy skips names that are too long for a label.
         Some(binding) if place.value() == node => {

@@ -73,9 +73,8 @@ pub async fn report_in_object(
 
 /// Whether the helper may be doing, or have done, what it was asked for: it has not said that it did not.
 fn may_be_in_progress(failure: &Failure) -> bool {
-    let in_progress = |fault: &Fault| {
-        matches!(fault.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Busy))
-    };
+    let in_progress =
+        |fault: &Fault| matches!(fault.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Busy));
     matches!(failure, Failure::Volume(fault) if in_progress(fault))
 }
 

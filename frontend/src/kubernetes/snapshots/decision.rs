@@ -146,7 +146,8 @@ mod tests {
     fn what_somebody_has_named_is_looked_for() {
         assert_eq!(decided(by_hand(json!({}), None)), Step::Describe("kept"));
         assert_eq!(decided(by_hand(json!({}), Some("1"))), Step::Describe("kept"));
-        let group = json!({ "metadata": { "annotations": { "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "g" } } });
+        let group =
+            json!({ "metadata": { "annotations": { "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "g" } } });
         assert_eq!(decided(group), Step::Ignore, "nobody takes groups here");
     }
 }

@@ -36,7 +36,8 @@ pub fn ready(snapshot: &Snapshot) -> Value {
 
 /// An attempt has failed because of `message`; `None` if that is what the object says already.
 pub fn failed(content: &VolumeSnapshotContent, message: &str) -> Option<Value> {
-    let is_news = content.error() != Some(message) || content.status.as_ref().and_then(|status| status.ready_to_use).is_none();
+    let is_news =
+        content.error() != Some(message) || content.status.as_ref().and_then(|status| status.ready_to_use).is_none();
     is_news.then(|| {
         let error = json!({ "time": Timestamp::now().to_string(), "message": message });
         json!({ "status": { "readyToUse": false, "error": error } })
@@ -77,7 +78,10 @@ mod tests {
     #[test]
     fn the_same_failure_is_written_once() {
         let first = failed(&content(json!({})), "no room").unwrap();
-        assert_eq!((&first["status"]["readyToUse"], &first["status"]["error"]["message"]), (&json!(false), &json!("no room")));
+        assert_eq!(
+            (&first["status"]["readyToUse"], &first["status"]["error"]["message"]),
+            (&json!(false), &json!("no room"))
+        );
         let said = content(json!({ "status": first["status"] }));
         assert_eq!(failed(&said, "no room"), None);
         assert!(failed(&said, "other").is_some());
@@ -85,7 +89,8 @@ mod tests {
 
     #[test]
     fn other_finalizers_stay() {
-        let held = content(json!({ "metadata": { "finalizers": ["example.com/a", CONTENT_FINALIZER, "example.com/b"] } }));
+        let held =
+            content(json!({ "metadata": { "finalizers": ["example.com/a", CONTENT_FINALIZER, "example.com/b"] } }));
         assert_eq!(let_go(&held)["metadata"]["finalizers"], json!(["example.com/a", "example.com/b"]));
     }
 }

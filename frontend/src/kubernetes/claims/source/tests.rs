@@ -70,16 +70,14 @@ fn a_snapshot_and_its_content_name_each_other() {
             .map_err(|failure| failure.to_string())
     };
     assert_eq!(check(json!({}), json!({})), Ok(()));
-    for changes in [
-        json!({ "uid": "2" }),
-        json!({ "uid": null }),
-        json!({ "name": "tuesday" }),
-        json!({ "namespace": "bank" }),
-    ] {
+    for changes in
+        [json!({ "uid": "2" }), json!({ "uid": null }), json!({ "name": "tuesday" }), json!({ "namespace": "bank" })]
+    {
         let failure = check(json!({}), json!({ "spec": { "volumeSnapshotRef": changes } })).unwrap_err();
         assert!(failure.contains("do not name each other"), "{failure}");
     }
-    check(json!({ "metadata": { "uid": null } }), json!({ "spec": { "volumeSnapshotRef": { "uid": null } } })).unwrap_err();
+    check(json!({ "metadata": { "uid": null } }), json!({ "spec": { "volumeSnapshotRef": { "uid": null } } }))
+        .unwrap_err();
     let other = check(json!({}), json!({ "spec": { "driver": "other.example.com" } })).unwrap_err();
     assert!(other.contains("another driver, other.example.com"), "{other}");
     assert!(check(json!({}), json!({ "status": { "snapshotHandle": null } })).unwrap_err().contains("not ready"));
@@ -94,11 +92,13 @@ fn a_copy_is_of_the_mode_and_the_size_of_its_source() {
     let block = || json!({ "spec": { "sourceVolumeMode": "Block" } });
     let mode = check(json!({}), block()).unwrap_err();
     assert!(mode.contains("is of a block volume") && mode.contains("volumeMode to Block"), "{mode}");
-    let allowed = json!({ "metadata": { "annotations": { "snapshot.storage.kubernetes.io/allow-volume-mode-change": "true" } } });
+    let allowed =
+        json!({ "metadata": { "annotations": { "snapshot.storage.kubernetes.io/allow-volume-mode-change": "true" } } });
     assert!(check(json!({}), merged(block(), allowed)).is_err(), "whoever allows it");
     assert_eq!(check(json!({ "spec": { "volumeMode": "Block" } }), block()), Ok(()));
-    let small = check(json!({ "spec": { "resources": { "requests": { "storage": "1023Mi" } } } }), json!({})).unwrap_err();
-    assert!(small.contains("VolumeSnapshot monday has 1Gi"), "{small}");
+    let small =
+        check(json!({ "spec": { "resources": { "requests": { "storage": "1023Mi" } } } }), json!({})).unwrap_err();
+    assert!(small.contains("VolumeSnapshot monday has 1 GiB"), "{small}");
     assert_eq!(check(json!({}), json!({ "status": { "restoreSize": null } })), Ok(()));
 }
 
@@ -133,7 +133,7 @@ fn a_claim_that_is_copied_is_bound() {
         (json!({}), json!({}), json!({ "spec": { "csi": { "driver": "other" } } }), "another driver"),
         (json!({}), json!({ "spec": { "storageClassName": "" } }), json!({}), "no storage class"),
         (json!({ "spec": { "volumeMode": "Block" } }), json!({}), json!({}), "has a directory volume"),
-        (json!({}), json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } }), json!({}), "has 2Gi"),
+        (json!({}), json!({ "spec": { "resources": { "requests": { "storage": "2Gi" } } } }), json!({}), "has 2 GiB"),
     ] {
         let failure = check(claim_changes, source_changes, object_changes).unwrap_err();
         assert!(failure.contains(why), "{failure}");
