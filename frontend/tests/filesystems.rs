@@ -19,7 +19,7 @@ use bulkhead_protocol::{
 };
 use tonic::{Code, Request as Call};
 
-use fake::{Act, FakeHelper, Greeting, capability, creation, done, failure, publication, size, welcome};
+use fake::{Act, FakeHelper, Greeting, capability, creation, done, failure, no_copies, publication, size, welcome};
 
 const MOUNT: &str = "/var/lib/kubelet/pods/0/volumes/kubernetes.io~csi/pvc-1/mount";
 const OTHER: &str = "/var/lib/kubelet/pods/1/volumes/kubernetes.io~csi/pvc-1/mount";
@@ -68,7 +68,7 @@ fn mounting() -> FakeHelper {
         }
         Request::Create { spec, .. } => size(spec.size.get()),
         Request::GrowFilesystem { size, .. } => fake::size(size.get()),
-        _ => done(),
+        request => no_copies(request).unwrap_or_else(done),
     }))
 }
 

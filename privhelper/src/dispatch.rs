@@ -50,6 +50,20 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::UnmountFilesystem { volume } => ops::loop_detach(state.hold(volume)?, Kind::Filesystem),
         Request::GrowFilesystem { volume, size } => ops::grow_filesystem(state.hold(volume)?, *size),
         Request::PoolCounts { pool } => bookkeeping::pool_counts(state, pool),
+        Request::CreateSnapshot { volume, snapshot, name_hash } => {
+            ops::create_snapshot(state.hold(volume)?, state.hold(snapshot)?, *name_hash)
+        }
+        Request::CreateFrom { volume, pool, spec, source } => {
+            let source = state.hold(source)?;
+            let (held, pool) = state.hold_new(volume, pool)?;
+            ops::create_from(source, held, pool, *spec)
+        }
+        Request::DeleteSnapshot { snapshot } => ops::delete(state.hold(snapshot)?, Deletable::Snapshot, call),
+        Request::ListSnapshots { after, of, limit } => {
+            bookkeeping::list_snapshots(state, after.as_ref(), of.as_ref(), *limit)
+        }
+        Request::Origin { volume } => ops::origin(state, volume),
+        Request::Delta { snapshot, base, from } => bookkeeping::delta(state, snapshot, base.as_ref(), *from),
     };
     reply.map(|reply| (reply, None))
 }

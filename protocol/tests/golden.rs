@@ -71,7 +71,55 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("unmount-filesystem", Request::UnmountFilesystem { volume: id("pvc-1") }),
         ("grow-filesystem", Request::GrowFilesystem { volume: id("pvc-1"), size: size(8192) }),
         ("pool-counts", Request::PoolCounts { pool: "fast".parse().expect("a name") }),
+        (
+            "create-snapshot",
+            Request::CreateSnapshot { volume: id("pvc-1"), snapshot: id("snap-1"), name_hash: NameHash([6; 32]) },
+        ),
+        (
+            "create-from",
+            Request::CreateFrom {
+                volume: id("pvc-1"),
+                pool: "fast".parse().expect("a name"),
+                spec: image(),
+                source: id("snap-1"),
+            },
+        ),
+        ("delete-snapshot", Request::DeleteSnapshot { snapshot: id("snap-1") }),
+        ("list-snapshots", Request::ListSnapshots { after: Some(id("snap-1")), of: Some(id("pvc-1")), limit: 7 }),
+        ("list-snapshots-all", Request::ListSnapshots { after: None, of: None, limit: 1 }),
+        ("origin", Request::Origin { volume: id("pvc-1") }),
+        ("delta", Request::Delta { snapshot: id("snap-1"), base: Some(id("snap-2")), from: 4096 }),
+        ("delta-of-one", Request::Delta { snapshot: id("snap-1"), base: None, from: 0 }),
     ]
+}
+
+fn origin() -> Origin {
+    Origin { source: id("pvc-1"), family: id("pvc-0"), copied: 1_700_000_000_000_000_000 }
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        snapshot: id("snap-1"),
+        pool: "fast".parse().expect("a name"),
+        size: size(8192),
+        block: true,
+        allocated: 4096,
+        origin: origin(),
+    }
+}
+
+#[test]
+fn the_largest_pages_fit_one_packet() {
+    let longest = "a".repeat(130);
+    let origin = Origin { source: id(&longest), family: id(&longest), copied: u64::MAX };
+    let pool = "a".repeat(63).parse().expect("a name");
+    let one = Snapshot { snapshot: id(&longest), pool, size: Bytes::MAX, block: true, allocated: u64::MAX, origin };
+    let snapshots = UpTo::try_from(vec![one; MAX_SNAPSHOTS]).expect("as many as are allowed");
+    let ranges = UpTo::try_from(vec![Range { offset: 0, length: 1 }; MAX_RANGES]).expect("as many as are allowed");
+    for reply in [Reply::Snapshots(snapshots), Reply::Ranges { ranges, next: Some(1) }] {
+        let response: Response = Ok(reply);
+        assert!(encode(&response).is_ok(), "{response:?}");
+    }
 }
 
 fn owner() -> OwnerRecord {
@@ -107,6 +155,10 @@ fn conditions() -> Vec<Condition> {
         Condition::NotDirect,
         Condition::Unmounted,
     ]
+}
+
+fn ranges() -> UpTo<Range, MAX_RANGES> {
+    UpTo::try_from(vec![Range { offset: 4096, length: 4096 }]).expect("one range")
 }
 
 /// How many kinds there were until version 3.
@@ -146,6 +198,12 @@ fn responses() -> Vec<(&'static str, Response)> {
     let released = conditions().into_iter().take(CONDITIONS_OF_VERSION_3).collect::<Vec<_>>();
     let released = PoolStatus { conditions: UpTo::try_from(released).expect("all of them fit"), ..status.clone() };
     let of_filesystem = Usage { spec: filesystem(), condition: Some(Condition::FilesystemShutDown), ..usage.clone() };
+    let of = SnapshotOf::Image { block_size: BlockSize::B4096 };
+    let of_snapshot = Usage {
+        spec: VolumeSpec { kind: VolumeKind::Snapshot { of }, ..image() },
+        condition: None,
+        ..of_filesystem.clone()
+    };
     let mut all = vec![
         ("done", Ok(Reply::Done)),
         ("size", Ok(Reply::Size(size(4096)))),
@@ -156,7 +214,22 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("listening", Ok(Reply::Listening)),
         ("owner-reply", Ok(Reply::Owner { owner: Some(owner()), used: true })),
         ("usage-of-filesystem", Ok(Reply::Usage(of_filesystem))),
-        ("counts", Ok(Reply::Counts { filesystem_limit: 300, filesystems: 2, inodes: 1000, free_inodes: 7 })),
+        (
+            "counts",
+            Ok(Reply::Counts {
+                filesystem_limit: 300,
+                filesystems: 2,
+                inodes: 1000,
+                free_inodes: 7,
+                snapshots: 5,
+                extent_limit: 200_000,
+            }),
+        ),
+        ("snapshot", Ok(Reply::Snapshot(snapshot()))),
+        ("snapshots", Ok(Reply::Snapshots(UpTo::try_from(vec![snapshot()]).expect("one snapshot")))),
+        ("origin-reply", Ok(Reply::Origin(Some(origin())))),
+        ("ranges", Ok(Reply::Ranges { ranges: ranges(), next: Some(8192) })),
+        ("usage-of-snapshot", Ok(Reply::Usage(of_snapshot))),
     ];
     let kinds = [
         ("not-found", ErrorKind::NotFound),
@@ -172,6 +245,7 @@ fn responses() -> Vec<(&'static str, Response)> {
         ("io", ErrorKind::Io(5)),
         ("wrong-kind", ErrorKind::WrongKind),
         ("no-room", ErrorKind::NoRoom { room: 4096, wanted: 8192 }),
+        ("too-fragmented", ErrorKind::TooFragmented { extents: 3, limit: 2 }),
     ];
     all.extend(kinds.map(|(name, kind)| (name, Err(Error::new(kind, "no")))));
     all
@@ -231,14 +305,16 @@ fn released_bytes_decode_to_their_values() {
 fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
         remove-device usage list delete pool-status listen delete-unused set-owner owner mount-filesystem \
-        unmount-filesystem grow-filesystem pool-counts";
+        unmount-filesystem grow-filesystem pool-counts create-snapshot create-from delete-snapshot list-snapshots \
+        origin delta";
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
     let versions = |name| match name {
         "delete-unused" => 2,
         "set-owner" | "owner" => 3,
-        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-counts" => 4,
+        "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-counts" | "create-snapshot"
+        | "create-from" | "delete-snapshot" | "list-snapshots" | "origin" | "delta" => 4,
         _ => 1,
     };
     assert_eq!(
@@ -288,12 +364,23 @@ fn the_page_has_every_condition_with_its_number() {
 
 #[test]
 fn a_request_tells_its_volumes_and_its_target() {
-    let id = id("pvc-1");
     for (name, request) in requests() {
         // A list begins after a volume, and does nothing to it.
-        let about_none =
-            ["list", "list-after", "pool-status", "listen-csi", "listen-registration", "pool-counts"].contains(&name);
-        assert_eq!(request.volumes(), if about_none { vec![] } else { vec![&id] }, "{name}");
+        let wanted: &[&str] = match name {
+            "list"
+            | "list-after"
+            | "pool-status"
+            | "listen-csi"
+            | "listen-registration"
+            | "pool-counts"
+            | "list-snapshots"
+            | "list-snapshots-all" => &[],
+            "create-snapshot" | "create-from" => &["pvc-1", "snap-1"],
+            "delete-snapshot" | "delta" | "delta-of-one" => &["snap-1"],
+            _ => &["pvc-1"],
+        };
+        let found: Vec<_> = request.volumes().into_iter().map(VolumeId::as_str).collect();
+        assert_eq!(found, wanted, "{name}");
         let at_target = ["bind-mount", "unmount", "make-device", "remove-device", "usage-at"].contains(&name);
         assert_eq!(request.target(), at_target.then_some(&target()), "{name}");
     }
@@ -313,7 +400,7 @@ fn one_byte_less_and_one_byte_more_are_refused() {
 
 #[test]
 fn an_unknown_variant_is_refused() {
-    for number in [22_u32, 23, 255, u32::MAX] {
+    for number in [28_u32, 29, 255, u32::MAX] {
         let mut packet = number.to_le_bytes().to_vec();
         packet.extend([0; 64]);
         assert_eq!(decode::<Request>(&packet), Err(CodecError::Malformed), "{number}");
@@ -332,7 +419,7 @@ fn what_a_client_is_too_old_for_is_not_sent_to_it() {
         let Ok(reply) = response else { continue };
         assert_eq!(reply.clone().at_version(4), Ok(reply.clone()), "{name}");
         match (name, older(reply.clone())) {
-            ("usage-of-filesystem", refused) => {
+            ("usage-of-filesystem" | "usage-of-snapshot", refused) => {
                 let error = refused.expect_err("its kind is newer");
                 assert_eq!(error.kind, ErrorKind::Unsupported);
                 assert!(error.message.as_str().contains("needs protocol version 4"), "{error}");

@@ -17,9 +17,10 @@ MAGIC = b"BULKHEAD"
 
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
-            "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts"]
+            "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts",
+            "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
-         "PoolBroken", "Io", "WrongKind", "NoRoom"]
+         "PoolBroken", "Io", "WrongKind", "NoRoom", "TooFragmented"]
 
 SEPARATIONS = ["unmounted", "not shared", "covered", "moved"]
 # Each kind with its fields: a name, and how a number is packed, or what else it is.
@@ -123,7 +124,7 @@ class Reader:
             kind = KINDS[self.below(len(KINDS), "kind of error")]
             if kind == "Io":
                 kind = f"Io {self.number('i')}"
-            if kind == "NoRoom":
+            if kind in ("NoRoom", "TooFragmented"):
                 self.u64(), self.u64()
             found = Refusal(kind, self.text())
         if self.at != len(self.packet):
@@ -142,11 +143,15 @@ class Reader:
 
     def spec(self):
         spec = {"size": self.u64()}
-        kind = self.below(3, "VolumeKind")
+        kind = self.below(4, "VolumeKind")
         if kind == 0:
             spec |= {"kind": "directory", "inodes": self.u64(), "mode": oct(self.u16())}
         elif kind == 2:
             spec |= {"kind": "filesystem", "sparse": self.boolean(), "mode": oct(self.u16())}
+        elif kind == 3:
+            spec |= {"kind": "snapshot", "of": ("image", "filesystem")[self.below(2, "SnapshotOf")]}
+            if spec["of"] == "image":
+                spec |= {"block_size": (512, 4096)[self.below(2, "BlockSize")]}
         else:
             spec |= {"kind": "image", "sparse": self.boolean(), "block_size": (512, 4096)[self.below(2, "BlockSize")]}
         return spec | {"name_hash": self.take(32).hex()}
@@ -159,8 +164,17 @@ class Reader:
         }
         return {"kind": kind} | {name: others.get(form, lambda form=form: self.number(form))() for name, form in fields}
 
+    def origin(self):
+        return {"source": self.text(130), "family": self.text(130), "copied": self.u64()}
+
+    def snapshot(self):
+        return {
+            "snapshot": self.text(130), "pool": self.text(63), "size": self.u64(), "block": self.boolean(),
+            "allocated": self.u64(), "origin": self.origin(),
+        }
+
     def reply(self):
-        variant = self.below(8, "reply")
+        variant = self.below(12, "reply")
         if variant == 0:
             return {"reply": "Done"}
         if variant == 1:
@@ -188,8 +202,17 @@ class Reader:
         if variant == 7:
             return {
                 "reply": "Counts", "filesystem_limit": self.u32(), "filesystems": self.u32(), "inodes": self.u64(),
-                "free_inodes": self.u64(),
+                "free_inodes": self.u64(), "snapshots": self.u32(), "extent_limit": self.u64(),
             }
+        if variant == 8:
+            return {"reply": "Snapshot"} | self.snapshot()
+        if variant == 9:
+            return {"reply": "Snapshots", "snapshots": self.sequence(7, self.snapshot)}
+        if variant == 10:
+            return {"reply": "Origin", "origin": self.option(self.origin)}
+        if variant == 11:
+            ranges = self.sequence(200, lambda: (self.u64(), self.u64()))
+            return {"reply": "Ranges", "ranges": ranges, "next": self.option(self.u64)}
         return {"reply": "Listening"}
 
 

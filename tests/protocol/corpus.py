@@ -38,12 +38,19 @@ class Corpus:
             "UnmountFilesystem": (NOBODY,),
             "GrowFilesystem": (NOBODY, SIZE),
             "PoolCounts": (self.pool,),
+            "CreateSnapshot": (NOBODY, text("no-such-snapshot"), HASH),
+            "CreateFrom": (NOBODY, text("no-such-pool"), image_spec(1 << 20), text("no-such-snapshot")),
+            "DeleteSnapshot": (NOBODY,),
+            "ListSnapshots": (option(None), option(None), u16(7)),
+            "Origin": (NOBODY,),
+            "Delta": (NOBODY, option(None), u64(0)),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {
             "Create": "Invalid", "Unmount": "Done", "LoopDetach": "Done", "RemoveDevice": "Done", "List": "Volumes", "Delete": "Done",
             "PoolStatus": "Pool", "Listen": "Listening", "DeleteUnused": "Done",
             "UnmountFilesystem": "Done", "PoolCounts": "Counts",
+            "CreateFrom": "Invalid", "DeleteSnapshot": "Done", "ListSnapshots": "Snapshots",
         }
 
     def all(self):
@@ -92,7 +99,7 @@ class Corpus:
             yield f"{name} with the number of a call in version 2", (hello(2), 2), (numbered, CLOSED)
             yield f"{name} with the numbers of two calls", None, (numbered + u32(7), CLOSED)
             # Where four zeros more are fields as well, the last four bytes are the number of a call.
-            outcome = outcome if name in ("Listen", "List") else CLOSED
+            outcome = outcome if name in ("Listen", "List", "ListSnapshots") else CLOSED
             yield f"{name} as a number of eight bytes", None, (u64(REQUESTS.index(name)) + packet[4:], outcome)
             if packet[4:12] == NOBODY[:8]:
                 for length in (0, 1, 4096, 1 << 20, 1 << 40, 1 << 63, (1 << 64) - 1):

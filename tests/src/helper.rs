@@ -289,6 +289,22 @@ pub fn grow_filesystem(id: &str, size: u64) -> Request {
     Request::GrowFilesystem { volume: volume(id), size: bytes(size) }
 }
 
+/// The request to take a snapshot of a volume.
+pub fn create_snapshot(of: &str, id: &str) -> Request {
+    Request::CreateSnapshot { volume: volume(of), snapshot: volume(id), name_hash: NameHash([5; 32]) }
+}
+
+/// The request to create a volume in the pool called default as a copy.
+pub fn create_from(id: &str, spec: VolumeSpec, source: &str) -> Request {
+    let pool = "default".parse().expect("pool");
+    Request::CreateFrom { volume: volume(id), pool, spec, source: volume(source) }
+}
+
+/// The request to delete a snapshot.
+pub fn delete_snapshot(id: &str) -> Request {
+    Request::DeleteSnapshot { snapshot: volume(id) }
+}
+
 /// The request to attach a block volume read-write.
 pub fn attach(id: &str) -> Request {
     Request::LoopAttach { volume: volume(id), read_only: false }

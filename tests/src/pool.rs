@@ -46,6 +46,28 @@ impl Pool {
         Ok(Self::mounted(setting, directory, name))
     }
 
+    /// A pool whose files cannot share blocks: ext4 has none that can, and XFS can be made so.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn make_without_shared_blocks(
+        setting: &Setting,
+        templates: &Path,
+        directory: &Path,
+        name: &str,
+    ) -> Result<Self> {
+        if setting.pool_fs == PoolFilesystem::Ext4 {
+            return Self::make(setting, templates, directory, name);
+        }
+        let image = directory.with_extension("disk");
+        fs::create_dir_all(directory)?;
+        File::create_new(&image)?.set_len(setting.pool_mebibytes << 20)?;
+        run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=0"]).arg(&image))?;
+        mount_image(setting, &image, directory)?;
+        run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
+        Ok(Self::mounted(setting, directory, name))
+    }
+
     /// A pool on a filesystem of this run that is already mounted.
     pub fn mounted(setting: &Setting, directory: &Path, name: &str) -> Self {
         let options = if setting.enforces_sizes() { String::new() } else { ",quota=none".to_owned() };

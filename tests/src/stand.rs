@@ -136,6 +136,16 @@ impl Stand {
         Ok(())
     }
 
+    /// Makes one more pool, whose files cannot share blocks.
+    ///
+    /// # Errors
+    /// When a tool fails.
+    pub fn add_pool_without_shared_blocks(&mut self, name: &str) -> Result<()> {
+        let directory = self.work.join("pools").join(name);
+        self.pools.push(Pool::make_without_shared_blocks(&self.setting, &self.templates, &directory, name)?);
+        Ok(())
+    }
+
     /// Starts both processes, on a pool called default if there are no pools yet.
     ///
     /// # Errors

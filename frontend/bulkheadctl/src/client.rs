@@ -14,6 +14,7 @@ use bulkhead_frontend::proto::csi::GetPluginInfoRequest;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::csi::identity_client::IdentityClient;
 use bulkhead_frontend::proto::csi::node_client::NodeClient;
+use bulkhead_frontend::proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use bulkhead_frontend::proto::inspection::inspection_client::InspectionClient;
 use bulkhead_frontend::volumes::Volumes;
 use hyper_util::rt::TokioIo;
@@ -40,6 +41,7 @@ pub struct Client {
     pub identity: IdentityClient<Channel>,
     pub controller: ControllerClient<Channel>,
     pub node: NodeClient<Channel>,
+    pub metadata: SnapshotMetadataClient<Channel>,
     pub inspection: InspectionClient<Channel>,
 }
 
@@ -111,6 +113,7 @@ impl Client {
             identity: IdentityClient::new(channel.clone()),
             controller: ControllerClient::new(channel.clone()),
             node: NodeClient::new(channel.clone()),
+            metadata: SnapshotMetadataClient::new(channel.clone()),
             inspection: InspectionClient::new(channel),
         }
     }

@@ -5,10 +5,11 @@ use bulkhead_frontend::proto::inspection::get_volume_response::Ownership;
 use bulkhead_frontend::proto::inspection::{GetVolumeRequest, ListOrphansRequest, ListVolumesRequest, Volume};
 use bulkhead_model::quantity::Quantity;
 use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::client::Client;
 use crate::failure::Failure;
-use crate::targets;
+use crate::{snapshot, targets};
 
 pub async fn list(mut client: Client) -> Result<Report, Failure> {
     let mut volumes = Vec::new();
@@ -34,6 +35,12 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
     let answer = client.inspection.get_volume(request).await?.into_inner();
     let (ownership, reason) = (answer.ownership(), answer.reason);
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
+    let snapshots: Vec<_> = match snapshot::all(&mut client, &volume.id).await {
+        Ok(snapshots) => snapshots.into_iter().map(|snapshot| snapshot.id).collect(),
+        // A helper or a frontend that is too old to say has taken none.
+        Err(Failure::Call(status)) if is_too_old(status.code()) => Vec::new(),
+        Err(failure) => return Err(failure),
+    };
     let known = |text: &str| match ownership {
         _ if !text.is_empty() => text.to_owned(),
         Ownership::Known => "none".to_owned(),
@@ -55,12 +62,18 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         ("available", counted(volume.available_bytes)),
         ("inodes", inodes),
         ("settings", settings.join(", ")),
+        ("source", named(&volume.source).unwrap_or("none").to_owned()),
+        ("family", named(&volume.family).unwrap_or(&volume.id).to_owned()),
+        ("snapshots", if snapshots.is_empty() { "none".to_owned() } else { snapshots.join(", ") }),
         ("targets", targets::described(volume.targets, &targets)),
         ("condition", volume.condition.clone()),
         ("PersistentVolume", known(&volume.persistent_volume)),
         ("claim", known(&volume.claim)),
     ]);
     let mut json = described(&volume);
+    json["source"] = json!(named(&volume.source));
+    json["family"] = json!(named(&volume.family).unwrap_or(&volume.id));
+    json["snapshots"] = json!(snapshots);
     json["targetPaths"] = json!(targets);
     json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());
     Ok(Report::new(json, facts))
@@ -121,6 +134,10 @@ fn described(volume: &Volume) -> Value {
         "persistentVolume": named(&volume.persistent_volume),
         "claim": named(&volume.claim),
     })
+}
+
+fn is_too_old(code: Code) -> bool {
+    matches!(code, Code::Unimplemented | Code::FailedPrecondition)
 }
 
 fn named(text: &str) -> Option<&str> {

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod client;
+mod copy;
 mod delete;
 mod doctor;
 mod export;
@@ -11,6 +12,7 @@ mod inspect;
 mod locate;
 mod options;
 mod pool;
+mod snapshot;
 mod targets;
 mod volume;
 
@@ -60,6 +62,7 @@ async fn run(options: Options) -> Result<ExitCode, Failure> {
             Some(report) => report,
             None => return Ok(code),
         },
+        Command::Snapshot(command) => snapshot::run(connect().await?, command).await?,
         Command::Node(NodeCommand::Info) => node_info(connect().await?).await?,
         Command::Capacity { pool } => capacity(connect().await?, pool).await?,
         Command::Doctor => {

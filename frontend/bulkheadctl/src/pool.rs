@@ -56,6 +56,8 @@ fn described(pool: &Pool) -> Value {
         "freeInodes": pool.free_inodes,
         "filesystems": pool.filesystems,
         "filesystemLimit": pool.filesystem_limit,
+        "snapshots": pool.snapshots,
+        "extentLimit": pool.extent_limit,
         "conditions": pool.conditions,
         "conditionNames": pool.condition_names,
     })

@@ -16,12 +16,13 @@ use tonic::Code;
 use crate::client::Client;
 use crate::failure::Failure;
 use crate::options::{Create, Publish, VolumeCommand};
-use crate::{delete, export, inspect};
+use crate::{copy, delete, export, inspect};
 
 /// Runs the command. What prints page by page leaves no report.
 pub async fn run(client: Client, command: VolumeCommand) -> Result<Option<Report>, Failure> {
     let report = match command {
         VolumeCommand::Create(create) => self::create(client, create).await,
+        VolumeCommand::Clone { id, copy } => copy::clone(client, id, copy).await,
         VolumeCommand::List => inspect::list(client).await,
         VolumeCommand::Show { id } => inspect::show(client, id).await,
         VolumeCommand::Orphans => inspect::orphans(client).await,
@@ -52,10 +53,14 @@ async fn create(mut client: Client, create: Create) -> Result<Report, Failure> {
         parameters: parameters.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect(),
         ..CreateVolumeRequest::default()
     };
-    let answer = client.controller.create_volume(request).await?.into_inner();
-    let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
+    let volume = made(&mut client, request).await?;
     let text = format!("{} has {}", volume.volume_id, Quantity(volume.capacity_bytes));
     Ok(Report::new(described(&volume), Table::line(text)))
+}
+
+/// The volume that has been created, or found.
+pub async fn made(client: &mut Client, request: CreateVolumeRequest) -> Result<Volume, Failure> {
+    client.controller.create_volume(request).await?.into_inner().volume.ok_or(Failure::Incomplete("volume"))
 }
 
 async fn publish(mut client: Client, publish: Publish) -> Result<Report, Failure> {
@@ -152,7 +157,8 @@ async fn stats(mut client: Client, id: String, path: String) -> Result<Report, F
     Ok(Report::new(Value::Object(json), Table::facts(facts)))
 }
 
-fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapability {
+/// The access that a command asks for.
+pub fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapability {
     let access_type = if block {
         AccessType::Block(BlockVolume {})
     } else {
@@ -161,6 +167,7 @@ fn capability(block: bool, mode: Mode, mount_flags: Vec<String>) -> VolumeCapabi
     VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode: mode.into() }) }
 }
 
-fn described(volume: &Volume) -> Value {
+/// A volume for machines.
+pub fn described(volume: &Volume) -> Value {
     json!({ "id": volume.volume_id, "bytes": volume.capacity_bytes })
 }

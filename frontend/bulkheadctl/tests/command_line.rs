@@ -17,7 +17,7 @@ use bulkhead_protocol::{
 };
 use serde_json::Value;
 
-use fake::{Act, FakeHelper, Greeting, done, failure, no_volumes, size, welcome};
+use fake::{Act, FakeHelper, Greeting, done, failure, no_copies, no_volumes, size, welcome};
 
 /// A frontend on a socket of its own.
 fn serve(fake: &FakeHelper) -> PathBuf {
@@ -221,7 +221,9 @@ async fn a_filesystem_in_an_image_is_made_and_its_room_is_told() {
     let fake = FakeHelper::start(|request| match request {
         Request::Create { spec, .. } => size(spec.size.get()),
         request => {
-            let Act::Answer(Ok(Reply::Usage(usage))) = of_a_pool_with_one_volume(request) else { return done() };
+            let Act::Answer(Ok(Reply::Usage(usage))) = of_a_pool_with_one_volume(request) else {
+                return no_copies(request).unwrap_or_else(done);
+            };
             let kind = VolumeKind::Filesystem { sparse: false, mode: 0o755.try_into().unwrap() };
             let spec = VolumeSpec { size: Bytes::try_from(512 << 20).unwrap(), kind, ..usage.spec };
             let (used_bytes, available_bytes) = (Some(18 << 20), Some(430 << 20));

@@ -2,6 +2,7 @@
 
 mod check;
 mod doctor;
+mod snapshots;
 
 use std::collections::BTreeMap;
 
@@ -16,9 +17,10 @@ use crate::kubernetes::{Owner, Ownership, View};
 use crate::proto::inspection::get_volume_response::Ownership as Known;
 use crate::proto::inspection::inspection_server::{Inspection, InspectionServer};
 use crate::proto::inspection::{
-    DiagnoseRequest, DiagnoseResponse, ExportVolumesRequest, ExportVolumesResponse, GetVolumeRequest,
-    GetVolumeResponse, ListOrphansRequest, ListOrphansResponse, ListPoolsRequest, ListPoolsResponse,
-    ListVolumesRequest, ListVolumesResponse, Pool, Volume,
+    DiagnoseRequest, DiagnoseResponse, ExportVolumesRequest, ExportVolumesResponse, GetSnapshotRequest,
+    GetSnapshotResponse, GetVolumeRequest, GetVolumeResponse, ListOrphansRequest, ListOrphansResponse,
+    ListPoolsRequest, ListPoolsResponse, ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest,
+    ListVolumesResponse, Pool, Volume,
 };
 use crate::readiness::Readiness;
 use crate::server::LONGEST_MESSAGE;
@@ -75,7 +77,27 @@ impl Inspection for Inspector {
         } else {
             self.agent.ownership(&volume).await
         };
-        Ok(Response::new(with_ownership(inspected, ownership)))
+        let mut answer = with_ownership(inspected, ownership);
+        if let Some(volume) = answer.volume.take() {
+            answer.volume = Some(snapshots::with_origin(&self.volumes, volume).await.map_err(status)?);
+        }
+        Ok(Response::new(answer))
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<ListSnapshotsRequest>,
+    ) -> Result<Response<ListSnapshotsResponse>, Status> {
+        snapshots::page(&self.volumes, request.get_ref()).await.map(Response::new).map_err(status)
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<GetSnapshotRequest>,
+    ) -> Result<Response<GetSnapshotResponse>, Status> {
+        let id = existing(&request.into_inner().id).map_err(status)?;
+        let taken = self.volumes.snapshot(&id).await.map_err(status)?;
+        Ok(Response::new(GetSnapshotResponse { snapshot: Some(snapshots::described(taken)) }))
     }
 
     async fn export_volumes(
@@ -175,6 +197,8 @@ fn pool(state: PoolState) -> Pool {
         filesystems: state.counts.filesystems,
         inodes: state.counts.inodes.map(|inodes| inodes.total),
         free_inodes: state.counts.inodes.map(|inodes| inodes.free),
+        snapshots: state.counts.snapshots,
+        extent_limit: state.counts.extent_limit,
         ..Pool::default()
     };
     match state.status {

@@ -53,6 +53,8 @@ table! {
         "How many volumes with a filesystem in an image the pool may have; missing if it is not configured for any.";
     pool_filesystems: Gauge "bulkhead_pool_filesystem_volumes" [pool]
         "Volumes of the pool with a filesystem in an image.";
+    pool_snapshots: Gauge "bulkhead_pool_snapshots" [pool]
+        "Snapshots of the pool's volumes; missing if the pool cannot take any and has none.";
     pool_inodes: Gauge "bulkhead_pool_inodes" [pool]
         "Inodes of the pool's filesystem. XFS makes them from free space: those that it could still make are among them.";
     pool_free_inodes: Gauge "bulkhead_pool_free_inodes" [pool]

@@ -155,8 +155,8 @@ impl Volumes {
         for gauge in [
             &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
             &METRICS.pool_overpromised, &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying,
-            &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems, &METRICS.pool_inodes,
-            &METRICS.pool_free_inodes,
+            &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems, &METRICS.pool_snapshots,
+            &METRICS.pool_inodes, &METRICS.pool_free_inodes,
         ] {
             // A pool that is no longer there has no figures.
             gauge.clear();
@@ -167,10 +167,14 @@ impl Volumes {
             let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
-            let Counts { filesystem_limit, filesystems, inodes, .. } = counts.get(pool).copied().unwrap_or_default();
+            let Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit } =
+                counts.get(pool).copied().unwrap_or_default();
             if filesystem_limit > 0 {
                 METRICS.pool_filesystem_limit.with(name).set(filesystem_limit.into());
                 METRICS.pool_filesystems.with(name).set(filesystems.into());
+            }
+            if extent_limit > 0 || snapshots > 0 {
+                METRICS.pool_snapshots.with(name).set(snapshots.into());
             }
             if let Some(inodes) = inodes {
                 METRICS.pool_inodes.with(name).set(inodes.total as f64);

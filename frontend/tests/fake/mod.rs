@@ -232,6 +232,15 @@ pub fn no_volumes() -> Act {
     Act::Answer(Ok(Reply::Volumes(UpTo::default())))
 }
 
+/// No volume began as a copy, and there are no snapshots. `None` if that is not what is asked.
+pub fn no_copies(request: &Request) -> Option<Act> {
+    match request {
+        Request::Origin { .. } => Some(Act::Answer(Ok(Reply::Origin(None)))),
+        Request::ListSnapshots { .. } => Some(Act::Answer(Ok(Reply::Snapshots(UpTo::default())))),
+        _ => None,
+    }
+}
+
 /// The status of a pool with plenty of room.
 pub fn roomy() -> Act {
     Act::Answer(Ok(Reply::Pool(status(1 << 40))))

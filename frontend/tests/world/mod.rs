@@ -84,6 +84,9 @@ fn answer(volumes: &mut Volumes, request: &Request) -> Result<Reply, ErrorKind> 
             if !volumes.contains_key(volume) && !volumes.contains_key(source) {
                 return Err(ErrorKind::NotFound);
             }
+            if known(source).is_ok_and(|(spec, _)| matches!(spec.kind, VolumeKind::Directory { .. })) {
+                return Err(ErrorKind::Unsupported);
+            }
             copy(volumes, volume, *spec, source, origin)?;
             Ok(Reply::Size(volumes[volume].0.size))
         }

@@ -1,9 +1,9 @@
-//! Creating volumes: build under another name, with a quota, then rename into place and sync the pool's directory.
+//! Creating volumes, empty or as copies: build under another name, with a quota, then rename into place and sync the pool's directory.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bulkhead_protocol::{CallId, Error, ErrorKind, Reply, VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, SnapshotOf, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode};
 
 use super::filesystem::limits;
@@ -12,47 +12,86 @@ use super::log;
 use super::room::{Measured, Share};
 use super::template;
 use crate::state::layout::{self, DATA, IMAGE};
-use crate::state::{Held, Pool, Record, Served, State, Volume, busy, exists, failed, no_space};
-use crate::sys::file::{self, FileId};
+use crate::state::{Held, Kind, Pool, Record, Served, State, Volume, busy, exists, failed, invalid, no_space};
+use crate::sys::file::{self, FileId, Status};
 use crate::sys::quota::ProjectId;
 use crate::sys::{Errno, Result as SysResult};
 
-/// Creates a volume. If it already exists with the same settings, replies with its current size.
+/// What a volume begins as a copy of.
+#[derive(Debug)]
+pub struct Original {
+    /// The image, open for reading.
+    pub image: OwnedFd,
+    /// How many bytes it refers to.
+    pub allocated: u64,
+    /// What is recorded of it.
+    pub origin: Arc<Origin>,
+}
+
+/// Creates a volume that is empty. If it already exists with the same settings, replies with its current size.
 pub fn create(mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<Reply, Error> {
     let (state, id, served) = (held.state, held.id, pool.served()?);
-    let unsynced = |errno| failed("sync to disk the creation of volume", id, errno);
     if let Some(volume) = held.known() {
         let found = volume.record.spec;
-        if Arc::ptr_eq(&volume.pool, pool) && found.kind == spec.kind && found.name_hash == spec.name_hash {
-            served.sync_names_again().map_err(unsynced)?;
+        let is_same = found.kind == spec.kind && found.name_hash == spec.name_hash && volume.origin.is_none();
+        if Arc::ptr_eq(&volume.pool, pool) && is_same {
+            served.sync_names_again().map_err(|errno| unsynced(id, errno))?;
             return Ok(Reply::Size(found.size));
         }
         return Err(exists(format!("volume {id} exists with other settings")));
     }
+    match spec.kind {
+        VolumeKind::Filesystem { .. } => check_filesystem(state, pool, id, spec.size)?,
+        VolumeKind::Snapshot { .. } => return Err(invalid(format!("volume {id}: a snapshot is taken of a volume"))),
+        VolumeKind::Directory { .. } | VolumeKind::Image { .. } => {}
+    }
+    make(&mut held, pool, spec, None)?;
+    Ok(Reply::Size(spec.size))
+}
+
+/// Makes a volume that does not exist, as a copy if there is something to copy.
+///
+/// # Errors
+/// `NoRoom` or `NoSpace` when there is no room for it.
+pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: Option<&Original>) -> Result<(), Error> {
+    let (state, id, served) = (held.state, held.id, pool.served()?);
     if state.unserved.contains_key(id) {
         return Err(state.unknown(id));
     }
     check_number_of_volumes(state)?;
-    if let VolumeKind::Filesystem { .. } = spec.kind {
-        check_filesystem(state, pool, id, spec.size)?;
-    }
-    let project = promise(state, pool, id, &spec)?;
-    let record = Record { spec, unused: true };
+    let share = Share::of(&spec, pool.inode_size(), None, original.map_or(0, |original| original.allocated));
+    let project = promise(state, pool, id, share)?;
+    let record = Record { spec, unused: Kind::from(spec.kind) != Kind::Snapshot };
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
-    let content = build(served, id, &record, project).inspect_err(|_| discard(&mut held, served))?;
+    let (content, allocated) = build(served, id, &record, project, original).inspect_err(|_| discard(held, served))?;
     let (pool, published) = (Arc::clone(pool), [].into());
     let (device, seen_elsewhere, unmountable) = (None, false, None);
-    held.add(Volume { pool, project, record, growth: 0, content, published, device, seen_elsewhere, unmountable });
+    let origin = original.map(|original| Arc::clone(&original.origin));
+    held.add(Volume {
+        pool,
+        project,
+        record,
+        growth: 0,
+        content,
+        published,
+        device,
+        seen_elsewhere,
+        unmountable,
+        origin,
+        allocated,
+    });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
-    served.sync_names().map_err(unsynced)?;
-    Ok(Reply::Size(spec.size))
+    served.sync_names().map_err(|errno| unsynced(id, errno))
+}
+
+fn unsynced(id: &VolumeId, errno: Errno) -> Error {
+    failed("sync to disk the creation of volume", id, errno)
 }
 
 /// Promises the volume its share, with a project of its own in a pool with quotas.
-fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, spec: &VolumeSpec) -> Result<Option<ProjectId>, Error> {
+fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Result<Option<ProjectId>, Error> {
     let measured = measure(state, pool)?;
-    let share = Share::of(spec, pool.inode_size(), None);
     state.volumes.begin(id, pool, share, |promised| check_room(pool, &measured, promised, share))?;
     if !pool.has_quotas() {
         return Ok(None);
@@ -103,11 +142,17 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     })
 }
 
-/// Builds a volume on disk, and returns its content. Only the order of these steps is kept until the names are synced:
+/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to. Only the order of these steps is kept until the names are synced:
 /// XFS and ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and
 /// syncing any of them commits all that came before. Blocks that were allocated but not written read as zeros until the
 /// change that says otherwise is committed as well.
-fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<ProjectId>) -> Result<FileId, Error> {
+fn build(
+    served: &Served,
+    id: &VolumeId,
+    record: &Record,
+    project: Option<ProjectId>,
+    original: Option<&Original>,
+) -> Result<(FileId, u64), Error> {
     let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
     let directory = &served.directory;
     let name = layout::creating_name(id);
@@ -116,8 +161,19 @@ fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<Projec
         file::set_project(&outer, project.0, file::PROJECT_INHERIT).map_err(cannot("set its project id"))?;
     }
     record.write(&outer).map_err(cannot("write its record"))?;
-    let content = match record.spec.kind {
-        VolumeKind::Directory { inodes, mode } => {
+    let size = record.spec.size.get();
+    let mut allocated = 0;
+    let content = match (record.spec.kind, original) {
+        (kind, Some(original)) => {
+            layout::write_origin(&outer, &original.origin).map_err(cannot("write what it is a copy of"))?;
+            let copy = copy_image(&outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
+            if let VolumeKind::Snapshot { .. } = kind {
+                allocated = copy.allocated;
+            }
+            copy.id
+        }
+        (VolumeKind::Snapshot { .. }, None) => return Err(invalid(format!("volume {id}: there is nothing to copy"))),
+        (VolumeKind::Directory { inodes, mode }, None) => {
             let mode = Mode::from_raw_mode(mode.get().into());
             let content = make_data(&outer, mode).map_err(cannot("make its data directory"))?;
             // The limit is set last: the smallest ones leave no room to create the directories.
@@ -127,16 +183,15 @@ fn build(served: &Served, id: &VolumeId, record: &Record, project: Option<Projec
             }
             content
         }
-        VolumeKind::Image { sparse, .. } => {
-            make_image(&outer, record.spec.size.get(), sparse, None).map_err(cannot("allocate its image"))?
+        (VolumeKind::Image { sparse, .. }, None) => {
+            make_image(&outer, size, sparse, None).map_err(cannot("allocate its image"))?
         }
-        VolumeKind::Filesystem { sparse, .. } => {
-            let template = template::of(record.spec.size.get());
-            make_image(&outer, record.spec.size.get(), sparse, template).map_err(cannot("make its image"))?
+        (VolumeKind::Filesystem { sparse, .. }, None) => {
+            make_image(&outer, size, sparse, template::of(size)).map_err(cannot("make its image"))?
         }
     };
     file::rename_new(directory, &name, directory, id.as_str()).map_err(cannot("give it its name"))?;
-    Ok(content)
+    Ok((content, allocated))
 }
 
 fn make_data(outer: impl AsFd, mode: Mode) -> SysResult<FileId> {
@@ -159,6 +214,28 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>
         file::sync(&image)?;
     }
     Ok(file::status(&image)?.id)
+}
+
+/// Makes an image that shares the blocks of another, and is synced before the volume gets its name. What was allocated there
+/// and never written is a hole here, which is filled unless the volume is sparse.
+fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd) -> SysResult<Status> {
+    let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
+    let (is_filesystem, is_sparse) = match kind {
+        VolumeKind::Image { sparse, .. } => (false, sparse),
+        VolumeKind::Filesystem { sparse, .. } => (true, sparse),
+        VolumeKind::Snapshot { of } => (of == SnapshotOf::Filesystem, true),
+        VolumeKind::Directory { .. } => return Err(Errno::INVAL),
+    };
+    if is_filesystem {
+        layout::mark_filesystem(&image)?;
+    }
+    rustix::fs::ioctl_ficlone(&image, original)?;
+    rustix::fs::ftruncate(&image, size)?;
+    if !is_sparse {
+        file::fill_holes(&image, size)?;
+    }
+    file::sync(&image)?;
+    file::status(&image)
 }
 
 /// Leaves an unfinished volume to the emptier, if possible under a name that does not block the next attempt.

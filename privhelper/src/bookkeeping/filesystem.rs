@@ -1,5 +1,6 @@
 //! Room, quotas and project ids. They belong to a filesystem: two pools on the same one share them.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -50,6 +51,8 @@ pub struct Facts {
     pub is_whole_pool: bool,
     /// What an empty pool had in use, if that is known.
     pub overhead: Option<u64>,
+    /// Whether files can share blocks.
+    pub shares_blocks: bool,
 }
 
 /// What is charged to projects that belong to no volume.
@@ -136,19 +139,28 @@ impl Filesystem {
     }
 
     /// What is occupied by images that no project accounts for. This is not what was allocated for them: their users
-    /// discard blocks.
+    /// discard blocks. Of those that may share blocks only the largest is counted.
     fn uncounted_images(&self, volumes: &Volumes) -> SysResult<u64> {
-        let mut sum = 0_u64;
-        for (id, pool) in volumes.uncounted_images(self.facts.device) {
+        let mut largest = BTreeMap::<_, u64>::new();
+        for (id, pool, family) in volumes.uncounted_images(self.facts.device) {
             let Ok(served) = pool.served() else { continue };
             match layout::open_content(&served.directory, &id, Kind::Block, OFlags::PATH).and_then(file::status) {
-                Ok(image) => sum = sum.saturating_add(image.allocated),
+                Ok(image) => {
+                    let known = largest.entry(family).or_default();
+                    *known = image.allocated.max(*known);
+                }
                 // It was deleted meanwhile.
                 Err(Errno::NOENT) => {}
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(sum)
+        Ok(largest.into_values().fold(0, u64::saturating_add))
+    }
+
+    /// Whether files can be copied by sharing their blocks, and what they really occupy is known then: where all who share a
+    /// block are charged for it, that is what is in use and is not known to be anything else.
+    pub fn can_copy(&self) -> bool {
+        self.facts.shares_blocks && (self.facts.overhead.is_some() || !self.facts.counts_projects)
     }
 
     /// What the filesystem says of itself. The figures are in the kernel's memory, so this does not wait for a disk.

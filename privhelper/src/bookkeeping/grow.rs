@@ -58,7 +58,7 @@ fn grow(
         return Ok(Reply::Size(spec.size));
     }
     let (served, measured) = (pool.served()?, measure(held.state, &pool)?);
-    let share = Share::of(&spec, pool.inode_size(), volume.project);
+    let share = Share::of(&spec, pool.inode_size(), volume.project, volume.allocated);
     let growth = Share { bytes: share.bytes.saturating_sub(before.bytes), ..share };
     let promise = |volume: &mut Volume| volume.growth = growth.bytes;
     held.change_if(|promised| check_room(&pool, &measured, promised, growth), promise)?;

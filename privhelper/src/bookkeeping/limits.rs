@@ -4,7 +4,7 @@
 use bulkhead_protocol::{Bytes, Condition, Error, VolumeId};
 
 use super::template;
-use crate::state::{Held, Pool, State, invalid, no_space, unsupported};
+use crate::state::{Held, Kind, Pool, State, invalid, no_space, unsupported};
 
 /// The most that is taken on. Concurrent requests may together exceed it by a few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub fn check_filesystem(state: &State, pool: &Pool, id: &VolumeId, size: Bytes) 
             "create volume {id}: a filesystem in an image takes at least 300 MiB, at most 64 TiB"
         )));
     }
-    let number = state.volumes.filesystems(pool);
+    let number = state.volumes.number_of(Kind::Filesystem, pool);
     if number >= limit {
         return Err(no_space(format!(
             "pool {name} has {number} volumes with filesystems of their own; the limit is filesystems={limit}"

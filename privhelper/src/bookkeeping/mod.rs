@@ -5,6 +5,7 @@
 mod cached;
 mod conditions;
 mod create;
+mod delta;
 mod filesystem;
 mod grow;
 mod limits;
@@ -16,12 +17,13 @@ mod status;
 pub mod template;
 mod watch;
 
-pub use create::create;
+pub use create::{Original, create, make};
+pub use delta::delta;
 pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, limits};
 pub use grow::{grow_image, set_quota};
-pub use limits::{Limits, check_number_of_targets};
+pub use limits::{Limits, check_filesystem, check_number_of_targets};
 pub use owner::{owner, set_owner};
 pub use release::{Deletions, Progress};
 pub use room::Share;
-pub use status::{list, pool_counts, pool_status, usage};
+pub use status::{list, list_snapshots, pool_counts, pool_status, usage};
 pub use watch::{Missing, is_held_up, watch};

@@ -76,13 +76,16 @@ const STRIDE: u64 = 1_456_241;
 const TRIES: usize = 1000;
 
 impl Share {
-    /// What a volume with these settings takes, where each inode that is promised takes `inode_size` bytes.
-    pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>) -> Self {
-        let (inodes, preallocated) = match spec.kind {
-            VolumeKind::Directory { inodes, .. } => (inodes.get(), false),
-            VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => (0, !sparse),
+    /// What a volume with these settings takes, where each inode that is promised takes `inode_size` bytes. A snapshot takes
+    /// the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; and a hundredth more for
+    /// what the filesystem notes of that.
+    pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>, allocated: u64) -> Self {
+        let (bytes, inodes, preallocated) = match spec.kind {
+            VolumeKind::Directory { inodes, .. } => (spec.size.get(), inodes.get(), false),
+            VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => (spec.size.get(), 0, !sparse),
+            VolumeKind::Snapshot { .. } => (allocated.saturating_add(allocated / 100), 0, false),
         };
-        Self { bytes: spec.size.get().saturating_add(inodes.saturating_mul(inode_size)), preallocated, project }
+        Self { bytes: bytes.saturating_add(inodes.saturating_mul(inode_size)), preallocated, project }
     }
 }
 

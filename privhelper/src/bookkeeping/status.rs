@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bulkhead_protocol::{
-    Condition, Error, ErrorKind, Listed, MAX_LISTED, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath, UpTo, Usage,
-    VolumeId, VolumeKind,
+    Condition, Error, ErrorKind, Listed, MAX_LISTED, MAX_SNAPSHOTS, PoolName, PoolStatus, Reply, SIZE_STEP, TargetPath,
+    UpTo, Usage, VolumeId, VolumeKind,
 };
 use rustix::fs::{FileType, OFlags};
 
@@ -13,7 +13,7 @@ use super::create::measure;
 use super::filesystem::limits;
 use super::limits::{count, too_many_volumes};
 use super::room::Room;
-use crate::ops::Target;
+use crate::ops::{Target, snapshot};
 use crate::state::{Kind, Served, State, Volume, failed, invalid, layout};
 use crate::sys::loopdevice::MAJOR;
 use crate::sys::quota::ProjectQuota;
@@ -41,7 +41,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     if usage.condition.is_none() {
         let filled = match volume.record.spec.kind {
             VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
-            VolumeKind::Image { .. } => fill_in_image(&mut usage, id, served),
+            VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => fill_in_image(&mut usage, id, served),
             VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };
         filled.map_err(|errno| failed("inspect volume", id, errno))?;
@@ -119,6 +119,7 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
             published.is_some()
                 && opened.mount(state, Some(volume))?.is_some_and(|mount| mount.is_of(volume, published))
         }
+        Kind::Snapshot => false,
         Kind::Block => {
             let status = opened.status()?.ok_or_else(absent)?;
             let number = volume.device.map(|device| (MAJOR, device.number));
@@ -130,14 +131,29 @@ fn check_published(state: &State, id: &VolumeId, volume: &Volume, target: &Targe
 
 /// A page of volumes.
 pub fn list(state: &State, after: Option<&VolumeId>, limit: u16) -> Result<Reply, Error> {
-    let page = state.volumes.page(after, usize::from(limit).min(MAX_LISTED), |id, volume| Listed {
-        volume: id.clone(),
-        pool: volume.pool.config.name.clone(),
-        size: volume.record.spec.size,
-        block: volume.kind() == Kind::Block,
-        targets: count(volume.published.len()),
+    let page = state.volumes.page(after, usize::from(limit).min(MAX_LISTED), |id, volume| {
+        (volume.kind() != Kind::Snapshot).then(|| Listed {
+            volume: id.clone(),
+            pool: volume.pool.config.name.clone(),
+            size: volume.record.spec.size,
+            block: volume.kind() == Kind::Block,
+            targets: count(volume.published.len()),
+        })
     });
     UpTo::try_from(page).map(Reply::Volumes).map_err(|error| invalid(error.to_string()))
+}
+
+/// A page of snapshots, or of those of one volume.
+pub fn list_snapshots(
+    state: &State,
+    after: Option<&VolumeId>,
+    of: Option<&VolumeId>,
+    limit: u16,
+) -> Result<Reply, Error> {
+    let page = state.volumes.page(after, usize::from(limit).min(MAX_SNAPSHOTS), |id, volume| {
+        snapshot(id, volume).filter(|found| of.is_none_or(|of| found.origin.source == *of))
+    });
+    UpTo::try_from(page).map(Reply::Snapshots).map_err(|error| invalid(error.to_string()))
 }
 
 /// Free space and conditions of a pool.
@@ -178,15 +194,25 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
     }))
 }
 
-/// How many filesystems in images a pool may have, and has; and the same of inodes. XFS makes them from free space, and
-/// counts those that it could make as free.
+/// How many filesystems in images a pool may have, and has; how many snapshots; and the same of inodes. XFS makes them from
+/// free space, and counts those that it could make as free.
 pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let pool = state.pool(name)?;
-    let (filesystem_limit, filesystems) = (count(pool.config.filesystems), count(state.volumes.filesystems(pool)));
+    let [filesystems, snapshots] =
+        [Kind::Filesystem, Kind::Snapshot].map(|kind| count(state.volumes.number_of(kind, pool)));
+    let extent_limit =
+        pool.served().map_or(0, |served| if served.filesystem.can_copy() { pool.config.extents } else { 0 });
     let space = |served: &Served| if hangs(served).is_none() { served.filesystem.space().ok() } else { None };
     let space = pool.served().ok().and_then(space);
     let (used, free_inodes) = space.map_or((0, 0), |space| (space.inodes_in_use, space.free_inodes));
-    Ok(Reply::Counts { filesystem_limit, filesystems, inodes: used.saturating_add(free_inodes), free_inodes })
+    Ok(Reply::Counts {
+        filesystem_limit: count(pool.config.filesystems),
+        filesystems,
+        inodes: used.saturating_add(free_inodes),
+        free_inodes,
+        snapshots,
+        extent_limit,
+    })
 }
 
 /// The largest valid size that does not exceed `bytes`.

@@ -42,8 +42,9 @@ fn each_request_reaches_its_operation() {
     let state = state();
     for request in requests() {
         let refused = match request.name() {
-            "create" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
-            "loop-detach" | "unmount-filesystem" | "delete" | "delete-unused" | "list" => None,
+            "create" | "create-from" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
+            "loop-detach" | "unmount-filesystem" | "delete" | "delete-unused" | "delete-snapshot" | "list"
+            | "list-snapshots" => None,
             "listen" => Some(ErrorKind::Unsupported),
             // There is no publish directory.
             "bind-mount" | "make-device" | "unmount" | "remove-device" => Some(ErrorKind::Refused),
@@ -106,11 +107,11 @@ fn only_usage_is_answered_while_its_target_is_locked() {
 fn what_may_be_in_an_unserved_pool_is_not_taken_for_absent() {
     let mut state = state();
     let why = ("fast".parse().expect("a name"), "its record is damaged".to_owned());
-    state.unserved.insert(testing::id("pvc-1"), why);
+    state.unserved.extend(["pvc-1", "snap-1"].map(|id| (testing::id(id), why.clone())));
     for request in requests() {
         let refused = match request.name() {
-            "create" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
-            "list" => None,
+            "create" | "create-from" | "pool-status" | "pool-counts" => Some(ErrorKind::Invalid),
+            "list" | "list-snapshots" => None,
             "listen" => Some(ErrorKind::Unsupported),
             "bind-mount" | "make-device" | "unmount" | "remove-device" => Some(ErrorKind::Refused),
             _ => Some(ErrorKind::PoolBroken),

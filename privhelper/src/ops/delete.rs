@@ -15,6 +15,8 @@ pub enum Deletable {
     Any,
     /// Those that were never published, and hold no data.
     OnlyUnused,
+    /// Snapshots, which the others are not about.
+    Snapshot,
 }
 
 /// Deletes a volume that is mounted nowhere, and remembers for which call. Succeeds if it does not exist.
@@ -23,6 +25,11 @@ pub fn delete(mut held: Held<'_>, deletable: Deletable, call: CallId) -> Result<
         return absent(&held);
     }
     let id = held.id;
+    let is_snapshot = held.known().is_some_and(|volume| volume.kind() == Kind::Snapshot);
+    if is_snapshot != (deletable == Deletable::Snapshot) {
+        let message = if is_snapshot { "is a snapshot, and is deleted as one" } else { "is not a snapshot" };
+        return Err(Error::new(ErrorKind::WrongKind, format!("volume {id} {message}")));
+    }
     let may_hold_data = || {
         refused(format!(
             "volume {id} may hold data: it was published or restored, or may have been; delete it by hand if it is no longer needed"
@@ -63,9 +70,10 @@ fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
             Err(Errno::NOENT) => Ok(true),
             removed => removed.map(|()| true).map_err(fail),
         },
-        // What it holds from the beginning is no tenant's.
+        // What it holds from the beginning is no tenant's, or is a copy.
         Kind::Filesystem => Ok(true),
-        Kind::Block => Ok(!file::holds_data(held.open_content(OFlags::RDONLY)?).map_err(fail)?),
+        _ if volume.origin.is_some() => Ok(true),
+        Kind::Block | Kind::Snapshot => Ok(!file::holds_data(held.open_content(OFlags::RDONLY)?).map_err(fail)?),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::os::fd::OwnedFd;
 
-use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeKind};
+use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeId, VolumeKind};
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
@@ -26,14 +26,7 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     let (volume, served) = held.existing(Kind::Filesystem)?;
     // Before anything is grown.
     mounting(&held, served)?;
-    let most = template::most(&held.open_content(OFlags::RDONLY)?);
-    let most = most.map_err(|errno| failed("read the superblock of volume", held.id, errno))?;
-    if size > volume.record.spec.size && size.get() > most {
-        return Err(invalid(format!(
-            "volume {} was made too small to grow beyond {most} bytes, as each mount would take seconds; make a larger one, and copy its content",
-            held.id
-        )));
-    }
+    check_growth(held.id, &held.open_content(OFlags::RDONLY)?, volume.record.spec.size, size)?;
     // A filesystem that has shut down, or cannot be reached, says so before its image is grown.
     let device = if volume.published.is_empty() { None } else { Some(mount(&mut held)?) };
     let reply = grow_image(&mut held, Kind::Filesystem, size)?;
@@ -46,6 +39,29 @@ pub fn grow_filesystem(mut held: Held<'_>, size: Bytes) -> Result<Reply, Error> 
     };
     grown().map_err(|errno| failed("grow the filesystem of volume", held.id, errno))?;
     Ok(reply)
+}
+
+/// Checks that the filesystem in an image may be made that large.
+pub fn check_growth(id: &VolumeId, image: &OwnedFd, from: Bytes, to: Bytes) -> Result<(), Error> {
+    let most = template::most(image).map_err(|errno| failed("read the superblock of volume", id, errno))?;
+    if to <= from || to.get() <= most {
+        return Ok(());
+    }
+    if most == 0 {
+        return Err(Error::new(
+            ErrorKind::Io(Errno::UCLEAN.raw_os_error()),
+            format!("volume {id} cannot grow: its image does not begin with a filesystem; it is damaged"),
+        ));
+    }
+    Err(invalid(format!(
+        "volume {id} was made too small to grow beyond {most} bytes, as each mount would take seconds; make a larger one, and copy its content"
+    )))
+}
+
+/// The root of the filesystem of a volume, if it is mounted.
+pub fn root(volume: &Volume) -> SysResult<Option<OwnedFd>> {
+    let Ok(Served { mounting: Some(mounting), .. }) = &volume.pool.state else { return Ok(None) };
+    volume.device.map(|device| mounting.root(device.number)).transpose().map(Option::flatten)
 }
 
 /// The directory of a volume that is published: that in its filesystem, which must be mounted.
@@ -76,7 +92,7 @@ pub fn take_over_filesystems(state: &State) {
     let left = state.volumes.page(None, usize::MAX, |id, volume| {
         (volume.kind() == Kind::Filesystem && is_left(volume)).then(|| id.clone())
     });
-    for id in left.into_iter().flatten() {
+    for id in left {
         // A request that has it by now mounts it if need be.
         let Ok(mut held) = state.hold(&id) else { continue };
         let found = held.known().and_then(|volume| Some((volume.pool.clone(), volume.device?.number)));

@@ -3,6 +3,7 @@
 //!
 //! An operation takes its volumes and its target as values that hold them: see [`crate::state::Held`].
 
+mod copy;
 mod delete;
 mod filesystem;
 mod loops;
@@ -10,6 +11,7 @@ mod publish;
 mod target;
 mod unpublish;
 
+pub use copy::{create_from, create_snapshot, open_snapshot, origin, snapshot};
 pub use delete::{Deletable, delete};
 pub use filesystem::{grow_filesystem, mount_filesystem, take_over_filesystems};
 pub use loops::{loop_attach, loop_detach, loop_resize};

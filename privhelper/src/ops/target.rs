@@ -59,6 +59,7 @@ impl Mounted {
             Kind::Directory => status.id == volume.content,
             Kind::Block => status.file_type == FileType::BlockDevice && Some(status.device) == device,
             Kind::Filesystem => Some(status.id.device) == device,
+            Kind::Snapshot => false,
         };
         own || published.is_some_and(|published| published.source == status.id)
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use self::If::{Arg, Size};
-use linux_raw_sys::ioctl::{BLKROSET, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
+use linux_raw_sys::ioctl::{BLKROSET, FICLONE, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use linux_raw_sys::loop_device as loops;
 use linux_raw_sys::net::{SO_PEERPIDFD, SO_RCVTIMEO_NEW, SO_SNDTIMEO_NEW};
 use nix::libc;
@@ -17,7 +17,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCondition,
 use crate::log;
 use crate::state::layout::DELETED_MODE;
 use crate::sys::file::{FILE_GETATTR, FILE_SETATTR};
-use crate::sys::{mount, quota, xfs};
+use crate::sys::{extents, mount, quota, xfs};
 
 /// What happens on a system call that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,8 +188,12 @@ pub const SERVER: &[Row] = &[
     Row(
         &[libc::SYS_lseek],
         &[Arg(2, Eq, libc::SEEK_DATA as u32)],
-        "whether an image that was never published holds data",
+        "whether an image that was never published holds data; where a hole of a copy ends",
     ),
+    Row(&[libc::SYS_lseek], &[Arg(2, Eq, libc::SEEK_HOLE as u32)], "the holes of a copy, which are filled"),
+    Row(&[libc::SYS_syncfs], &[], "a filesystem in an image that is to be copied"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, FICLONE)], "an image that shares the blocks of another"),
+    Row(&[libc::SYS_ioctl], &[Arg(1, Eq, extents::MAP)], "what differs between two snapshots"),
     Row(
         &[libc::SYS_renameat2],
         &[Arg(4, masked(!libc::RENAME_NOREPLACE), 0)],

@@ -180,7 +180,15 @@ mod tests {
     fn config() -> PoolConfig {
         let name = "fast".parse().expect("a name");
         let directory = "/pool".into();
-        PoolConfig { name, directory, quota: QuotaMode::None, overcommit_permille: 1000, reserve: 0, filesystems: 0 }
+        PoolConfig {
+            name,
+            directory,
+            quota: QuotaMode::None,
+            overcommit_permille: 1000,
+            reserve: 0,
+            filesystems: 0,
+            extents: 0,
+        }
     }
 
     fn complaint(text: &str) -> Option<String> {

@@ -15,7 +15,7 @@ use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::sys::mountinfo::Mount;
 use crate::sys::quota::{self, Enforcement};
-use crate::sys::{Errno, file, socket};
+use crate::sys::{Errno, file, socket, xfs};
 
 /// A configured pool, and what is known of it so far, or why it is not to be served.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ pub struct HostPool {
     pub is_xfs: bool,
     /// Whether its filesystem enforces the limits of projects.
     pub is_enforced: bool,
+    /// Whether its files can share blocks.
+    pub shares_blocks: bool,
 }
 
 impl<T> Candidate<T> {
@@ -140,12 +142,13 @@ fn inspect(config: &PoolConfig, mounts: &Mounts) -> Result<HostPool, String> {
         ));
     }
     let is_enforced = check_quotas(&directory, config, mount)?;
+    let shares_blocks = mount.filesystem == "xfs" && xfs::shares_blocks(&directory).unwrap_or(false);
     let role = Role::Pool(config.name.clone());
     let directory = Directory::new(role, &config.directory, config.directory.clone(), directory)
         .map_err(|errno| format!("cannot inspect {path}: {errno}"))?;
     let position = Position::of(&directory.real_path, status.mount_id, mounts)?;
     let (is_whole, is_xfs) = (position.inner.parent().is_none(), mount.filesystem == "xfs");
-    Ok(HostPool { directory, marker, inherited: mount.flags(), is_whole, is_xfs, is_enforced })
+    Ok(HostPool { directory, marker, inherited: mount.flags(), is_whole, is_xfs, is_enforced, shares_blocks })
 }
 
 /// XFS always has a journal. ext4 may be made without one; `journal_task` is the number of the thread that writes it.

@@ -227,5 +227,6 @@ fn facts_of(device: (u32, u32), config: &Config, quota: QuotaMode, host: &HostPo
         counts_projects: quota == QuotaMode::Enforced,
         is_whole_pool: host.is_whole,
         overhead: host.marker.as_ref().and_then(|marker| marker.overhead),
+        shares_blocks: host.shares_blocks,
     }
 }

@@ -4,7 +4,7 @@
 //! POOL/.bulkhead                  marker of the pool
 //! POOL/<volume id>/               root's, mode 0700; carries record, project id and quota; never mounted
 //! POOL/<volume id>/data/          directory volume: what is published
-//! POOL/<volume id>/image          block volume, or one with a filesystem of its own: what is attached
+//! POOL/<volume id>/image          block volume, or one with a filesystem of its own: what is attached; or a snapshot
 //! POOL/.making.<volume id>/       being created
 //! POOL/.deleted.<number>.<…>/     deleted, being emptied; one that cannot be renamed has mode 1700 instead
 //! ```
@@ -13,7 +13,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{Origin, VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 
@@ -39,6 +39,8 @@ const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
 const NUMBERS_ATTRIBUTE: &str = "trusted.bulkhead.numbers";
 /// See [`mark_filesystem`].
 const FILESYSTEM_ATTRIBUTE: &str = "trusted.bulkhead.filesystem";
+/// See [`write_origin`].
+const ORIGIN_ATTRIBUTE: &str = "trusted.bulkhead.origin";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
 /// does not know the latter does not serve such a volume, and so never publishes one without noting it.
 const USED: u8 = 1;
@@ -54,6 +56,8 @@ pub enum Kind {
     Block,
     /// A filesystem in an image, of which a directory is published.
     Filesystem,
+    /// A copy of an image, which is never published.
+    Snapshot,
 }
 
 /// What an entry of a pool is, judging by its name.
@@ -136,7 +140,7 @@ pub fn open_volume(pool: impl AsFd, name: &str) -> SysResult<OwnedFd> {
 pub fn open_content(pool: impl AsFd, id: &VolumeId, kind: Kind, flags: OFlags) -> SysResult<OwnedFd> {
     match kind {
         Kind::Directory => file::open(pool, format!("{id}/{DATA}"), flags | OFlags::DIRECTORY),
-        Kind::Block | Kind::Filesystem => file::open(pool, format!("{id}/{IMAGE}"), flags),
+        Kind::Block | Kind::Filesystem | Kind::Snapshot => file::open(pool, format!("{id}/{IMAGE}"), flags),
     }
 }
 
@@ -181,6 +185,28 @@ pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
     match rustix::fs::fgetxattr(image, FILESYSTEM_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(false),
         read => read.map(|_| true),
+    }
+}
+
+/// Records in a volume's directory what the volume is a copy of.
+pub fn write_origin(volume: impl AsFd, origin: &Origin) -> SysResult<()> {
+    let value = bulkhead_protocol::encode(origin).map_err(|_| Errno::INVAL)?;
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
+    rustix::fs::fsetxattr(volume, ORIGIN_ATTRIBUTE, &value, XattrFlags::empty())
+}
+
+/// What a volume is a copy of, if it is one. At start only.
+///
+/// # Errors
+/// `BADMSG` when what is recorded is damaged.
+pub fn read_origin(volume: impl AsFd) -> SysResult<Option<Origin>> {
+    let mut buffer = [0_u8; 512];
+    match rustix::fs::fgetxattr(volume, ORIGIN_ATTRIBUTE, &mut buffer[..]) {
+        Err(Errno::NODATA) => Ok(None),
+        length => {
+            let origin = buffer.get(..length?).and_then(|bytes| bulkhead_protocol::decode(bytes).ok());
+            origin.map(Some).ok_or(Errno::BADMSG)
+        }
     }
 }
 
@@ -245,6 +271,7 @@ impl From<VolumeKind> for Kind {
             VolumeKind::Directory { .. } => Self::Directory,
             VolumeKind::Image { .. } => Self::Block,
             VolumeKind::Filesystem { .. } => Self::Filesystem,
+            VolumeKind::Snapshot { .. } => Self::Snapshot,
         }
     }
 }
@@ -255,6 +282,7 @@ impl fmt::Display for Kind {
             Self::Directory => "directory volume",
             Self::Block => "block volume",
             Self::Filesystem => "volume with a filesystem of its own",
+            Self::Snapshot => "snapshot",
         })
     }
 }

@@ -42,7 +42,7 @@ pub use layout::{Kind, Record};
 pub use locks::{InProgress, Locks, MOST_ON_A_FILESYSTEM};
 pub use loops::{Device, KEEPERS, Loops, label};
 pub use mounting::Mounting;
-pub use operation::{Held, HeldTarget};
+pub use operation::{Held, HeldTarget, Seen};
 pub use pool::{Place, Pool, PoolConfig, Served};
 pub use sockets::{SocketPlace, Sockets};
 pub use targets::{Obstacle, PublishDirectory, Shape, TRIAL};
@@ -182,6 +182,7 @@ pub mod testing {
             overcommit_permille: 1000,
             reserve: 0,
             filesystems: 0,
+            extents: 1000,
         };
         Arc::new(Pool { config, state: Err("a test".to_owned()), trouble: std::sync::OnceLock::new() })
     }
@@ -200,6 +201,8 @@ pub mod testing {
             device: None,
             seen_elsewhere: false,
             unmountable: None,
+            origin: None,
+            allocated: 0,
         }
     }
 

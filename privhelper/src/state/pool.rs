@@ -29,6 +29,8 @@ pub struct PoolConfig {
     pub reserve: u64,
     /// How many volumes with filesystems of their own there may be; 0 if it is not configured for them.
     pub filesystems: usize,
+    /// The most extents that a volume may have when it is copied.
+    pub extents: u64,
 }
 
 /// A configured pool.

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use bulkhead_protocol::{CallId, Error, MountFlags, PoolName, TargetPath, VolumeId};
+use bulkhead_protocol::{CallId, Error, MountFlags, Origin, PoolName, TargetPath, VolumeId};
 
 use super::{Device, Kind, Pool, Record, lock};
 use crate::bookkeeping::{Progress, Share};
@@ -38,6 +38,10 @@ pub struct Volume {
     pub seen_elsewhere: bool,
     /// Why its filesystem could not be mounted when that was last tried.
     pub unmountable: Option<Errno>,
+    /// What it is a copy of, if it is one.
+    pub origin: Option<Arc<Origin>>,
+    /// How many bytes a snapshot refers to; 0 for any other volume.
+    pub allocated: u64,
 }
 
 /// What was mounted at a target, until it is proved to be gone.
@@ -134,7 +138,7 @@ impl Volume {
 
     /// What it takes up on its filesystem.
     pub fn share(&self) -> Share {
-        let share = Share::of(&self.record.spec, self.pool.inode_size(), self.project);
+        let share = Share::of(&self.record.spec, self.pool.inode_size(), self.project, self.allocated);
         Share { bytes: share.bytes.saturating_add(self.growth), ..share }
     }
 }
@@ -315,37 +319,43 @@ impl Volumes {
         of_pool.filter_map(|(name, deleted)| show(name, deleted)).collect()
     }
 
-    /// At most `limit` volumes after `after`, in the order of their ids, each as `show` presents it.
-    pub fn page<T>(&self, after: Option<&VolumeId>, limit: usize, show: impl Fn(&VolumeId, &Volume) -> T) -> Vec<T> {
+    /// At most `limit` volumes after `after`, in the order of their ids, each as `show` presents it, if it does.
+    pub fn page<T>(
+        &self,
+        after: Option<&VolumeId>,
+        limit: usize,
+        show: impl Fn(&VolumeId, &Volume) -> Option<T>,
+    ) -> Vec<T> {
         let from = after.map_or(Bound::Unbounded, |after| Bound::Excluded(Key::Volume(after.clone())));
         let table = lock(&self.0);
         let live = table.rows.range((from, Bound::Unbounded)).filter_map(|(key, row)| match (key, row) {
-            (Key::Volume(id), Row::Live(volume)) => Some(show(id, volume)),
+            (Key::Volume(id), Row::Live(volume)) => show(id, volume),
             _ => None,
         });
         live.take(limit).collect()
     }
 
-    /// The volumes with images on a filesystem that no project accounts for, with their pools.
-    pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>)> {
+    /// The volumes with images on a filesystem that no project accounts for, with their pools, and with the first of those
+    /// that were copied in turn: its copies share blocks with it.
+    pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>, VolumeId)> {
         let is_uncounted = |volume: &Volume| {
             volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() != Kind::Directory
         };
-        let show =
-            |id: &VolumeId, volume: &Volume| is_uncounted(volume).then(|| (id.clone(), Arc::clone(&volume.pool)));
-        self.page(None, usize::MAX, show).into_iter().flatten().collect()
+        self.page(None, usize::MAX, |id, volume| {
+            let family = || volume.origin.as_ref().map_or(id, |origin| &origin.family).clone();
+            is_uncounted(volume).then(|| (id.clone(), Arc::clone(&volume.pool), family()))
+        })
     }
 
-    /// How many volumes of a pool have filesystems of their own.
-    pub fn filesystems(&self, pool: &Pool) -> usize {
-        let is_one = |volume: &Volume| volume.kind() == Kind::Filesystem && volume.pool.config.name == pool.config.name;
-        self.page(None, usize::MAX, |_, volume| is_one(volume)).into_iter().filter(|is_one| *is_one).count()
+    /// How many volumes of a kind a pool has.
+    pub fn number_of(&self, kind: Kind, pool: &Pool) -> usize {
+        let is_one = |volume: &Volume| volume.kind() == kind && volume.pool.config.name == pool.config.name;
+        self.page(None, usize::MAX, |_, volume| is_one(volume).then_some(())).len()
     }
 
     /// The volume that is published at a target. Looks at all rows: it is for messages.
     pub fn holder(&self, target: &TargetPath) -> Option<VolumeId> {
-        let show = |id: &VolumeId, volume: &Volume| volume.published_at(target).map(|_| id.clone());
-        self.page(None, usize::MAX, show).into_iter().flatten().next()
+        self.page(None, 1, |id, volume| volume.published_at(target).map(|_| id.clone())).pop()
     }
 
     /// How many bytes are promised on a pool's filesystem.

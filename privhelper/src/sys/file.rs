@@ -7,14 +7,20 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use linux_raw_sys::general::{FS_XFLAG_APPEND, FS_XFLAG_IMMUTABLE, FS_XFLAG_PROJINHERIT, file_attr, fsxattr};
+use linux_raw_sys::general::{
+    FS_XFLAG_APPEND, FS_XFLAG_COWEXTSIZE, FS_XFLAG_IMMUTABLE, FS_XFLAG_PROJINHERIT, file_attr, fsxattr,
+};
 use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use nix::libc;
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
+    AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes,
+    StatxFlags,
 };
 
 use super::{Errno, Result, checked, with_patience};
+
+/// How many bytes are copied when a shared block is written to: the length of a block.
+const COPY_UNIT: u32 = 4096;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -226,6 +232,33 @@ pub fn set_project(file: impl AsFd, project: u32, flags: u32) -> Result<()> {
     let found = attributes(&file)?;
     let fsx_xflags = found.fsx_xflags | flags;
     set_attributes(file, fsxattr { fsx_xflags, fsx_projid: project, ..found })
+}
+
+/// Makes an image that shares blocks with another take up no more than what is written to it: XFS would set aside 128 KiB for
+/// each block that is replaced (`cowextsize`, ioctl_xfs_fssetxattr(2)). Copies take this over.
+pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
+    let found = attributes(&image)?;
+    let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize: COPY_UNIT, ..found };
+    let is_set = (found.fsx_xflags, found.fsx_cowextsize) == (wanted.fsx_xflags, wanted.fsx_cowextsize);
+    if is_set { Ok(()) } else { set_attributes(image, wanted) }
+}
+
+/// Gives every hole of a file below `size` blocks that read as zeros. Not the whole range at once: that would take as much
+/// room again as there is in it.
+pub fn fill_holes(file: impl AsFd, size: u64) -> Result<()> {
+    let mut at = 0;
+    while at < size {
+        let hole = rustix::fs::seek(&file, SeekFrom::Hole(at))?.min(size);
+        let end = match rustix::fs::seek(&file, SeekFrom::Data(hole)) {
+            Err(Errno::NXIO) => size,
+            data => data?.min(size),
+        };
+        if end > hole {
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), hole, end.saturating_sub(hole))?;
+        }
+        at = end.max(hole);
+    }
+    Ok(())
 }
 
 /// Clears flags of an open file, if any of them are set.

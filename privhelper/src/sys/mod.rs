@@ -4,6 +4,7 @@
 
 pub mod capability;
 pub mod clock;
+pub mod extents;
 pub mod file;
 pub mod landlock;
 pub mod loopdevice;

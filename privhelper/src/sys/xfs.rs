@@ -24,6 +24,11 @@ const INODES: u32 = 25;
 /// `XFS_IOC_FSGROWFSDATA` (ioctl_xfs_fsgrowfs(2)), the same on every architecture that Bulkhead is built for.
 pub const GROW: u32 = 0x4010_586e;
 
+/// `XFS_IOC_FSGEOMETRY` (ioctl_xfs_fsgeometry(2), Linux 5.2), and where its flags are in the 64 words that it fills in.
+const GEOMETRY: (u32, usize) = (0x8100_587e, 23);
+/// `XFS_FSOP_GEOM_FLAGS_REFLINK`: files can share blocks.
+const REFLINK: u32 = 1 << 20;
+
 /// `struct xfs_growfs_data`.
 #[repr(C)]
 struct Growth {
@@ -51,6 +56,15 @@ pub fn is_mount_of(mount: &OwnedFd, number: u32) -> Result<bool> {
         && status.id.device == (MAJOR, number)
         && u32::try_from(found.f_type) == Ok(XFS_SUPER_MAGIC)
         && u64::try_from(found.f_flags).is_ok_and(|shown| shown & compared == flags))
+}
+
+/// Whether files can share blocks on a mounted filesystem, of which a directory is open for reading.
+pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
+    let (request, flags) = GEOMETRY;
+    let mut geometry = [0_u32; 64];
+    // SAFETY: the kernel writes one `struct xfs_fsop_geom`, of 256 bytes, to `geometry`, which outlives the call.
+    checked(unsafe { libc::ioctl(raw_fd(directory), request as Request, geometry.as_mut_ptr()) })?;
+    Ok(geometry.get(flags).is_some_and(|flags| flags & REFLINK != 0))
 }
 
 /// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it has

@@ -137,7 +137,7 @@ impl Pool {
         self.owners.insert(project.0, id.clone());
         let wanted = match record.spec.kind {
             VolumeKind::Directory { inodes, .. } => limits(record.spec.size, inodes),
-            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => (0, 0),
+            VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { .. } => (0, 0),
         };
         let before = quota::get(&self.directory, Look::Waiting, project).map_err(cannot("read its quota"))?;
         let charged = self.charge(id, &outer, project, before);

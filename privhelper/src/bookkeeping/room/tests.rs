@@ -1,7 +1,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, QuotaMode};
+use bulkhead_protocol::{BlockSize, Bytes, DirectoryMode, Inodes, NameHash, QuotaMode, SnapshotOf};
 
 use super::*;
 use crate::sys::Errno;
@@ -16,6 +16,7 @@ fn pool(overcommit_permille: u64, reserve: u64) -> PoolConfig {
         overcommit_permille,
         reserve,
         filesystems: 0,
+        extents: 0,
     }
 }
 
@@ -44,14 +45,22 @@ const PROJECT: Option<ProjectId> = Some(ProjectId(10));
 #[test]
 fn only_an_image_that_is_not_sparse_is_preallocated() {
     for (spec, preallocated) in [(directory(1), false), (image(1, true), false), (image(1, false), true)] {
-        assert_eq!(Share::of(&spec, 0, PROJECT), Share { bytes: GIB, preallocated, project: PROJECT }, "{spec:?}");
+        assert_eq!(Share::of(&spec, 0, PROJECT, 7), Share { bytes: GIB, preallocated, project: PROJECT }, "{spec:?}");
     }
 }
 
 #[test]
 fn inodes_are_promised_with_what_each_takes() {
-    assert_eq!(Share::of(&directory(1), 512, None).bytes, GIB + 1024 * 512);
-    assert_eq!(Share::of(&image(1, false), 512, None).bytes, GIB, "an image has none");
+    assert_eq!(Share::of(&directory(1), 512, None, 0).bytes, GIB + 1024 * 512);
+    assert_eq!(Share::of(&image(1, false), 512, None, 0).bytes, GIB, "an image has none");
+}
+
+#[test]
+fn a_snapshot_is_promised_what_it_refers_to_and_a_hundredth() {
+    let snapshot = spec(9, VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
+    let share = Share { bytes: 202 << 20, preallocated: false, project: PROJECT };
+    assert_eq!(Share::of(&snapshot, 512, PROJECT, 200 << 20), share);
+    assert_eq!(Share::of(&snapshot, 512, None, u64::MAX).bytes, u64::MAX);
 }
 
 #[test]

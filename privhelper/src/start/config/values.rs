@@ -13,6 +13,9 @@ use crate::state::{PoolConfig, Shape};
 /// How many volumes with filesystems of their own a pool may have unless a number is given: each that is mounted takes
 /// memory of the kernel, and threads.
 const FILESYSTEMS: usize = 300;
+/// How many extents a volume may have when it is copied unless a number is given: the kernel takes 20 to 30 microseconds for
+/// each, during which nobody can write to the volume.
+const EXTENTS: u64 = 200_000;
 
 /// A name of any of the protocol's types.
 ///
@@ -73,8 +76,11 @@ pub fn publish(text: &str) -> Result<PublishConfig, String> {
 }
 
 pub fn pool(text: &str) -> Result<PoolConfig, String> {
-    let expected =
-        || format!("expected NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES][,filesystems[=N]], not {text:?}");
+    let expected = || {
+        format!(
+            "expected NAME=DIR[,quota=none][,overcommit=R][,reserve=BYTES][,filesystems[=N]][,extents=N], not {text:?}"
+        )
+    };
     let (title, rest) = text.split_once('=').ok_or_else(expected)?;
     let mut parts = rest.split(',');
     let mut pool = PoolConfig {
@@ -84,6 +90,7 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
         overcommit_permille: 1000,
         reserve: 0,
         filesystems: 0,
+        extents: EXTENTS,
     };
     for option in parts {
         match option.split_once('=').unwrap_or((option, "")) {
@@ -92,6 +99,7 @@ pub fn pool(text: &str) -> Result<PoolConfig, String> {
             ("reserve", text) => pool.reserve = bytes(text)?,
             ("filesystems", "") => pool.filesystems = FILESYSTEMS,
             ("filesystems", text) => pool.filesystems = number(text)?,
+            ("extents", text) => pool.extents = number(text)? as u64,
             _ => return Err(expected()),
         }
     }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Bytes, CallId, VolumeId, VolumeKind};
+use bulkhead_protocol::{Bytes, CallId, SnapshotOf, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::Recovery;
@@ -89,7 +89,9 @@ impl Recovery {
         if let Ok(directory) = layout::open_volume(&served.directory, &name) {
             share.project = project_of(pool, &directory)?;
             let record = Record::read(&directory);
-            share = record.map_or(share, |record| Share::of(&record.spec, pool.inode_size(), share.project));
+            let allocated = || file::status_at(&directory, layout::IMAGE).map_or(0, |image| image.allocated);
+            share =
+                record.map_or(share, |record| Share::of(&record.spec, pool.inode_size(), share.project, allocated()));
         }
         if !matches!(Entry::of(&name), Entry::Deleted(_)) {
             // It should not keep its name: the next attempt to create the volume needs it, and the emptier finds it by
@@ -120,6 +122,8 @@ impl Recovery {
             record => record.map_err(|errno| format!("its record cannot be read: {errno}"))?,
         };
         let project = self.own_project(pool, served, id, &directory)?;
+        let origin = layout::read_origin(&directory).map_err(|errno| format!("what it is a copy of: {errno}"))?;
+        let mut allocated = 0;
         let content = match record.spec.kind {
             VolumeKind::Directory { inodes, .. } => {
                 let data = match layout::open_content(&served.directory, id, Kind::Directory, OFlags::PATH) {
@@ -135,8 +139,17 @@ impl Recovery {
             VolumeKind::Image { .. } | VolumeKind::Filesystem { .. } => {
                 restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
                 let image = layout::open_content(&served.directory, id, Kind::Block, OFlags::RDWR).map_err(say)?;
-                check_kind(&image, record.spec.kind.into())?;
+                check_kind(&image, record.spec.kind)?;
                 finish_growth(served, id, &image, &mut record).map_err(say)?
+            }
+            VolumeKind::Snapshot { .. } => {
+                restore_quota(pool, served, id, project, (0, 0)).map_err(say)?;
+                let image = layout::open_content(&served.directory, id, Kind::Snapshot, OFlags::RDONLY).map_err(say)?;
+                check_kind(&image, record.spec.kind)?;
+                let status = file::status(&image).map_err(say)?;
+                origin.as_ref().ok_or("it does not say what it is a copy of")?;
+                allocated = status.allocated;
+                status.id
             }
         };
         if let Some(other) = self.owners.get(&content).cloned() {
@@ -145,9 +158,20 @@ impl Recovery {
         }
         let project = project.filter(|_| pool.has_quotas());
         let (pool, published, device) = (Arc::clone(pool), [].into(), None);
-        let (seen_elsewhere, unmountable) = (false, None);
-        let volume =
-            Volume { pool, project, record, growth: 0, content, published, device, seen_elsewhere, unmountable };
+        let (seen_elsewhere, unmountable, origin) = (false, None, origin.map(Arc::new));
+        let volume = Volume {
+            pool,
+            project,
+            record,
+            growth: 0,
+            content,
+            published,
+            device,
+            seen_elsewhere,
+            unmountable,
+            origin,
+            allocated,
+        };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());
@@ -209,11 +233,15 @@ fn restore_quota(
 
 /// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
 /// never mounted, whatever was copied or renamed.
-fn check_kind(image: &OwnedFd, kind: Kind) -> Result<(), String> {
-    match (layout::is_filesystem(image), kind) {
-        (Ok(true), Kind::Filesystem) | (Ok(false), Kind::Block) => Ok(()),
-        (Ok(_), kind) => Err(format!("its record is that of a {kind}, and its image is not: put back what was there")),
-        (Err(errno), _) => Err(format!("its image cannot be inspected: {errno}")),
+fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), String> {
+    let wanted = matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
+    match layout::is_filesystem(image) {
+        Ok(found) if found == wanted => Ok(()),
+        Ok(_) => {
+            let kind = Kind::from(kind);
+            Err(format!("its record is that of a {kind}, and its image is not: put back what was there"))
+        }
+        Err(errno) => Err(format!("its image cannot be inspected: {errno}")),
     }
 }
 

@@ -7,6 +7,7 @@ mod bad_input;
 mod bulkheadctl;
 mod controller;
 mod controller_create;
+mod copies;
 mod deletion;
 mod durability;
 mod expand;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Case> {
     [
         attacks::cases(),
         siege::cases(),
+        copies::cases(),
         filesystems::cases(),
         storm::cases(),
         identity::cases(),

@@ -12,7 +12,7 @@ use bulkhead_tests::observe::processes;
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::strace::Tracer;
 
-use super::operations::{self, Operation, on_filesystems};
+use super::operations::{self, Operation, on_copies, on_filesystems};
 use super::points::emptied;
 use super::session::{Session, undo};
 use crate::cases::filesystems;
@@ -60,7 +60,7 @@ pub fn every_call_that_is_listed_is_made(stand: &mut Stand) -> Result<()> {
 }
 
 fn do_everything(stand: &mut Stand) -> Result<()> {
-    let all: Vec<Operation> = [on_filesystems(), super::all()].concat();
+    let all: Vec<Operation> = [on_filesystems(), on_copies(), super::all()].concat();
     for operation in &all {
         let session = Session::open(stand)?;
         session.prepare(stand, operation)?;

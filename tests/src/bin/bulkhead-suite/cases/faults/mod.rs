@@ -13,7 +13,7 @@ use bulkhead_tests::cases;
 use bulkhead_tests::stand::Stand;
 
 use self::allowed::every_call_that_is_listed_is_made;
-use self::operations::{Operation, in_background, on_devices, on_directories, on_filesystems};
+use self::operations::{Operation, in_background, on_copies, on_devices, on_directories, on_filesystems};
 use self::points::ERRORS;
 use self::points::Extent::{All, Sample};
 use super::filesystems;
@@ -32,6 +32,10 @@ cases! {
     an_error_at_any_call_of_a_start_with_a_filesystem: Bare,
     a_kill_at_every_call_for_a_directory: Bare + Long + Kernel,
     a_kill_at_every_call_for_a_device: Bare + Long,
+    a_kill_at_every_call_for_a_copy: Bare + Long + Xfs,
+    an_error_at_every_call_for_a_copy: Bare + Long + Xfs,
+    a_kill_at_any_call_for_a_copy: Bare + Xfs,
+    an_error_at_any_call_for_a_copy: Bare + Xfs,
     a_kill_at_every_call_of_the_start: Bare + Long,
     an_error_at_every_call_for_a_directory: Bare + Long + Kernel,
     an_error_at_every_call_in_the_background: Bare + Long,
@@ -95,6 +99,26 @@ fn a_kill_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
 fn an_error_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
     operation::error(stand, &on_filesystems(), All(40))
+}
+
+fn a_kill_at_any_call_for_a_copy(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::kill(stand, &on_copies(), Sample(40))
+}
+
+fn an_error_at_any_call_for_a_copy(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_copies(), Sample(50))
+}
+
+fn a_kill_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::kill(stand, &on_copies(), All(40))
+}
+
+fn an_error_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_copies(), All(40))
 }
 
 fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {

@@ -5,8 +5,8 @@ use std::fs;
 use anyhow::Result;
 use bulkhead_protocol::{Request, Socket, TargetPath};
 use bulkhead_tests::helper::{
-    bind, bytes, create, delete, directory_spec, filesystem_spec, grow_filesystem, image_spec, mount_filesystem,
-    target, unbind, unmount_filesystem, volume,
+    bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, filesystem_spec,
+    grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
 };
 use bulkhead_tests::stand::Stand;
 
@@ -15,6 +15,9 @@ pub const FILESYSTEM: &str = "vol-f";
 /// The directory volume and the block volume.
 pub const DIRECTORY: &str = "vol-a";
 pub const DEVICE: &str = "vol-b";
+/// A snapshot, and a volume that begins as a copy.
+const SNAPSHOT: &str = "snap-a";
+const COPY: &str = "vol-c";
 const SIZE: u64 = 1 << 20;
 
 /// Who makes the system calls of an operation.
@@ -146,6 +149,31 @@ pub fn on_filesystems() -> Vec<Operation> {
         operation("unbind a filesystem", &[&create, &mount, &bind], &unbind),
         operation("unmount a filesystem", &[&create, &mount], &unmount),
         operation("delete a mounted filesystem", &[&create, &mount], &delete),
+    ]
+}
+
+/// The operations on snapshots and copies: of a block volume, and of a volume with a filesystem.
+pub fn on_copies() -> Vec<Operation> {
+    let [create_filesystem, mount, .., unmount, delete_filesystem] = filesystem_life();
+    let (take, drop) = (create_snapshot(DEVICE, SNAPSHOT), delete_snapshot(SNAPSHOT));
+    let (restore, end) = (create_from(COPY, image_spec(2 * SIZE), SNAPSHOT), delete(COPY));
+    let [create, attach, .., detach, delete] = device_life();
+    let copy = create_from(COPY, image_spec(SIZE), DEVICE);
+    let delta = Request::Delta { snapshot: volume(SNAPSHOT), base: None, from: 0 };
+    let list = Request::ListSnapshots { after: None, of: None, limit: 7 };
+    let operation = undone_by(vec![end.clone(), drop.clone(), detach, delete]);
+    let of_filesystem = undone_by(vec![end, drop.clone(), unmount, delete_filesystem]);
+    let take_of_filesystem = create_snapshot(FILESYSTEM, SNAPSHOT);
+    let restore_filesystem = create_from(COPY, filesystem_spec(crate::cases::filesystems::SIZE), SNAPSHOT);
+    vec![
+        operation("take a snapshot", &[&create, &attach], &take),
+        operation("restore a snapshot", &[&create, &take], &restore),
+        operation("copy a volume", &[&create, &attach], &copy),
+        operation("read a delta", &[&create, &take], &delta),
+        operation("list snapshots", &[&create, &take], &list),
+        operation("delete a snapshot", &[&create, &take], &drop),
+        of_filesystem("take a snapshot of a filesystem", &[&create_filesystem, &mount], &take_of_filesystem),
+        of_filesystem("restore a filesystem", &[&create_filesystem, &take_of_filesystem], &restore_filesystem),
     ]
 }
 

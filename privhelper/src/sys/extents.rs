@@ -1,0 +1,78 @@
+//! Where the content of a file is on its filesystem (`FS_IOC_FIEMAP`, Linux Documentation/filesystems/fiemap.rst).
+
+use std::os::fd::OwnedFd;
+
+use nix::libc;
+
+use super::file::{Request, raw_fd};
+use super::{Result, checked};
+
+/// `FS_IOC_FIEMAP`.
+pub const MAP: u32 = 0xc020_660b;
+/// How many extents are asked for at once.
+const AT_ONCE: usize = 64;
+/// `FIEMAP_EXTENT_LAST`: no extent follows.
+const LAST: u32 = 0x1;
+/// `FIEMAP_EXTENT_UNWRITTEN`: allocated, and reads as zeros.
+const UNWRITTEN: u32 = 0x800;
+
+/// A part of a file that has blocks, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+    /// Where it begins on the filesystem.
+    pub place: u64,
+}
+
+/// Extents from an offset on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// Those that hold data.
+    pub extents: Vec<Extent>,
+    /// Where to ask for more; `None` if there are none.
+    pub next: Option<u64>,
+}
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Found {
+    offset: u64,
+    place: u64,
+    length: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    padding: [u32; 3],
+}
+
+/// `struct fiemap`.
+#[repr(C)]
+struct Map {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped: u32,
+    count: u32,
+    padding: u32,
+    extents: [Found; AT_ONCE],
+}
+
+/// The next extents of a file, those included that begin before `from` and reach beyond it.
+pub fn page(file: &OwnedFd, from: u64) -> Result<Page> {
+    let count = AT_ONCE as u32;
+    let length = u64::MAX.saturating_sub(from);
+    let extents = [Found::default(); AT_ONCE];
+    let mut map = Map { start: from, length, flags: 0, mapped: 0, count, padding: 0, extents };
+    // SAFETY: the kernel reads one `struct fiemap` from `map`, and writes to it and to the `count` extents after it, which are
+    // in `map` as well; it outlives the call.
+    checked(unsafe { libc::ioctl(raw_fd(file), MAP as Request, &raw mut map) })?;
+    let found = map.extents.iter().take(map.mapped as usize);
+    let last = found.clone().next_back().filter(|last| last.flags & LAST == 0);
+    let next = last.map(|last| last.offset.saturating_add(last.length));
+    let holds_data = found.filter(|found| found.flags & UNWRITTEN == 0);
+    let extents = holds_data.map(|found| Extent { offset: found.offset, length: found.length, place: found.place });
+    Ok(Page { extents: extents.collect(), next })
+}

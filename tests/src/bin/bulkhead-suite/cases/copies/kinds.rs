@@ -1,0 +1,218 @@
+//! A copy is of the kind of its source, whatever is asked for: what a tenant can write as a device is never mounted.
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::{BlockSize, ErrorKind, Inodes, MountFlags, Request, SnapshotOf, VolumeKind, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+use super::take;
+use crate::cases::filesystems::{SIZE, make_pool};
+
+cases! {
+    no_copy_is_of_another_kind_than_its_source: Bare + Xfs + Kernel,
+    a_snapshot_is_nothing_but_a_snapshot: Bare + Xfs + Kernel,
+    a_copy_stays_in_the_pool_of_its_source: Bare + Xfs,
+    a_record_of_another_kind_is_not_served: Bare + Xfs + Kernel,
+    an_older_client_neither_sees_snapshots_nor_makes_any: Bare + Xfs,
+}
+
+fn start(stand: &mut Stand) -> Result<HelperClient> {
+    make_pool(stand, 4)?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for (id, spec) in
+        [("vol-a", filesystem_spec(SIZE)), ("vol-b", image_spec(SIZE)), ("vol-c", directory_spec(1 << 20))]
+    {
+        helper.ask(&create(id, spec))?;
+    }
+    Ok(helper)
+}
+
+fn end(helper: &HelperClient) -> Result<()> {
+    for id in ["vol-a", "vol-b", "vol-c"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+/// An image with blocks of 4096 bytes; an image that is a snapshot; and all kinds of snapshots, as settings.
+fn with(size: u64, kind: VolumeKind) -> VolumeSpec {
+    VolumeSpec { kind, ..image_spec(size) }
+}
+
+fn no_copy_is_of_another_kind_than_its_source(stand: &mut Stand) -> Result<()> {
+    let helper = start(stand)?;
+    take(&helper, "vol-a", "snap-a")?;
+    take(&helper, "vol-b", "snap-b")?;
+    let directory = directory_spec(SIZE);
+    let large_blocks = with(SIZE, VolumeKind::Image { sparse: false, block_size: BlockSize::B4096 });
+    let snapshots = [SnapshotOf::Filesystem, SnapshotOf::Image { block_size: BlockSize::B512 }]
+        .map(|of| with(SIZE, VolumeKind::Snapshot { of }));
+    let filesystem = filesystem_spec(SIZE);
+    for source in ["vol-b", "snap-b"] {
+        for spec in [filesystem, directory, large_blocks, snapshots[0], snapshots[1]] {
+            denied(helper.request(&create_from("vol-d", spec, source))?, ErrorKind::WrongKind, source)?;
+        }
+    }
+    for source in ["vol-a", "snap-a"] {
+        for spec in [image_spec(SIZE), directory, large_blocks, snapshots[0], snapshots[1]] {
+            denied(helper.request(&create_from("vol-d", spec, source))?, ErrorKind::WrongKind, source)?;
+        }
+    }
+    for spec in [directory, image_spec(SIZE), filesystem] {
+        denied(helper.request(&create_from("vol-d", spec, "vol-c"))?, ErrorKind::Unsupported, "backing: image")?;
+    }
+    denied(helper.request(&create_snapshot("vol-c", "snap-c"))?, ErrorKind::Unsupported, "backing: image")?;
+    for source in ["vol-b", "snap-b"] {
+        denied(helper.request(&create_from("vol-d", image_spec(SIZE - 4096), source))?, ErrorKind::Invalid, "size")?;
+    }
+    for spec in snapshots {
+        denied(helper.request(&create("vol-d", spec))?, ErrorKind::Invalid, "snapshot")?;
+    }
+    ensure!(stand.pool().entries()? == ["snap-a", "snap-b", "vol-a", "vol-b", "vol-c"], "nothing else is left");
+    for id in ["snap-a", "snap-b"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    end(&helper)
+}
+
+fn a_snapshot_is_nothing_but_a_snapshot(stand: &mut Stand) -> Result<()> {
+    let helper = start(stand)?;
+    take(&helper, "vol-a", "snap-a")?;
+    take(&helper, "vol-b", "snap-b")?;
+    for id in ["snap-a", "snap-b"] {
+        let inodes = Inodes::try_from(5_u64)?;
+        let own = || volume(id);
+        let exclusive = Request::BindMount {
+            volume: own(),
+            target: target("work", "t"),
+            flags: MountFlags::default(),
+            exclusive: true,
+        };
+        for request in [
+            attach(id),
+            make_device(id, "d"),
+            bind(id, "t"),
+            exclusive,
+            mount_filesystem(id),
+            unmount_filesystem(id),
+            grow_filesystem(id, 2 * SIZE),
+            Request::LoopResize { volume: own() },
+            Request::LoopAttach { volume: own(), read_only: true },
+            Request::GrowImage { volume: own(), size: bytes(2 * SIZE) },
+            Request::SetQuota { volume: own(), size: bytes(2 * SIZE), inodes },
+            Request::DeleteUnused { volume: own() },
+            delete(id),
+        ] {
+            denied(helper.request(&request)?, ErrorKind::WrongKind, id)?;
+        }
+        denied(helper.request(&create_snapshot(id, "snap-c"))?, ErrorKind::Invalid, "snapshot itself")?;
+        denied(helper.request(&delete_snapshot("vol-a"))?, ErrorKind::WrongKind, "vol-a")?;
+        let usage = helper.ask(&Request::Usage { volume: own(), target: None })?;
+        let bulkhead_protocol::Reply::Usage(usage) = usage else { anyhow::bail!("{usage:?}") };
+        ensure!(usage.condition.is_none() && usage.targets == 0, "{usage:?}");
+        let at = Request::Usage { volume: own(), target: Some(target("work", "t")) };
+        denied(helper.request(&at)?, ErrorKind::NotFound, id)?;
+    }
+    for id in ["snap-a", "snap-b", "snap-a"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    end(&helper)
+}
+
+fn a_copy_stays_in_the_pool_of_its_source(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.add_pool("other")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(1 << 20)))?;
+    take(&helper, "vol-a", "snap-a")?;
+    for source in ["vol-a", "snap-a"] {
+        let request = Request::CreateFrom {
+            volume: volume("vol-b"),
+            pool: "other".parse()?,
+            spec: image_spec(1 << 20),
+            source: volume(source),
+        };
+        denied(helper.request(&request)?, ErrorKind::Invalid, "pool default")?;
+    }
+    let other = Request::Create { volume: volume("vol-b"), pool: "other".parse()?, spec: image_spec(1 << 20) };
+    helper.ask(&other)?;
+    take(&helper, "vol-b", "snap-b")?;
+    let delta = Request::Delta { snapshot: volume("snap-b"), base: Some(volume("snap-a")), from: 0 };
+    denied(helper.request(&delta)?, ErrorKind::Invalid, "another pool")?;
+    let beyond = Request::Delta { snapshot: volume("snap-b"), base: None, from: (1 << 20) + 1 };
+    denied(helper.request(&beyond)?, ErrorKind::Invalid, "ends at")?;
+    for (of, base) in [("vol-b", None), ("snap-b", Some(volume("vol-b")))] {
+        let delta = Request::Delta { snapshot: volume(of), base, from: 0 };
+        denied(helper.request(&delta)?, ErrorKind::WrongKind, "vol-b")?;
+    }
+    for id in ["snap-a", "snap-b"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    for id in ["vol-a", "vol-b"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+/// Root copies records about: a snapshot of a tenant's device with the record of one of a filesystem, and the reverse.
+fn a_record_of_another_kind_is_not_served(stand: &mut Stand) -> Result<()> {
+    let helper = start(stand)?;
+    take(&helper, "vol-a", "snap-a")?;
+    take(&helper, "vol-b", "snap-b")?;
+    stand.stop_helper()?;
+    let record = |id: &str| -> Result<Vec<u8>> {
+        let mut value = vec![0; 512];
+        let length = rustix::fs::getxattr(stand.pool().volume(id), "trusted.bulkhead", &mut value[..])?;
+        value.truncate(length);
+        Ok(value)
+    };
+    let records = [record("snap-a")?, record("snap-b")?];
+    let set = |id: &str, value: &[u8]| {
+        rustix::fs::setxattr(stand.pool().volume(id), "trusted.bulkhead", value, rustix::fs::XattrFlags::empty())
+    };
+    set("snap-a", &records[1])?;
+    set("snap-b", &records[0])?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    for id in ["snap-a", "snap-b"] {
+        for spec in [filesystem_spec(SIZE), image_spec(SIZE)] {
+            denied(helper.request(&create_from("vol-d", spec, id))?, ErrorKind::PoolBroken, "its image is not")?;
+        }
+    }
+    stand.stop_helper()?;
+    set("snap-a", &records[0])?;
+    set("snap-b", &records[1])?;
+    rustix::fs::removexattr(stand.pool().volume("snap-b"), "trusted.bulkhead.origin")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    denied(helper.request(&create_from("vol-d", image_spec(SIZE), "snap-b"))?, ErrorKind::PoolBroken, "copy of")?;
+    helper.ask(&delete_snapshot("snap-a"))?;
+    stand.stop_helper()?;
+    std::fs::remove_dir_all(stand.pool().volume("snap-b"))?;
+    stand.start_helper()?;
+    end(&stand.helper()?)
+}
+
+fn an_older_client_neither_sees_snapshots_nor_makes_any(stand: &mut Stand) -> Result<()> {
+    let helper = start(stand)?;
+    take(&helper, "vol-b", "snap-b")?;
+    let older = HelperClient::connect(&stand.helper_socket())?;
+    ensure!(older.hello(3)?.version == 3);
+    for request in [
+        create_snapshot("vol-b", "snap-c"),
+        create_from("vol-d", image_spec(SIZE), "snap-b"),
+        delete_snapshot("snap-b"),
+    ] {
+        denied(older.request(&request)?, ErrorKind::Invalid, "needs protocol version 4")?;
+    }
+    let usage = Request::Usage { volume: volume("snap-b"), target: None };
+    denied(older.request(&usage)?, ErrorKind::Unsupported, "needs protocol version 4")?;
+    denied(older.request(&delete("snap-b"))?, ErrorKind::WrongKind, "snap-b")?;
+    ensure!(super::volumes(&older)? == [volume("vol-a"), volume("vol-b"), volume("vol-c")]);
+    helper.ask(&delete_snapshot("snap-b"))?;
+    end(&helper)
+}

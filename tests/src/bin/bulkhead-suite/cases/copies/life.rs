@@ -1,0 +1,219 @@
+//! The life of a snapshot and of the volumes that are made from it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, NameHash, Reply, Request, VolumeKind, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+use super::{allocated, check_filled, fill, image, listed, origin, take, volumes};
+
+cases! {
+    a_snapshot_keeps_what_was_written_before_it: Xfs + Kernel,
+    a_restored_volume_is_as_thick_as_any_other: Xfs + Kernel,
+    sources_and_copies_are_deleted_in_any_order: Xfs,
+    a_repeated_request_finds_what_is_there: Xfs,
+    snapshots_are_found_again_after_a_restart: Xfs + Kernel,
+    a_volume_in_too_many_pieces_is_not_copied: Bare + Xfs,
+    a_pool_that_cannot_share_blocks_says_so: Bare + Filesystem,
+}
+
+const SIZE: u64 = 16 << 20;
+
+/// A block volume that holds ones, attached and published at the target of its name.
+fn publish_new(stand: &Stand, id: &str) -> Result<HelperClient> {
+    let helper = stand.helper()?;
+    helper.ask(&create(id, image_spec(SIZE)))?;
+    helper.ask(&attach(id))?;
+    helper.ask(&make_device(id, id))?;
+    fill(&stand.target(id), 1, 0, SIZE)?;
+    Ok(helper)
+}
+
+fn end(helper: &HelperClient, id: &str) -> Result<()> {
+    for request in [remove_device(id, id), detach(id), delete(id)] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn a_snapshot_keeps_what_was_written_before_it(stand: &mut Stand) -> Result<()> {
+    let helper = publish_new(stand, "vol-a")?;
+    let before = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    let snapshot = take(&helper, "vol-a", "snap-1")?;
+    let after = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+    ensure!((before..=after).contains(&snapshot.origin.copied.into()), "{snapshot:?}");
+    ensure!(snapshot.size == bytes(SIZE) && snapshot.block && snapshot.allocated >= SIZE, "{snapshot:?}");
+    ensure!(snapshot.origin.source == volume("vol-a") && snapshot.origin.family == volume("vol-a"), "{snapshot:?}");
+    fill(&stand.target("vol-a"), 2, 0, SIZE / 2)?;
+    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
+    // A larger one, whose end reads as zeros; and a copy of the volume as it is now.
+    ensure!(helper.ask(&create_from("vol-b", image_spec(2 * SIZE), "snap-1"))? == Reply::Size(bytes(2 * SIZE)));
+    helper.ask(&create_from("vol-c", image_spec(SIZE), "vol-a"))?;
+    for id in ["vol-b", "vol-c"] {
+        helper.ask(&attach(id))?;
+        helper.ask(&make_device(id, id))?;
+    }
+    check_filled(&stand.target("vol-b"), 1, 0, SIZE)?;
+    check_filled(&stand.target("vol-b"), 0, SIZE, SIZE)?;
+    check_filled(&stand.target("vol-c"), 2, 0, SIZE / 2)?;
+    check_filled(&stand.target("vol-c"), 1, SIZE / 2, SIZE / 2)?;
+    // Each is written to on its own.
+    fill(&stand.target("vol-b"), 3, 0, SIZE)?;
+    check_filled(&image(stand, "snap-1"), 1, 0, SIZE)?;
+    check_filled(&stand.target("vol-a"), 2, 0, SIZE / 2)?;
+    // A copy of a copy is of the same family.
+    let second = take(&helper, "vol-b", "snap-2")?;
+    ensure!(second.origin.source == volume("vol-b") && second.origin.family == volume("vol-a"), "{second:?}");
+    for id in ["vol-a", "vol-b", "vol-c"] {
+        end(&helper, id)?;
+    }
+    for id in ["snap-1", "snap-2", "snap-1"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    Ok(())
+}
+
+/// What was allocated and never written has no blocks in a snapshot, and has them again in what is restored from it.
+fn a_restored_volume_is_as_thick_as_any_other(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "vol-a"))?;
+    for at in [1, 5, 9] {
+        fill(&stand.target("vol-a"), 7, at << 20, 4096)?;
+    }
+    let snapshot = take(&helper, "vol-a", "snap-1")?;
+    ensure!(snapshot.allocated < SIZE / 2 && snapshot.allocated >= 3 * 4096, "{snapshot:?}");
+    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
+    helper.ask(&create_from("vol-c", image_spec(2 * SIZE), "vol-a"))?;
+    ensure!(allocated(&image(stand, "vol-b"))? >= SIZE && allocated(&image(stand, "vol-c"))? >= 2 * SIZE);
+    let mut sparse = image_spec(SIZE);
+    if let VolumeKind::Image { sparse, .. } = &mut sparse.kind {
+        *sparse = true;
+    }
+    helper.ask(&create_from("vol-d", sparse, "snap-1"))?;
+    ensure!(allocated(&image(stand, "vol-d"))? < SIZE / 2);
+    for id in ["vol-b", "vol-c", "vol-d"] {
+        check_filled(&image(stand, id), 7, 5 << 20, 4096)?;
+        check_filled(&image(stand, id), 0, 6 << 20, 1 << 20)?;
+        helper.ask(&delete(id))?;
+    }
+    end(&helper, "vol-a")?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
+
+fn sources_and_copies_are_deleted_in_any_order(stand: &mut Stand) -> Result<()> {
+    let helper = publish_new(stand, "vol-a")?;
+    take(&helper, "vol-a", "snap-1")?;
+    end(&helper, "vol-a")?;
+    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
+    helper.ask(&delete_snapshot("snap-1"))?;
+    check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
+    let origin = origin(&helper, "vol-b")?;
+    ensure!(origin.is_some_and(|origin| origin.source == volume("snap-1") && origin.family == volume("vol-a")));
+    // What was never published is deleted as that: its content is a copy.
+    helper.ask(&Request::DeleteUnused { volume: volume("vol-b") })?;
+    denied(helper.request(&create_snapshot("vol-a", "snap-1"))?, ErrorKind::NotFound, "vol-a")?;
+    denied(helper.request(&create_from("vol-c", image_spec(SIZE), "snap-1"))?, ErrorKind::NotFound, "snap-1")
+}
+
+fn a_repeated_request_finds_what_is_there(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    for id in ["vol-a", "vol-z"] {
+        helper.ask(&create(id, image_spec(SIZE)))?;
+    }
+    let first = take(&helper, "vol-a", "snap-1")?;
+    ensure!(take(&helper, "vol-a", "snap-1")? == first);
+    let exists = |request: &Request| denied(helper.request(request)?, ErrorKind::AlreadyExists, "exists");
+    exists(&create_snapshot("vol-z", "snap-1"))?;
+    exists(&create_snapshot("vol-a", "vol-z"))?;
+    let other_name = NameHash([6; 32]);
+    exists(&Request::CreateSnapshot { volume: volume("vol-a"), snapshot: volume("snap-1"), name_hash: other_name })?;
+    let spec = image_spec(SIZE);
+    for _ in 0..2 {
+        ensure!(helper.ask(&create_from("vol-b", spec, "snap-1"))? == Reply::Size(bytes(SIZE)));
+    }
+    exists(&create_from("vol-b", spec, "vol-a"))?;
+    exists(&create_from("vol-b", VolumeSpec { name_hash: other_name, ..spec }, "snap-1"))?;
+    exists(&create("vol-b", spec))?;
+    exists(&create_from("vol-z", spec, "snap-1"))?;
+    exists(&create("snap-1", spec))?;
+    denied(helper.request(&create_from("vol-c", spec, "vol-c"))?, ErrorKind::Busy, "vol-c")?;
+    // When the source is gone, what was made of it is still found.
+    helper.ask(&delete("vol-a"))?;
+    ensure!(take(&helper, "vol-a", "snap-1")? == first);
+    helper.ask(&delete_snapshot("snap-1"))?;
+    ensure!(helper.ask(&create_from("vol-b", spec, "snap-1"))? == Reply::Size(bytes(SIZE)));
+    for id in ["vol-b", "vol-z"] {
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
+}
+
+fn snapshots_are_found_again_after_a_restart(stand: &mut Stand) -> Result<()> {
+    let helper = publish_new(stand, "vol-a")?;
+    for number in 1..=5 {
+        take(&helper, "vol-a", &format!("snap-{number}"))?;
+    }
+    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-3"))?;
+    take(&helper, "vol-b", "snap-of-b")?;
+    let known = |helper: &HelperClient| -> Result<_> {
+        let counts = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
+        let Reply::Counts { snapshots, extent_limit, .. } = counts else { bail!("{counts:?}") };
+        let promised = helper.pool_status("default")?.promised;
+        Ok((listed(helper, None)?, origin(helper, "vol-b")?, volumes(helper)?, snapshots, extent_limit, promised))
+    };
+    let before = known(&helper)?;
+    ensure!(before.0.len() == 6 && before.2 == [volume("vol-a"), volume("vol-b")], "{before:?}");
+    ensure!((before.3, before.4) == (6, 200_000), "{before:?}");
+    ensure!(listed(&helper, Some("vol-b"))?.len() == 1 && listed(&helper, Some("vol-c"))?.is_empty());
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    let after = known(&helper)?;
+    ensure!(after == before, "before {before:?}, after {after:?}");
+    check_filled(&image(stand, "snap-5"), 1, 0, SIZE)?;
+    helper.ask(&delete("vol-b"))?;
+    end(&helper, "vol-a")?;
+    for snapshot in listed(&helper, None)? {
+        helper.ask(&Request::DeleteSnapshot { snapshot: snapshot.snapshot })?;
+    }
+    Ok(())
+}
+
+fn a_volume_in_too_many_pieces_is_not_copied(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.pools[0].options.push_str(",extents=20");
+    stand.start_helper()?;
+    let helper = publish_new(stand, "vol-a")?;
+    take(&helper, "vol-a", "snap-1")?;
+    for at in 0..40 {
+        fill(&stand.target("vol-a"), 2, at << 17, 4096)?;
+    }
+    let response = helper.request(&create_snapshot("vol-a", "snap-2"))?;
+    let Err(error) = response else { bail!("{response:?}") };
+    let ErrorKind::TooFragmented { extents, limit: 20 } = error.kind else { bail!("{error:?}") };
+    ensure!(extents > 40 && error.message.as_str().contains("extents=20"), "{error:?}");
+    ensure!(stand.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
+    // What holds still is in fewer pieces.
+    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
+    helper.ask(&delete("vol-b"))?;
+    end(&helper, "vol-a")?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
+
+fn a_pool_that_cannot_share_blocks_says_so(stand: &mut Stand) -> Result<()> {
+    stand.add_pool_without_shared_blocks("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    let counts = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
+    ensure!(matches!(counts, Reply::Counts { extent_limit: 0, .. }), "{counts:?}");
+    for request in [create_snapshot("vol-a", "snap-1"), create_from("vol-b", image_spec(SIZE), "vol-a")] {
+        denied(helper.request(&request)?, ErrorKind::Unsupported, "reflink")?;
+    }
+    helper.ask(&delete("vol-a")).map(drop)
+}

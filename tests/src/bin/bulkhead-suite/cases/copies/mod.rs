@@ -1,0 +1,97 @@
+//! Snapshots, and volumes that begin as copies.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use bulkhead_protocol::{Origin, Range, Reply, Request, Snapshot, VolumeId};
+use bulkhead_tests::case::Case;
+use bulkhead_tests::helper::{HelperClient, volume};
+use bulkhead_tests::stand::Stand;
+
+mod delta;
+mod filesystems;
+mod kinds;
+mod life;
+mod order;
+mod room;
+
+/// All of them.
+pub fn cases() -> Vec<Case> {
+    [delta::cases(), filesystems::cases(), kinds::cases(), life::cases(), order::cases(), room::cases()].concat()
+}
+
+/// Asks for a snapshot that is made or found.
+fn take(helper: &HelperClient, of: &str, id: &str) -> Result<Snapshot> {
+    match helper.ask(&bulkhead_tests::helper::create_snapshot(of, id))? {
+        Reply::Snapshot(snapshot) => Ok(snapshot),
+        other => bail!("no snapshot: {other:?}"),
+    }
+}
+
+/// All snapshots, or those of one volume, read in pages of two.
+fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> {
+    let (mut all, mut after) = (Vec::new(), None);
+    loop {
+        let request = Request::ListSnapshots { after, of: of.map(volume), limit: 2 };
+        let Reply::Snapshots(page) = helper.ask(&request)? else { bail!("no page of snapshots") };
+        let Some(last) = page.as_slice().last() else { return Ok(all) };
+        after = Some(last.snapshot.clone());
+        all.extend(page.into_vec());
+    }
+}
+
+/// Where a volume comes from.
+fn origin(helper: &HelperClient, id: &str) -> Result<Option<Origin>> {
+    match helper.ask(&Request::Origin { volume: volume(id) })? {
+        Reply::Origin(origin) => Ok(origin),
+        other => bail!("no origin: {other:?}"),
+    }
+}
+
+/// The ids of all volumes that are listed, snapshots not included.
+fn volumes(helper: &HelperClient) -> Result<Vec<VolumeId>> {
+    let Reply::Volumes(page) = helper.ask(&Request::List { after: None, limit: 16 })? else { bail!("no page") };
+    Ok(page.into_vec().into_iter().map(|listed| listed.volume).collect())
+}
+
+/// All ranges that differ, or hold data.
+fn ranges(helper: &HelperClient, snapshot: &str, base: Option<&str>) -> Result<Vec<Range>> {
+    let (mut all, mut next) = (Vec::new(), Some(0));
+    while let Some(from) = next {
+        let request = Request::Delta { snapshot: volume(snapshot), base: base.map(volume), from };
+        let Reply::Ranges { ranges, next: after } = helper.ask(&request)? else { bail!("no ranges") };
+        ensure!(after.is_none_or(|after| after > from), "{after:?} after {from}");
+        all.extend(ranges.into_vec());
+        next = after;
+    }
+    Ok(all)
+}
+
+/// How many bytes a file takes up, those that it shares included.
+fn allocated(file: &Path) -> Result<u64> {
+    Ok(file.metadata()?.blocks() * 512)
+}
+
+/// Fills part of a device or a file with one byte, and has it written to disk.
+fn fill(path: &Path, byte: u8, offset: u64, length: u64) -> Result<()> {
+    let file = File::options().write(true).open(path)?;
+    let block = vec![byte; usize::try_from(length)?];
+    file.write_all_at(&block, offset)?;
+    Ok(file.sync_all()?)
+}
+
+/// Checks that part of a device or a file holds nothing but one byte.
+fn check_filled(path: &Path, byte: u8, offset: u64, length: u64) -> Result<()> {
+    let mut found = vec![!byte; usize::try_from(length)?];
+    File::open(path)?.read_exact_at(&mut found, offset)?;
+    let other = found.iter().position(|found| *found != byte);
+    ensure!(other.is_none(), "{}: byte {other:?} is not {byte}", path.display());
+    Ok(())
+}
+
+/// The image of a volume or a snapshot.
+fn image(stand: &Stand, id: &str) -> std::path::PathBuf {
+    stand.pool().volume(id).join("image")
+}

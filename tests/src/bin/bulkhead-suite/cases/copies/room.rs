@@ -1,0 +1,148 @@
+//! Nothing is promised twice, and no promise is broken, however much is shared.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Result, ensure};
+use bulkhead_protocol::ErrorKind;
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+use super::take;
+
+cases! {
+    a_pool_of_copies_is_rewritten_to_the_last_block: Bare + Xfs + Kernel,
+    a_snapshot_is_promised_what_it_refers_to: Bare + Xfs + Kernel,
+    a_copy_without_room_leaves_nothing: Bare + Xfs + Kernel,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn start(stand: &mut Stand) -> Result<HelperClient> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    stand.helper()
+}
+
+/// Rewrites a device block by block, in an order that leaves no two together.
+fn rewrite(stand: &Stand, id: &str, size: u64, byte: u8) -> Result<()> {
+    let device = File::options().write(true).open(stand.target(id))?;
+    let blocks = size / 4096;
+    for number in 0..blocks {
+        let at = number * 7919 % blocks * 4096;
+        device.write_all_at(&[byte; 4096], at)?;
+        if number % 512 == 511 {
+            device.sync_data()?;
+        }
+    }
+    Ok(device.sync_all()?)
+}
+
+fn publish(helper: &HelperClient, id: &str) -> Result<()> {
+    helper.ask(&attach(id))?;
+    helper.ask(&make_device(id, id)).map(drop)
+}
+
+/// A volume, its snapshots and its copies; the rest of the pool promised to another volume; and then everything that can be
+/// written is written, in the worst order.
+fn a_pool_of_copies_is_rewritten_to_the_last_block(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 40 * MIB;
+    let helper = start(stand)?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    rewrite(stand, "vol-a", SIZE, 1)?;
+    for id in ["snap-1", "snap-2"] {
+        take(&helper, "vol-a", id)?;
+    }
+    for id in ["vol-b", "vol-c"] {
+        helper.ask(&create_from(id, image_spec(SIZE), "snap-1"))?;
+        publish(&helper, id)?;
+    }
+    // The measured figure is a second old at most.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let rest = helper.pool_status("default")?.largest_volume;
+    ensure!(rest > 100 * MIB, "{rest}");
+    helper.ask(&create("vol-z", image_spec(rest)))?;
+    publish(&helper, "vol-z")?;
+    denied_room(&helper)?;
+    for byte in [2, 3] {
+        for (id, size) in [("vol-a", SIZE), ("vol-b", SIZE), ("vol-c", SIZE), ("vol-z", rest)] {
+            rewrite(stand, id, size, byte)?;
+        }
+    }
+    let status = helper.pool_status("default")?;
+    ensure!(
+        status.conditions.as_slice().iter().all(|condition| !format!("{condition:?}").contains("Over")),
+        "{status:?}"
+    );
+    for id in ["vol-a", "vol-b", "vol-c", "vol-z"] {
+        for request in [remove_device(id, id), detach(id), delete(id)] {
+            helper.ask(&request)?;
+        }
+    }
+    for id in ["snap-1", "snap-2"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    Ok(())
+}
+
+fn denied_room(helper: &HelperClient) -> Result<()> {
+    let refused = helper.request(&create("vol-y", image_spec(8 * MIB)))?;
+    ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
+    Ok(())
+}
+
+fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 64 * MIB;
+    let helper = start(stand)?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    let promised = |helper: &HelperClient| Ok::<_, anyhow::Error>(helper.pool_status("default")?.promised);
+    let before = promised(&helper)?;
+    take(&helper, "vol-a", "snap-0")?;
+    ensure!(promised(&helper)? - before < MIB, "nothing was written");
+    rewrite(stand, "vol-a", SIZE / 2, 1)?;
+    let before = promised(&helper)?;
+    let snapshot = take(&helper, "vol-a", "snap-1")?;
+    let added = promised(&helper)? - before;
+    ensure!(added == snapshot.allocated + snapshot.allocated / 100 && added > SIZE / 2, "{added} {snapshot:?}");
+    // A restored volume is promised its whole size.
+    let before = promised(&helper)?;
+    helper.ask(&create_from("vol-b", image_spec(SIZE), "snap-1"))?;
+    ensure!(promised(&helper)? - before == SIZE);
+    helper.ask(&delete("vol-b"))?;
+    for id in ["snap-0", "snap-1"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a")] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn a_copy_without_room_leaves_nothing(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 150 * MIB;
+    let helper = start(stand)?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    rewrite(stand, "vol-a", SIZE, 1)?;
+    take(&helper, "vol-a", "snap-1")?;
+    for request in
+        [create_from("vol-b", image_spec(2 * SIZE), "snap-1"), create_from("vol-b", image_spec(2 * SIZE), "vol-a")]
+    {
+        let refused = helper.request(&request)?;
+        ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
+    }
+    take(&helper, "vol-a", "snap-2")?;
+    let refused = helper.request(&create_snapshot("vol-a", "snap-3"))?;
+    ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
+    ensure!(stand.pool().entries()? == ["snap-1", "snap-2", "vol-a"]);
+    for id in ["snap-1", "snap-2"] {
+        helper.ask(&delete_snapshot(id))?;
+    }
+    for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a")] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
