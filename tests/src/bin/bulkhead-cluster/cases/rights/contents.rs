@@ -184,7 +184,7 @@ fn nothing_but_what_became_of_it_is_written(cluster: &mut Cluster) -> Result<()>
             rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY, message)?;
         }
         rights.administrator.delete(&path).granted()?;
-        for rest in [json!([]), json!([FINALIZER]), json!(["example.com/other"])] {
+        for rest in [json!([]), json!([FINALIZER])] {
             let change = json!({ "metadata": { "finalizers": rest } });
             rights.agent.patch(&path, Patch::Merge, &change).refused_by(POLICY, FINALIZERS)?;
         }
