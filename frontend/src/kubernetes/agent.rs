@@ -28,18 +28,17 @@ use super::api::watch::{config, follow};
 use super::capacity::publisher::CapacityPublisher;
 use super::capacity::schedule;
 use super::claims::controller::ClaimController;
-use super::claims::scope::Scope;
 use super::context::{Context, Stores};
 use super::health;
 use super::heartbeat::{self, Record};
 use super::identity::ClusterIdentity;
+use super::labels::scope::Scope;
 use super::labels::watch::watch;
 use super::memory::Memory;
 use super::policies;
 use super::reconcile::{self, Changes};
 use super::renewal;
 use super::snapshots::controller::ContentController;
-use super::snapshots::scope::Scope as ContentScope;
 use super::view::View;
 use super::volumes::reclaimer::Reclaimer;
 use super::volumes::{census, orphans, owners};
@@ -178,8 +177,6 @@ impl Agent {
         self.readiness.ready(Part::Agent);
         let place = Place::new(&self.driver, &node.name);
         let scope = Scope { driver: self.driver.to_string(), node: node.name.clone(), place: place.clone() };
-        let content_scope =
-            ContentScope { driver: scope.driver.clone(), node: scope.node.clone(), place: place.clone() };
         let (classes, class_writer) = store();
         let (claims, claim_writer) = store();
         let (persistent_volumes, persistent_volume_writer) = store();
@@ -198,10 +195,11 @@ impl Agent {
             }
         };
         let class_changes = follow(self.readiness.clone(), class_writer, class_events, forget());
-        let claim_changes = follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope), forget());
+        let claim_changes =
+            follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope.clone()), forget());
         let persistent_volume_changes =
             follow(self.readiness.clone(), persistent_volume_writer, persistent_volume_events, forget());
-        let content_events = watch(client.clone(), content_scope);
+        let content_events = watch(client.clone(), scope);
         let content_changes = follow(self.readiness.clone(), content_writer, content_events, forget());
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),

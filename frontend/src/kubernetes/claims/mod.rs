@@ -7,7 +7,7 @@
 //!   [`holder`] if it begins as a copy, which has to be where its source is; [`decision`], [`requested_volume`] and
 //!   [`source`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
-//! - [`watch`]: the claims that concern this node, which [`scope`] defines, and those that are [`unlabelled`]
+//! - [`watch`]: the claims that concern this node, which `scope` defines, and those that are [`unlabelled`]
 
 mod bid_order;
 pub mod controller;
@@ -23,7 +23,7 @@ mod requested_volume;
 mod resize_status;
 mod resize_target;
 mod resizer;
-pub mod scope;
+mod scope;
 mod source;
 mod unlabelled;
 mod watch;

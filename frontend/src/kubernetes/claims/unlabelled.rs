@@ -10,10 +10,11 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tracing::warn;
 
-use super::scope::{Scope, without_contents};
+use super::scope::{includes, without_contents};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::list_metadata;
 use crate::kubernetes::api::request::{if_unchanged, request};
+use crate::kubernetes::labels::scope::Scope;
 use crate::kubernetes::labels::unlabelled::Found;
 
 /// Finds the claims in `scope` without the label. Those of this node get it, and the watch reports them from then on.
@@ -35,7 +36,7 @@ pub async fn find(client: &Client, scope: &Scope) -> Found<PersistentVolumeClaim
         };
         seen = seen.saturating_add(1);
         let claim = without_contents(partial);
-        if !scope.includes(&claim) {
+        if !includes(scope, &claim) {
             continue;
         }
         if claim::selected_node(&claim).is_some() {

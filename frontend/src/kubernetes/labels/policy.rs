@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bulkhead_model::volumes::Place;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 
+use super::scope::Scope;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
 
@@ -28,17 +28,11 @@ pub enum WatchMode {
     Unknown,
 }
 
-/// How objects that get their label from `policy` can be watched now on the node called `node`, at `place`, and how soon to
-/// look again.
+/// How objects of `scope` that get their label from `policy` can be watched now, and how soon to look again.
 ///
 /// # Errors
 /// When the API server does not answer.
-pub async fn watch_mode(
-    client: &Client,
-    policy: &str,
-    node: &str,
-    place: &Place,
-) -> Result<(WatchMode, Duration), Failure> {
+pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
     // The kind is newer than the oldest supported version of the API, so the client has no type for it.
     let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
     let kind = ApiResource {
@@ -51,7 +45,7 @@ pub async fn watch_mode(
         request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
     Ok(match binding {
         // The policy skips names that are too long for a label.
-        Some(binding) if place.value() == node => {
+        Some(binding) if scope.place.value() == scope.node => {
             mode_at_age(binding.metadata.creation_timestamp.map(|made| Timestamp::now().duration_since(made.0)))
         }
         _ => (WatchMode::Everything, REVIEWED),

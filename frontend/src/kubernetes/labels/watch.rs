@@ -3,7 +3,6 @@
 use std::future::{Future, pending};
 use std::time::Duration;
 
-use bulkhead_model::volumes::Place;
 use futures::channel::mpsc::{self, Sender};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -14,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::policy::{WatchMode, watch_mode};
+use super::scope::Scope;
 use super::unlabelled::{Found, Schedule};
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
@@ -24,11 +24,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(7);
 /// What a watch reports.
 pub type Watched<K> = Result<Event<K>, watcher::Error>;
 
-/// Objects of one kind that concern an agent.
-pub trait Labelled: Send + Sync + 'static {
-    /// The kind.
-    type Object: Send + 'static;
-
+/// A kind of objects, of which some concern an agent.
+pub trait Labelled: Sized + Send + 'static {
     /// What they are called in logs.
     const OBJECTS: &'static str;
 
@@ -38,45 +35,39 @@ pub trait Labelled: Send + Sync + 'static {
     /// The admission policy, and its binding, that sets the label.
     const POLICY: &'static str;
 
-    /// The node's name.
-    fn node(&self) -> &str;
-
-    /// The node as a label.
-    fn place(&self) -> &Place;
-
     /// Whether the cluster knows the kind, and how soon to ask again if not.
-    fn is_known(&self, client: &Client) -> impl Future<Output = Result<Result<(), Duration>, Failure>> + Send;
+    fn is_known(client: &Client) -> impl Future<Output = Result<Result<(), Duration>, Failure>> + Send;
 
-    /// Those with the label for this node, or with the empty one.
-    fn labelled(&self, client: &Client) -> BoxStream<'static, Watched<Self::Object>>;
+    /// Those with the label of the scope's node, or with the empty one.
+    fn labelled(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>>;
 
-    /// Those that concern the agent among all there are.
-    fn among_all(&self, client: &Client) -> BoxStream<'static, Watched<Self::Object>>;
+    /// Those of the scope among all there are.
+    fn among_all(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>>;
 
-    /// Looks for those without a label that concern the agent.
-    fn find_unlabelled(&self, client: &Client) -> impl Future<Output = Found<Self::Object>> + Send;
+    /// Looks for those of the scope that have no label.
+    fn find_unlabelled(client: &Client, scope: &Scope) -> impl Future<Output = Found<Self>> + Send;
 }
 
-/// The objects of `scope`.
-pub fn watch<L: Labelled>(client: Client, scope: L) -> impl Stream<Item = Watched<L::Object>> + Send {
+/// The objects of one kind in `scope`.
+pub fn watch<K: Labelled>(client: Client, scope: Scope) -> impl Stream<Item = Watched<K>> + Send {
     let (sender, receiver) = mpsc::channel(0);
     tokio::spawn(feed(client, scope, sender));
     receiver
 }
 
 /// Watches, and switches modes when the policy is added or removed.
-async fn feed<L: Labelled>(client: Client, scope: L, mut sender: Sender<Watched<L::Object>>) {
+async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watched<K>>) {
     let mut before = None;
     while !sender.is_closed() {
-        let (mode, mut review) = current_mode(&client, &scope, before).await;
+        let (mode, mut review) = current_mode::<K>(&client, &scope, before).await;
         if before != Some(mode) {
-            announce::<L>(mode);
+            announce::<K>(mode);
         }
         before = Some(mode);
-        let mut events = events(&client, &scope, mode);
+        let mut events = events::<K>(&client, &scope, mode);
         let mut unlabelled = Schedule::default();
         // The search may read many pages of other drivers' objects: events do not wait for it.
-        let mut finding: Option<BoxFuture<'_, Found<L::Object>>> = None;
+        let mut finding: Option<BoxFuture<'_, Found<K>>> = None;
         loop {
             tokio::select! {
                 event = events.next() => {
@@ -91,14 +82,14 @@ async fn feed<L: Labelled>(client: Client, scope: L, mut sender: Sender<Watched<
                     }
                 }
                 () = sleep_until(review) => {
-                    let (now, next_review) = current_mode(&client, &scope, before).await;
+                    let (now, next_review) = current_mode::<K>(&client, &scope, before).await;
                     if now != mode {
                         break;
                     }
                     review = next_review;
                 }
                 () = unlabelled.is_due(), if mode == WatchMode::Labelled && finding.is_none() => {
-                    finding = Some(scope.find_unlabelled(&client).boxed());
+                    finding = Some(K::find_unlabelled(&client, &scope).boxed());
                 }
                 found = finished(&mut finding) => {
                     finding = None;
@@ -123,37 +114,37 @@ async fn finished<K>(finding: &mut Option<BoxFuture<'_, Found<K>>>) -> Found<K> 
 }
 
 /// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
-async fn current_mode<L: Labelled>(client: &Client, scope: &L, before: Option<WatchMode>) -> (WatchMode, Instant) {
-    let (mode, pause) = mode_now(client, scope).await.unwrap_or_else(|failure| {
+async fn current_mode<K: Labelled>(client: &Client, scope: &Scope, before: Option<WatchMode>) -> (WatchMode, Instant) {
+    let (mode, pause) = mode_now::<K>(client, scope).await.unwrap_or_else(|failure| {
         warn!("{failure}");
         (before.unwrap_or(WatchMode::Everything), AFTER_FAILURE)
     });
     (mode, Instant::now() + pause + jitter(pause))
 }
 
-async fn mode_now<L: Labelled>(client: &Client, scope: &L) -> Result<(WatchMode, Duration), Failure> {
-    match scope.is_known(client).await? {
-        Ok(()) => watch_mode(client, L::POLICY, scope.node(), scope.place()).await,
+async fn mode_now<K: Labelled>(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
+    match K::is_known(client).await? {
+        Ok(()) => watch_mode(client, K::POLICY, scope).await,
         Err(pause) => Ok((WatchMode::Unknown, pause)),
     }
 }
 
-fn announce<L: Labelled>(mode: WatchMode) {
+fn announce<K: Labelled>(mode: WatchMode) {
     match mode {
-        WatchMode::Labelled => info!("watching {} by label", L::OBJECTS),
+        WatchMode::Labelled => info!("watching {} by label", K::OBJECTS),
         WatchMode::Everything => warn!(
             "admission policy {} is not in force for this node: watching {}, which is costly in a large cluster; apply the policies",
-            L::POLICY,
-            L::EVERYTHING
+            K::POLICY,
+            K::EVERYTHING
         ),
-        WatchMode::Unknown => debug!("the cluster has no {}", L::OBJECTS),
+        WatchMode::Unknown => debug!("the cluster has no {}", K::OBJECTS),
     }
 }
 
-fn events<L: Labelled>(client: &Client, scope: &L, mode: WatchMode) -> BoxStream<'static, Watched<L::Object>> {
+fn events<K: Labelled>(client: &Client, scope: &Scope, mode: WatchMode) -> BoxStream<'static, Watched<K>> {
     match mode {
-        WatchMode::Labelled => scope.labelled(client),
-        WatchMode::Everything => scope.among_all(client),
+        WatchMode::Labelled => K::labelled(client, scope),
+        WatchMode::Everything => K::among_all(client, scope),
         WatchMode::Unknown => stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending()).boxed(),
     }
 }

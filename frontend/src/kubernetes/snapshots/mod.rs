@@ -12,7 +12,7 @@
 //! - `attempt`: what is said about an attempt that failed, and when to repeat it
 //! - `write`: changes to an object
 //! - `decision` and `status`: the pure parts
-//! - `watch`: the objects that concern this node, which [`scope`] defines
+//! - `watch`: the objects that concern this node, which `scope` defines
 
 mod adoption;
 mod attempt;
@@ -21,7 +21,7 @@ mod decision;
 #[cfg(test)]
 pub mod fixtures;
 mod release;
-pub mod scope;
+mod scope;
 mod status;
 mod taking;
 mod watch;
