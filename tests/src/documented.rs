@@ -17,6 +17,9 @@ pub const INSTALL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../
 /// docs/operate.md.
 pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operate.md"));
 
+/// docs/snapshots.md.
+pub const SNAPSHOTS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/snapshots.md"));
+
 /// Where the pages' paths start.
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

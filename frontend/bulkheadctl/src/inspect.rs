@@ -53,7 +53,15 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         (_, None) => "-".to_owned(),
     };
     let settings: Vec<_> = volume.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let facts = Table::facts([
+    let family = named(&volume.family).unwrap_or(&volume.id);
+    // A directory is never copied.
+    let copies = [
+        ("source", named(&volume.source).unwrap_or("none").to_owned()),
+        ("family", family.to_owned()),
+        ("snapshots", if snapshots.is_empty() { "none".to_owned() } else { snapshots.join(", ") }),
+    ];
+    let copies = copies.into_iter().filter(|_| volume.kind != "directory");
+    let facts = [
         ("id", volume.id.clone()),
         ("pool", volume.pool.clone()),
         ("kind", volume.kind.clone()),
@@ -62,21 +70,18 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
         ("available", counted(volume.available_bytes)),
         ("inodes", inodes),
         ("settings", settings.join(", ")),
-        ("source", named(&volume.source).unwrap_or("none").to_owned()),
-        ("family", named(&volume.family).unwrap_or(&volume.id).to_owned()),
-        ("snapshots", if snapshots.is_empty() { "none".to_owned() } else { snapshots.join(", ") }),
         ("targets", targets::described(volume.targets, &targets)),
         ("condition", volume.condition.clone()),
         ("PersistentVolume", known(&volume.persistent_volume)),
         ("claim", known(&volume.claim)),
-    ]);
+    ];
     let mut json = described(&volume);
     json["source"] = json!(named(&volume.source));
-    json["family"] = json!(named(&volume.family).unwrap_or(&volume.id));
+    json["family"] = json!(family);
     json["snapshots"] = json!(snapshots);
     json["targetPaths"] = json!(targets);
     json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());
-    Ok(Report::new(json, facts))
+    Ok(Report::new(json, Table::facts(facts.into_iter().chain(copies))))
 }
 
 fn table(volumes: &[Volume]) -> Report {

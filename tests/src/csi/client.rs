@@ -12,6 +12,7 @@ use tonic::{Response, Status};
 use super::v1::controller_client::ControllerClient;
 use super::v1::identity_client::IdentityClient;
 use super::v1::node_client::NodeClient;
+use super::v1::snapshot_metadata_client::SnapshotMetadataClient;
 use super::v1::*;
 
 /// A connection to a CSI endpoint.
@@ -83,6 +84,39 @@ impl CsiClient {
                 return Ok(pages);
             }
         }
+    }
+
+    /// The ranges of a snapshot that hold data or, with a base, in which the two differ.
+    ///
+    /// # Errors
+    /// The status that the plugin answers with.
+    pub fn ranges(&self, base: Option<&str>, snapshot: &str) -> Result<Vec<BlockMetadata>, Status> {
+        let mut client = SnapshotMetadataClient::new(self.channel.clone());
+        let (base, snapshot) = (base.map(str::to_owned), snapshot.to_owned());
+        self.runtime.block_on(async {
+            let mut ranges = Vec::new();
+            match base {
+                None => {
+                    let request = GetMetadataAllocatedRequest { snapshot_id: snapshot, ..Default::default() };
+                    let mut stream = client.get_metadata_allocated(request).await?.into_inner();
+                    while let Some(message) = stream.message().await? {
+                        ranges.extend(message.block_metadata);
+                    }
+                }
+                Some(base) => {
+                    let request = GetMetadataDeltaRequest {
+                        base_snapshot_id: base,
+                        target_snapshot_id: snapshot,
+                        ..Default::default()
+                    };
+                    let mut stream = client.get_metadata_delta(request).await?.into_inner();
+                    while let Some(message) = stream.message().await? {
+                        ranges.extend(message.block_metadata);
+                    }
+                }
+            }
+            Ok(ranges)
+        })
     }
 
     fn wait<T>(&self, call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

@@ -73,6 +73,34 @@ pub fn create(name: &str, bytes: i64, capability: VolumeCapability) -> CreateVol
     }
 }
 
+/// Create a volume that begins as a copy of a snapshot, in its size.
+pub fn restore(name: &str, snapshot: &str, capability: VolumeCapability) -> CreateVolumeRequest {
+    let source = volume_content_source::SnapshotSource { snapshot_id: snapshot.to_owned() };
+    copy(name, volume_content_source::Type::Snapshot(source), capability)
+}
+
+/// Create a volume that begins as a copy of another volume, in its size.
+pub fn clone(name: &str, volume: &str, capability: VolumeCapability) -> CreateVolumeRequest {
+    let source = volume_content_source::VolumeSource { volume_id: volume.to_owned() };
+    copy(name, volume_content_source::Type::Volume(source), capability)
+}
+
+fn copy(name: &str, source: volume_content_source::Type, capability: VolumeCapability) -> CreateVolumeRequest {
+    let volume_content_source = Some(VolumeContentSource { r#type: Some(source) });
+    CreateVolumeRequest { volume_content_source, capacity_range: None, ..create(name, 0, capability) }
+}
+
+/// Take a snapshot.
+pub fn take(name: &str, volume: &str) -> CreateSnapshotRequest {
+    let (name, source_volume_id) = (name.to_owned(), volume.to_owned());
+    CreateSnapshotRequest { name, source_volume_id, ..CreateSnapshotRequest::default() }
+}
+
+/// Delete a snapshot.
+pub fn drop_snapshot(id: &str) -> DeleteSnapshotRequest {
+    DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..DeleteSnapshotRequest::default() }
+}
+
 /// Delete a volume.
 pub fn delete(id: &str) -> DeleteVolumeRequest {
     DeleteVolumeRequest { volume_id: id.to_owned(), ..DeleteVolumeRequest::default() }

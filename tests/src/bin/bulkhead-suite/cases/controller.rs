@@ -217,10 +217,6 @@ fn what_is_not_offered_is_unimplemented(stand: &mut Stand) -> Result<()> {
     let code = Code::Unimplemented;
     refused(csi.controller_publish_volume(ControllerPublishVolumeRequest::default()), code, "")?;
     refused(csi.controller_unpublish_volume(ControllerUnpublishVolumeRequest::default()), code, "")?;
-    refused(csi.create_snapshot(CreateSnapshotRequest::default()), code, "")?;
-    refused(csi.delete_snapshot(DeleteSnapshotRequest::default()), code, "")?;
-    refused(csi.list_snapshots(ListSnapshotsRequest::default()), code, "")?;
-    refused(csi.get_snapshot(GetSnapshotRequest::default()), code, "")?;
     refused(csi.controller_modify_volume(ControllerModifyVolumeRequest::default()), code, "")?;
     refused(csi.node_stage_volume(NodeStageVolumeRequest::default()), code, "")?;
     refused(csi.node_unstage_volume(NodeUnstageVolumeRequest::default()), code, "")

@@ -31,6 +31,7 @@ mod registration;
 mod requests;
 mod requota;
 mod siege;
+mod snapshots;
 mod startup;
 mod stats;
 mod storm;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Case> {
         attacks::cases(),
         siege::cases(),
         copies::cases(),
+        snapshots::cases(),
         filesystems::cases(),
         storm::cases(),
         identity::cases(),

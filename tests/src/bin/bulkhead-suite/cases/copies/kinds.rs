@@ -164,15 +164,16 @@ fn a_record_of_another_kind_is_not_served(stand: &mut Stand) -> Result<()> {
     take(&helper, "vol-a", "snap-a")?;
     take(&helper, "vol-b", "snap-b")?;
     stand.stop_helper()?;
+    let pool = stand.pool().clone();
     let record = |id: &str| -> Result<Vec<u8>> {
         let mut value = vec![0; 512];
-        let length = rustix::fs::getxattr(stand.pool().volume(id), "trusted.bulkhead", &mut value[..])?;
+        let length = rustix::fs::getxattr(pool.volume(id), "trusted.bulkhead", &mut value[..])?;
         value.truncate(length);
         Ok(value)
     };
     let records = [record("snap-a")?, record("snap-b")?];
     let set = |id: &str, value: &[u8]| {
-        rustix::fs::setxattr(stand.pool().volume(id), "trusted.bulkhead", value, rustix::fs::XattrFlags::empty())
+        rustix::fs::setxattr(pool.volume(id), "trusted.bulkhead", value, rustix::fs::XattrFlags::empty())
     };
     set("snap-a", &records[1])?;
     set("snap-b", &records[0])?;

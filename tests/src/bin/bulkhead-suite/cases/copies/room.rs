@@ -122,7 +122,7 @@ fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
 }
 
 fn a_copy_without_room_leaves_nothing(stand: &mut Stand) -> Result<()> {
-    const SIZE: u64 = 150 * MIB;
+    const SIZE: u64 = 120 * MIB;
     let helper = start(stand)?;
     helper.ask(&create("vol-a", image_spec(SIZE)))?;
     publish(&helper, "vol-a")?;

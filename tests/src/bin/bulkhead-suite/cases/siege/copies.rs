@@ -47,6 +47,8 @@ fn prepare(stand: &mut Stand) -> Result<PathBuf> {
     stand.helper()?.ask(&create("vol-a", directory_spec(SIZE)))?;
     let directory = stand.pool().directory.clone();
     fs::write(directory.join("vol-a/data/file"), "content")?;
+    // What is left of a helper that was killed may keep the filesystem mounted for a moment, and what is written in memory.
+    run(Command::new("sync").arg("--file-system").arg(&directory))?;
     stand.kill_helper()?;
     Ok(directory)
 }
