@@ -96,3 +96,28 @@ pub const CLAIM_POLICY: &str = "bulkhead-claims";
 
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
+
+/// Whether an object can have this name. What somebody has written where a name belongs becomes a part of a request's path.
+pub fn is_object_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(is_allowed) && is_end(bytes.first()) && is_end(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_never_more_than_a_part_of_a_path() {
+        for name in ["a", "data-0", "pvc-1.node.example.org", &"a".repeat(253)] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "../x", "a/b", "a?watch=true", "a%2f", "a#b", "A", "a_b", "a\nb", "ä", "-a", "a."]
+        {
+            assert!(!is_object_name(name), "{name}");
+        }
+        assert!(!is_object_name(&"a".repeat(254)));
+    }
+}

@@ -1,5 +1,6 @@
 //! Which node has what a claim's volume is to begin as a copy of. A copy is where its source is.
 
+use bulkhead_model::objects::names::is_object_name;
 use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
@@ -102,7 +103,7 @@ async fn volume_of(context: &Context, source: &PersistentVolumeClaim) -> Result<
 pub async fn check_node(context: &Context, claim: &PersistentVolumeClaim, node: &str) -> Result<(), Failure> {
     let nodes: Api<CSINode> = Api::all(context.client.clone());
     // It exists exactly as long as the Node object does.
-    if request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
+    if is_object_name(node) && request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
         return Ok(());
     }
     let source = source(claim)?.map(|source| source.shown()).unwrap_or_default();

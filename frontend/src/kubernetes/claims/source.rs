@@ -1,6 +1,6 @@
 //! What a claim's volume is to begin as a copy of, and whether it can. Nothing here does any I/O.
 
-use bulkhead_model::objects::names::SNAPSHOT_GROUP;
+use bulkhead_model::objects::names::{SNAPSHOT_GROUP, is_object_name};
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
 use bulkhead_model::objects::{claim, persistent_volume};
@@ -35,6 +35,12 @@ pub fn source(claim: &PersistentVolumeClaim) -> Result<Option<Source<'_>>, Failu
         return Err(refused(
             "claim.spec.dataSourceRef.namespace is not supported: name a source in the claim's namespace",
         ));
+    }
+    if !is_object_name(&source.name) {
+        let (kind, name) = (printable(&source.kind, LONGEST_NAME), printable(&source.name, LONGEST_NAME));
+        return Err(Failure::Refused(format!(
+            "claim.spec.dataSource: no {kind} can be called {name}: correct the name"
+        )));
     }
     match source.kind.as_str() {
         "PersistentVolumeClaim" => Ok(Some(Source::Claim(&source.name))),
@@ -71,7 +77,7 @@ impl Source<'_> {
             Self::Snapshot(name) => ("VolumeSnapshot", name),
             Self::Claim(name) => ("claim", name),
         };
-        format!("{kind} {}", printable(name, LONGEST_NAME))
+        format!("{kind} {name}")
     }
 }
 
@@ -85,7 +91,7 @@ pub fn bound_content(snapshot: &VolumeSnapshot) -> Result<&str, Failure> {
         return Err(Failure::NotYet(format!("VolumeSnapshot {name} is being deleted")));
     }
     match snapshot.status.bound_volume_snapshot_content_name.as_deref() {
-        Some(content) if snapshot.status.ready_to_use == Some(true) => Ok(content),
+        Some(content) if snapshot.status.ready_to_use == Some(true) && is_object_name(content) => Ok(content),
         _ => Err(Failure::NotYet(format!("VolumeSnapshot {name} is not ready to be used yet"))),
     }
 }
@@ -171,7 +177,9 @@ pub fn bound_volume(source: &PersistentVolumeClaim) -> Result<&str, Failure> {
     if claim::is_being_deleted(source) {
         return Err(Failure::NotYet(format!("claim {name} is being deleted")));
     }
-    claim::persistent_volume(source).ok_or_else(|| Failure::NotYet(format!("claim {name} has no volume yet")))
+    claim::persistent_volume(source)
+        .filter(|volume| is_object_name(volume))
+        .ok_or_else(|| Failure::NotYet(format!("claim {name} has no volume yet")))
 }
 
 fn check_size(claim: &PersistentVolumeClaim, source: &str, size: Option<u64>) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! Takes snapshots, and says what is known of those that exist.
 
+use bulkhead_model::objects::names::is_object_name;
 use bulkhead_model::objects::snapshot_class::VolumeSnapshotClass;
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_protocol::Snapshot;
@@ -78,7 +79,8 @@ async fn finish(context: &Context, content: &VolumeSnapshotContent, snapshot: &S
 
 /// Checks that the object's class exists and asks for nothing that would have no effect.
 async fn check_class(context: &Context, content: &VolumeSnapshotContent) -> Result<(), Failure> {
-    let Some(name) = content.spec.volume_snapshot_class_name.as_deref() else {
+    let named = content.spec.volume_snapshot_class_name.as_deref();
+    let Some(name) = named.filter(|name| is_object_name(name)) else {
         return Err(Failure::Refused("the content names no volumeSnapshotClassName".to_owned()));
     };
     let classes: Api<VolumeSnapshotClass> = Api::all(context.client.clone());

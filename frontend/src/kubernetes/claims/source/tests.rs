@@ -44,6 +44,12 @@ fn sources_of_other_namespaces_and_apis_are_refused() {
     assert!(source(&elsewhere).unwrap_err().to_string().contains("dataSourceRef.namespace"));
     let same = from("PersistentVolumeClaim", "", json!({ "namespace": "shop" }));
     assert_eq!(source(&same).unwrap(), Some(Source::Claim("s")));
+    for name in ["", "../../secrets/s", "s?watch=true", "a\nb"] {
+        for kind in ["PersistentVolumeClaim", "VolumeSnapshot"] {
+            let refusal = source(&from(kind, "", json!({ "name": name }))).unwrap_err().to_string();
+            assert!(refusal.contains(&format!("no {kind} can be called")) && !refusal.contains('\n'), "{refusal}");
+        }
+    }
     let hostile = from("VolumeSnapshot", &"o\nther".repeat(300), json!({}));
     let refusal = source(&hostile).unwrap_err().to_string();
     assert!(refusal.len() < 500 && !refusal.contains('\n') && refusal.contains(SNAPSHOT_GROUP), "{refusal}");
@@ -55,6 +61,7 @@ fn a_snapshot_is_bound_and_ready() {
     for (changes, why) in [
         (json!({ "status": { "boundVolumeSnapshotContentName": null } }), "not ready"),
         (json!({ "status": { "readyToUse": null } }), "not ready"),
+        (json!({ "status": { "boundVolumeSnapshotContentName": "../x" } }), "not ready"),
         (json!({ "status": { "readyToUse": false } }), "not ready"),
         (json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }), "being deleted"),
     ] {
@@ -127,6 +134,7 @@ fn a_claim_that_is_copied_is_bound() {
     assert_eq!(check(json!({}), json!({}), json!({})), Ok(()));
     for (claim_changes, source_changes, object_changes, why) in [
         (json!({}), json!({ "spec": { "volumeName": null } }), json!({}), "has no volume yet"),
+        (json!({}), json!({ "spec": { "volumeName": "../nodes/x" } }), json!({}), "has no volume yet"),
         (json!({}), json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } }), json!({}), "being deleted"),
         (json!({}), json!({}), json!({ "status": { "phase": "Released" } }), "is not bound"),
         (json!({}), json!({}), json!({ "spec": { "claimRef": { "uid": "8" } } }), "is not bound"),
