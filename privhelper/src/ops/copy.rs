@@ -13,7 +13,9 @@ use rustix::fs::OFlags;
 
 use super::filesystem::{check_growth, root};
 use crate::bookkeeping::{Original, check_filesystem, make};
-use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
+use crate::state::{
+    Held, Kind, Pool, Seen, State, Volume, broken, exists, failed, invalid, layout, unsupported, wrong_kind,
+};
 use crate::sys::{Result as SysResult, file};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
@@ -135,13 +137,17 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         )));
     }
     let image = source.open_content(OFlags::RDONLY)?;
+    check_mark(id, volume, &image)?;
     let prepare = || -> SysResult<_> {
-        let extents = u64::from(file::attributes(&image)?.fsx_nextents);
-        if extents <= pool.config.extents {
+        let extents = || file::attributes(&image).map(|found| u64::from(found.fsx_nextents));
+        let mut found = extents()?;
+        if found <= pool.config.extents {
             file::set_copy_unit(&image)?;
             flush(source.state, volume)?;
+            // What is written out now may be in very many more.
+            found = extents()?;
         }
-        Ok((extents, file::status(&image)?.allocated))
+        Ok((found, file::status(&image)?.allocated))
     };
     let (extents, allocated) = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
     let limit = pool.config.extents;
@@ -159,6 +165,19 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
     Ok(Original { image, allocated, origin: Arc::new(origin) })
+}
+
+/// Checks that the image of a volume is marked if a filesystem was made in it, as its copy will be: the number of its inode,
+/// which was compared, may be that of another file by now.
+fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(), Error> {
+    let is_marked = layout::is_filesystem(image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
+    if is_marked == Kind::has_filesystem(volume.record.spec.kind) {
+        return Ok(());
+    }
+    Err(broken(format!(
+        "the image of {} {id} was replaced by one of another kind; put back what was there",
+        volume.kind()
+    )))
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.
