@@ -64,7 +64,12 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     let record = Record { spec, unused: Kind::from(spec.kind) != Kind::Snapshot };
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
-    let (content, allocated) = build(served, id, &record, project, original).inspect_err(|_| discard(held, served))?;
+    let check = |allocated| {
+        let actual = Share { project, ..Share::of(&spec, pool.inode_size(), None, allocated) };
+        if actual.bytes > share.bytes { promise_more(state, pool, id, share, actual) } else { Ok(()) }
+    };
+    let built = build(served, id, &record, project, original, check);
+    let (content, allocated) = built.inspect_err(|_| discard(held, served))?;
     let origin = original.map(|original| Arc::clone(&original.origin));
     held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
@@ -85,6 +90,13 @@ fn promise(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share) -> Resu
     let taken = pool.served()?.filesystem.take_project(|candidate| state.volumes.claim(id, candidate));
     let taken = taken.map_err(|errno| failed("take a project id in pool", &pool.config.name, errno));
     taken.and_then(|taken| taken.ok_or_else(|| no_project(pool)).map(Some)).inspect_err(|_| state.volumes.give_up(id))
+}
+
+/// Promises a volume that is being made more than `share`: what it is a copy of was written to meanwhile.
+fn promise_more(state: &State, pool: &Arc<Pool>, id: &VolumeId, share: Share, actual: Share) -> Result<(), Error> {
+    let more = Share { bytes: actual.bytes.saturating_sub(share.bytes), ..actual };
+    let measured = measure(state, pool)?;
+    state.volumes.begin(id, pool, actual, |promised| check_room(pool, &measured, promised, more))
 }
 
 /// What a pool's filesystem has to share out.
@@ -128,9 +140,10 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     })
 }
 
-/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to. Only the order of these steps is kept until the names are synced:
-/// XFS and ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and
-/// syncing any of them commits all that came before. Blocks that were allocated but not written read as zeros until the
+/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `check` agrees with
+/// that. Only the order of these steps is kept until the names are synced: XFS and ext4 commit changes to inodes, names,
+/// extended attributes and quotas in the order in which they were made, and syncing any of them commits all that came
+/// before. Blocks that were allocated but not written read as zeros until the
 /// change that says otherwise is committed as well.
 fn build(
     served: &Served,
@@ -138,6 +151,7 @@ fn build(
     record: &Record,
     project: Option<ProjectId>,
     original: Option<&Original>,
+    check: impl FnOnce(u64) -> Result<(), Error>,
 ) -> Result<(FileId, u64), Error> {
     let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
     let directory = &served.directory;
@@ -155,6 +169,7 @@ fn build(
             let copy = copy_image(&outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
             if let VolumeKind::Snapshot { .. } = kind {
                 allocated = copy.allocated;
+                check(allocated)?;
             }
             copy.id
         }
