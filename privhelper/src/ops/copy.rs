@@ -11,11 +11,9 @@ use bulkhead_protocol::{
 };
 use rustix::fs::OFlags;
 
-use super::filesystem::{check_growth, root};
+use super::filesystem::{check_growth, check_mark, root};
 use crate::bookkeeping::{Original, check_filesystem, make};
-use crate::state::{
-    Held, Kind, Pool, Seen, State, Volume, broken, exists, failed, invalid, layout, unsupported, wrong_kind,
-};
+use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
 use crate::sys::{Result as SysResult, file};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
@@ -38,6 +36,10 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
 
 /// Creates a volume as a copy of a snapshot or of another volume. If it already exists, nothing is done.
 pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<Reply, Error> {
+    if let Some(found) = held.known().filter(|found| !Arc::ptr_eq(&found.pool, pool)) {
+        // Its filesystem, which may hang, is not the one that the operation was admitted to.
+        return Err(exists(format!("{} {} exists in pool {}", found.kind(), held.id, found.pool.config.name)));
+    }
     let is_same = |found: &VolumeSpec| found.kind == spec.kind && found.name_hash == spec.name_hash;
     if !is_there(&held, source.id, is_same)? {
         let (id, volume) = (source.id, source.known().ok_or_else(|| source.state.unknown(source.id))?);
@@ -165,19 +167,6 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
     Ok(Original { image, allocated, origin: Arc::new(origin) })
-}
-
-/// Checks that the image of a volume is marked if a filesystem was made in it, as its copy will be: the number of its inode,
-/// which was compared, may be that of another file by now.
-fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(), Error> {
-    let is_marked = layout::is_filesystem(image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
-    if is_marked == Kind::has_filesystem(volume.record.spec.kind) {
-        return Ok(());
-    }
-    Err(broken(format!(
-        "the image of {} {id} was replaced by one of another kind; put back what was there",
-        volume.kind()
-    )))
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

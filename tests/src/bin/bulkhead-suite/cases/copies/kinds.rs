@@ -140,6 +140,10 @@ fn a_copy_stays_in_the_pool_of_its_source(stand: &mut Stand) -> Result<()> {
             source: volume(source),
         };
         denied(helper.request(&request)?, ErrorKind::Invalid, "pool default")?;
+        // Nor is one that is there found in another pool.
+        helper.ask(&create_from("vol-b", image_spec(1 << 20), source))?;
+        denied(helper.request(&request)?, ErrorKind::AlreadyExists, "pool default")?;
+        helper.ask(&delete("vol-b"))?;
     }
     let other = Request::Create { volume: volume("vol-b"), pool: "other".parse()?, spec: image_spec(1 << 20) };
     helper.ask(&other)?;
@@ -220,6 +224,7 @@ fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(stand: &mut Stand) ->
         })?;
         denied(helper.request(&create_from("vol-d", filesystem_spec(SIZE), id))?, ErrorKind::PoolBroken, "image")?;
         if !snapshot.is_empty() {
+            denied(helper.request(&mount_filesystem(id))?, ErrorKind::PoolBroken, "image")?;
             denied(helper.request(&create_snapshot(id, snapshot))?, ErrorKind::PoolBroken, "image")?;
         }
     }
