@@ -41,11 +41,11 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_436, goal: 2_600 };
-const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 373, goal: 325 };
-const COPIES: Budget = Budget { name: "copying", limit: 282, goal: 270 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_857, goal: 1_600 };
-const AT_START: Budget = Budget { name: "start", limit: 2_324, goal: 1_650 };
+const CORE: Budget = Budget { name: "core", limit: 4_442, goal: 2_600 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 385, goal: 325 };
+const COPIES: Budget = Budget { name: "copying", limit: 288, goal: 270 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_876, goal: 1_600 };
+const AT_START: Budget = Budget { name: "start", limit: 2_323, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.
