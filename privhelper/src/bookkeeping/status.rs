@@ -154,8 +154,10 @@ pub fn list_snapshots(
     of: Option<&VolumeId>,
     limit: u16,
 ) -> Result<Reply, Error> {
+    // Before anything is copied: there may be very many others, and nobody else gets at the table meanwhile.
+    let is_of = |volume: &Volume| of.is_none_or(|of| volume.origin.as_ref().is_some_and(|origin| origin.source == *of));
     let page = state.volumes.page(after, usize::from(limit).min(MAX_SNAPSHOTS), |id, volume| {
-        snapshot(id, volume).filter(|found| of.is_none_or(|of| found.origin.source == *of))
+        if is_of(volume) { snapshot(id, volume) } else { None }
     });
     UpTo::try_from(page).map(Reply::Snapshots).map_err(|error| invalid(error.to_string()))
 }

@@ -2,12 +2,16 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use bulkhead_protocol::{ErrorKind, Reply, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::{self, Pool};
+use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 
 use super::take;
@@ -16,6 +20,8 @@ cases! {
     copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Kernel,
     a_snapshot_is_promised_what_was_written_meanwhile: Bare + Xfs,
     what_was_not_written_out_counts_as_pieces: Bare + Xfs,
+    what_a_pool_that_grew_needs_for_itself_is_not_promised: Bare + Xfs,
+    a_pool_with_large_blocks_copies_too: Bare + Xfs + Host,
 }
 
 const MIB: u64 = 1 << 20;
@@ -158,6 +164,59 @@ fn what_was_not_written_out_counts_as_pieces(stand: &mut Stand) -> Result<()> {
     ensure!(matches!(error.kind, ErrorKind::TooFragmented { extents, limit: 20 } if extents > 40), "{error:?}");
     ensure!(stand.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
     drop(device);
+    end(&helper, "vol-a")?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
+
+/// A pool on a filesystem of so many MiB that mkfs.xfs makes with an option.
+fn add_pool_with(stand: &mut Stand, mebibytes: u64, option: [&str; 2]) -> Result<PathBuf> {
+    let directory = stand.work().join("pools/default");
+    let image = directory.with_extension("disk");
+    std::fs::create_dir_all(&directory)?;
+    File::create_new(&image)?.set_len(mebibytes << 20)?;
+    pool::run(Command::new("mkfs.xfs").arg("-q").args(option).arg(&image))?;
+    pool::mount_image(&stand.setting, &image, &directory)?;
+    pool::run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(&directory))?;
+    stand.pools.push(Pool::mounted(&stand.setting, &directory, "default"));
+    Ok(image)
+}
+
+/// The filesystem keeps part of what is added for its own trees. What it needed when it became a pool is less.
+fn what_a_pool_that_grew_needs_for_itself_is_not_promised(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 100 * MIB;
+    let disk = add_pool_with(stand, 512, ["-m", "rmapbt=1"])?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    File::options().write(true).open(disk)?.set_len(4096 << 20)?;
+    let directory = stand.pool().directory.clone();
+    let device = Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&directory).output()?.stdout;
+    pool::run(Command::new("losetup").arg("-c").arg(String::from_utf8(device)?.trim()))?;
+    pool::run(Command::new("xfs_growfs").arg(&directory))?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    super::fill(&stand.target("vol-a"), 1, 0, SIZE)?;
+    take(&helper, "vol-a", "snap-1")?;
+    let rest = rest(&helper)?;
+    ensure!(rest > 2048 * MIB, "{rest}");
+    helper.ask(&create("vol-z", image_spec(rest)))?;
+    super::fill(&stand.target("vol-a"), 2, 0, SIZE).context("a thick volume is written to")?;
+    end(&helper, "vol-a")?;
+    helper.ask(&delete("vol-z"))?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
+
+fn a_pool_with_large_blocks_copies_too(stand: &mut Stand) -> Result<()> {
+    add_pool_with(stand, 512, ["-b", "size=16384"])?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(4 * MIB + 4096)))?;
+    publish(&helper, "vol-a")?;
+    super::fill(&stand.target("vol-a"), 1, 0, 4 * MIB + 4096)?;
+    take(&helper, "vol-a", "snap-1")?;
+    helper.ask(&create_from("vol-b", image_spec(8 * MIB), "snap-1"))?;
+    super::check_filled(&super::image(stand, "vol-b"), 1, 0, 4 * MIB + 4096)?;
+    super::check_filled(&super::image(stand, "vol-b"), 0, 4 * MIB + 4096, 4 * MIB - 4096)?;
+    helper.ask(&delete("vol-b"))?;
     end(&helper, "vol-a")?;
     helper.ask(&delete_snapshot("snap-1")).map(drop)
 }
