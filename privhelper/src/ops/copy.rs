@@ -141,9 +141,9 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
             file::set_copy_unit(&image)?;
             flush(source.state, volume)?;
         }
-        Ok((extents, file::status(&image)?.allocated))
+        Ok(extents)
     };
-    let (extents, allocated) = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
+    let extents = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
     let limit = pool.config.extents;
     if extents > limit {
         let message = format!(
@@ -158,7 +158,7 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
         copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
-    Ok(Original { image, allocated, origin: Arc::new(origin) })
+    Ok(Original { image, origin: Arc::new(origin) })
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

@@ -157,21 +157,8 @@ impl Recovery {
             return Err(format!("its image is also that of volume {other}: remove one of its two names"));
         }
         let project = project.filter(|_| pool.has_quotas());
-        let (pool, published, device) = (Arc::clone(pool), [].into(), None);
-        let (seen_elsewhere, unmountable, origin) = (false, None, origin.map(Arc::new));
-        let volume = Volume {
-            pool,
-            project,
-            record,
-            growth: 0,
-            content,
-            published,
-            device,
-            seen_elsewhere,
-            unmountable,
-            origin,
-            allocated,
-        };
+        let origin = origin.map(Arc::new);
+        let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());

@@ -31,7 +31,7 @@ fn take(helper: &HelperClient, of: &str, id: &str) -> Result<Snapshot> {
 }
 
 /// All snapshots, or those of one volume, read in pages of two.
-fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> {
+pub fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
         let request = Request::ListSnapshots { after, of: of.map(volume), limit: 2 };
