@@ -1,5 +1,5 @@
-//! Programs that check what is deployed, or that it is compared with: each is built once from its Go module, into a
-//! cache of the user.
+//! Programs that check what is deployed, that it is compared with, or that it works with: each is built once from its Go
+//! module, into a cache of the user.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::cache;
 use crate::directory::lock;
 use crate::go::go;
-use crate::process::run;
+use crate::process::{capture, run};
 use crate::progress::timed;
 use crate::workspace::Workspace;
 
@@ -67,6 +67,51 @@ pub const LOCAL_PATH: GoTool = GoTool {
     package: "github.com/rancher/local-path-provisioner",
     tags: "",
 };
+
+/// The snapshot controller, which turns users' VolumeSnapshots into the objects that agents handle.
+pub const SNAPSHOT_CONTROLLER: GoTool = GoTool {
+    name: "snapshot-controller",
+    variable: "BULKHEAD_SNAPSHOT_CONTROLLER",
+    pinned_in: "tests/snapshot-controller",
+    module: "github.com/kubernetes-csi/external-snapshotter/v8",
+    package: "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
+    tags: "",
+};
+
+/// The definitions of its resources.
+pub const SNAPSHOT_RESOURCES: GoFiles = GoFiles {
+    variable: "BULKHEAD_SNAPSHOT_RESOURCES",
+    pinned_in: "tests/snapshot-controller",
+    module: "github.com/kubernetes-csi/external-snapshotter/client/v8",
+    directory: "config/crd",
+};
+
+/// Files of a Go module that are used as they are.
+pub struct GoFiles {
+    /// The environment variable that tells a suite where the files are.
+    pub variable: &'static str,
+    /// Our module, which pins the version.
+    pinned_in: &'static str,
+    /// The module that contains them.
+    module: &'static str,
+    /// Their directory within that module.
+    directory: &'static str,
+}
+
+impl GoFiles {
+    /// The directory of the files, which are fetched unless they have been.
+    pub fn provide(&self, workspace: &Workspace) -> Result<PathBuf> {
+        let cache = cache::directory(SNAPSHOT_CONTROLLER.name)?;
+        fs::create_dir_all(&cache)?;
+        let go = |arguments: &[&str]| -> Result<String> {
+            let mut go = go(&cache)?;
+            capture(go.args(arguments).arg(self.module).current_dir(workspace.root.join(self.pinned_in)))
+        };
+        go(&["mod", "download"])?;
+        let module = go(&["list", "-m", "-f", "{{.Dir}}"])?;
+        Ok(PathBuf::from(module.trim()).join(self.directory))
+    }
+}
 
 impl GoTool {
     /// Builds the program unless it is in the cache, and returns its path.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_model::objects::claim;
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use futures::{Stream, StreamExt, future, stream};
@@ -27,16 +28,17 @@ use super::api::watch::{config, follow};
 use super::capacity::publisher::CapacityPublisher;
 use super::capacity::schedule;
 use super::claims::controller::ClaimController;
-use super::claims::scope::Scope;
-use super::claims::watch::watch;
 use super::context::{Context, Stores};
 use super::health;
 use super::heartbeat::{self, Record};
 use super::identity::ClusterIdentity;
+use super::labels::scope::Scope;
+use super::labels::watch::watch;
 use super::memory::Memory;
 use super::policies;
 use super::reconcile::{self, Changes};
 use super::renewal;
+use super::snapshots::controller::ContentController;
 use super::view::View;
 use super::volumes::reclaimer::Reclaimer;
 use super::volumes::{census, orphans, owners};
@@ -71,6 +73,7 @@ struct Connected {
     credential: Option<Credential>,
     claims: Changes<PersistentVolumeClaim>,
     persistent_volumes: Changes<PersistentVolume>,
+    contents: Changes<VolumeSnapshotContent>,
 }
 
 /// Why the agent does not work yet.
@@ -104,7 +107,7 @@ impl Agent {
     /// Works until `shutdown` begins, or until a policy is not in force any more: then it returns why. Finishes the work
     /// in progress.
     async fn work(&self, connected: Connected, shutdown: &Shutdown) -> Option<Failure> {
-        let Connected { context, credential, claims, persistent_volumes } = connected;
+        let Connected { context, credential, claims, persistent_volumes, contents } = connected;
         let end = Shutdown::default();
         let stop = || {
             let end = end.clone();
@@ -113,10 +116,13 @@ impl Agent {
         let capacity = Arc::new(CapacityPublisher::new(Arc::clone(&context)));
         let claim_controller = Arc::new(ClaimController::new(Arc::clone(&context), Arc::clone(&capacity)));
         let reclaimer = Arc::new(Reclaimer::new(Arc::clone(&context)));
-        let Stores { claims: claim_store, persistent_volumes: volume_store, .. } = &context.stores;
-        let controllers = future::join(
+        let content_controller = Arc::new(ContentController::new(Arc::clone(&context)));
+        let Stores { claims: claim_store, persistent_volumes: volume_store, contents: content_store, .. } =
+            &context.stores;
+        let controllers = future::join3(
             reconcile::run(claim_controller, claim_store.clone(), claims.take_until(stop()).boxed()),
             reconcile::run(reclaimer, volume_store.clone(), persistent_volumes.take_until(stop()).boxed()),
+            reconcile::run(content_controller, content_store.clone(), contents.take_until(stop()).boxed()),
         );
         let background = async {
             if context.stores.are_complete().await {
@@ -174,6 +180,7 @@ impl Agent {
         let (classes, class_writer) = store();
         let (claims, claim_writer) = store();
         let (persistent_volumes, persistent_volume_writer) = store();
+        let (contents, content_writer) = store();
         let class_events =
             watcher(Api::<StorageClass>::all(client.clone()), config()).backoff(Interruptions::default());
         let persistent_volume_events =
@@ -188,9 +195,12 @@ impl Agent {
             }
         };
         let class_changes = follow(self.readiness.clone(), class_writer, class_events, forget());
-        let claim_changes = follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope), forget());
+        let claim_changes =
+            follow(self.readiness.clone(), claim_writer, watch(client.clone(), scope.clone()), forget());
         let persistent_volume_changes =
             follow(self.readiness.clone(), persistent_volume_writer, persistent_volume_events, forget());
+        let content_events = watch(client.clone(), scope);
+        let content_changes = follow(self.readiness.clone(), content_writer, content_events, forget());
         let context = Arc::new(Context {
             events: Events::new(client.clone(), &self.driver, &node.name),
             client,
@@ -200,7 +210,7 @@ impl Agent {
             namespace,
             volumes: self.volumes.clone(),
             making: InFlight::default(),
-            stores: Stores { classes, claims, persistent_volumes },
+            stores: Stores { classes, claims, persistent_volumes, contents },
             record: Record::default(),
             memory,
             capacity_changed: Notify::new(),
@@ -215,6 +225,7 @@ impl Agent {
             credential,
             claims: stream::select(claim_changes, of_changed_classes).boxed(),
             persistent_volumes: persistent_volume_changes.boxed(),
+            contents: content_changes.boxed(),
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
 use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -62,6 +63,8 @@ pub struct Stores {
     pub claims: Store<PersistentVolumeClaim>,
     /// The PersistentVolumes on this node.
     pub persistent_volumes: Store<PersistentVolume>,
+    /// The objects of snapshots on this node, and those that no node has yet. The cluster may not know the kind.
+    pub contents: Store<VolumeSnapshotContent>,
 }
 
 impl Stores {
@@ -92,12 +95,13 @@ impl Context {
         Api::all(self.client.clone())
     }
 
-    /// Forgets what is remembered about claims and PersistentVolumes that are gone, or no longer concern this node.
+    /// Forgets what is remembered about objects that are gone, or no longer concern this node.
     pub fn forget_unknown_objects(&self) {
         let claims = self.stores.claims.state();
         let persistent_volumes = self.stores.persistent_volumes.state();
         let mut existing: HashSet<String> = claims.iter().filter_map(|claim| claim.uid()).collect();
         existing.extend(persistent_volumes.iter().filter_map(|object| object.uid()));
+        existing.extend(self.stores.contents.state().iter().map(|content| content.uid().to_owned()));
         self.memory.forget_all_but(&existing);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
+use super::api::events::Reason;
 use crate::metrics::METRICS;
 
 /// The memory.
@@ -33,6 +34,8 @@ pub struct Entry {
     pub waiting_reported: bool,
     /// Of a claim: its last expansion, if that failed for good.
     pub failed_expansion: Option<FailedExpansion>,
+    /// Of a VolumeSnapshotContent: the last attempt, if that failed.
+    pub failed_attempt: Option<FailedAttempt>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -52,6 +55,15 @@ pub struct FailedExpansion {
     pub target: u64,
     /// When it was tried.
     pub at: Instant,
+}
+
+/// An attempt to take or to delete a snapshot that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedAttempt {
+    /// What was attempted, as it was reported.
+    pub reason: Reason,
+    /// When it may be repeated.
+    pub not_before: Instant,
 }
 
 impl Memory {
@@ -88,6 +100,11 @@ impl Memory {
     /// Whether the latest attempt has failed.
     pub fn has_failed(&self, uid: &str) -> bool {
         self.with(uid, |entry| entry.failures > 0)
+    }
+
+    /// How many attempts in a row have failed.
+    pub fn failures(&self, uid: &str) -> u32 {
+        self.with(uid, |entry| entry.failures)
     }
 
     /// Records that the agent has written the object, which now has that resource version.

@@ -9,11 +9,13 @@
 //! - `agent`: the agent's life cycle
 //! - `view`: what others may ask of the agent
 //! - `claims`: the controller of claims, and their watch
+//! - `snapshots`: the controller of VolumeSnapshotContents, and their watch
 //! - `volumes`: the controller of PersistentVolumes, orphaned volumes, and missing ones
 //! - `heartbeat`: the node's Lease, by which everybody sees whether the agent works
 //! - `capacity`: the capacity published for the scheduler
 //! - `health`: events about pools and volumes that need attention
 //! - `renewal`: the token of an agent on a host, renewed by the agent itself
+//! - `labels`: watching the objects that concern this node
 //! - `reconcile`: the loop that controllers run in
 //! - `policies`: whether the admission policies that confine the agent are in force
 //! - `context`: the base that all of the above share
@@ -29,10 +31,12 @@ mod context;
 mod health;
 mod heartbeat;
 mod identity;
+mod labels;
 mod memory;
 mod policies;
 mod reconcile;
 mod renewal;
+mod snapshots;
 mod view;
 mod volumes;
 

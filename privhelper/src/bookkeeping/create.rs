@@ -132,10 +132,11 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     })
 }
 
-/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `admit` agrees. Only the order of these steps is kept until the names are synced:
-/// XFS and ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and
-/// syncing any of them commits all that came before. Blocks that were allocated but not written read as zeros until the
-/// change that says otherwise is committed as well.
+/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `admit` agrees with
+/// that. Only the order of these steps is kept until the names are synced: XFS and ext4 commit changes to inodes, names,
+/// extended attributes and quotas in the order in which they were made, and syncing any of them commits all that came
+/// before. Blocks that were allocated but not written read as zeros until the change that says otherwise is committed as
+/// well.
 fn build(
     served: &Served,
     id: &VolumeId,

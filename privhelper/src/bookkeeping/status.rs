@@ -40,7 +40,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
     let is_same = || state.volumes.get(id).is_some_and(|now| Arc::ptr_eq(&now, volume));
     if usage.condition.is_none() {
         let filled = match volume.record.spec.kind {
-            VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, &is_same),
+            VolumeKind::Directory { .. } => fill_in_directory(&mut usage, volume, served, is_same),
             VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => fill_in_image(&mut usage, id, served),
             VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };

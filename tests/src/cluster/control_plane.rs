@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use super::access::Access;
 use super::component::{Component, Traces};
 use super::credentials::Credentials;
+use super::snapshots;
 
 /// Names the directory that contains the programs of the control plane.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
@@ -91,6 +92,17 @@ impl ControlPlane {
     pub fn wait_for_controllers(&self) -> Result<()> {
         let works = self.access()?.wait_for_service_account("default", "default", START);
         self.explained("the controller manager", "kube-controller-manager", works)
+    }
+
+    /// Also runs a snapshot controller, once its resources are defined.
+    ///
+    /// # Errors
+    /// When its program is missing.
+    pub fn run_snapshot_controller(&mut self) -> Result<()> {
+        let flags = snapshots::controller_flags(&self.directory().join("admin.kubeconfig"));
+        let traces = Traces::new(self.directory(), "snapshot-controller");
+        self.components.push(Component::start(traces, snapshots::controller()?, flags)?);
+        Ok(())
     }
 
     /// The directory of its files, which gives a test access to it.

@@ -12,7 +12,7 @@ use super::access::Access;
 use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
 
 /// The verbs that are granted on a class.
-const VERBS: [&str; 2] = ["provision", "take"];
+const VERBS: [&str; 3] = ["provision", "take", "restore"];
 
 /// Grants the agents everything on a class, and waits until the API server knows.
 ///

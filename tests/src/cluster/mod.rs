@@ -15,6 +15,7 @@ pub mod objects;
 pub mod prometheus;
 mod room;
 mod scene;
+pub mod snapshots;
 pub mod storm;
 mod watching;
 

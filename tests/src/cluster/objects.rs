@@ -46,6 +46,19 @@ pub fn block(mut claim: Value) -> Value {
     claim
 }
 
+/// Makes a claim's volume begin as a copy of a snapshot.
+pub fn from_snapshot(mut claim: Value, snapshot: &str) -> Value {
+    claim["spec"]["dataSource"] =
+        json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot });
+    claim
+}
+
+/// Makes a claim's volume begin as a copy of another claim's.
+pub fn from_claim(mut claim: Value, source: &str) -> Value {
+    claim["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": source });
+    claim
+}
+
 /// A pod that uses these claims, and that the scheduler may place on any node of the test `scope`.
 pub fn pod(name: &str, scope: &str, claims: &[&str]) -> Value {
     let volumes: Vec<Value> =

@@ -16,7 +16,7 @@ use tonic::codegen::http::Request;
 use super::access::Access;
 use super::agent::Agent;
 use super::control_plane::{ControlPlane, START};
-use super::{grant, manifests, network, node, objects};
+use super::{grant, manifests, network, node, objects, snapshots};
 use crate::case::Case;
 use crate::keeper::NODES;
 use crate::scene::Scene;
@@ -64,7 +64,7 @@ impl Scene for Cluster {
 
     fn share(setting: &mut Setting) -> Result<ControlPlane> {
         network::enter()?;
-        let control_plane = ControlPlane::launch()?;
+        let mut control_plane = ControlPlane::launch()?;
         // This does not need the controllers, which are still starting, and the policies must be old enough for the
         // agents.
         let kubeconfig = control_plane.access()?.kubeconfig();
@@ -72,6 +72,9 @@ impl Scene for Cluster {
             true => manifests::apply(&kubeconfig, "base")?,
             false => manifests::apply_cluster_wide(&kubeconfig)?,
         }
+        // Agents that start before the kinds are known look for them later.
+        snapshots::define_resources(&kubeconfig)?;
+        control_plane.run_snapshot_controller()?;
         control_plane.wait_for_controllers()?;
         setting.control_plane = Some(control_plane.directory().to_owned());
         Ok(control_plane)
@@ -122,7 +125,7 @@ impl Cluster {
         let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
         // A failed test may have left a component stopped. Tests that stop components run alone.
-        for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
+        for name in ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "snapshot-controller"] {
             access.component(name).release();
         }
         access.wait_until_ready(START)?;

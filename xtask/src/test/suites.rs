@@ -11,7 +11,7 @@ use super::release;
 use super::step::Step;
 use super::transcript::Transcript;
 use crate::former;
-use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL};
+use crate::go_tool::{HELM, PROMETHEUS, PROMTOOL, SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::packages;
@@ -58,7 +58,7 @@ impl Suites<'_> {
                 self.on_host(&self.line(&self.programs.path(SUITE), "host", "xfs", self.long), &mut shell, transcript)
             }
             Step::Kubernetes => {
-                let mut suite = on_control_plane(&kubernetes::control_plane(self.workspace)?);
+                let mut suite = self.on_control_plane(&kubernetes::control_plane(self.workspace)?)?;
                 if self.long {
                     for tool in [HELM, PROMETHEUS, PROMTOOL] {
                         suite.env(tool.variable, tool.provide(self.workspace)?);
@@ -72,7 +72,7 @@ impl Suites<'_> {
                 let mut sum = Count::default();
                 for (version, assets) in kubernetes::older_control_planes(self.workspace)? {
                     transcript.say(&format!("== Kubernetes {version}"));
-                    sum.add(self.on_host(&line, &mut on_control_plane(&assets), transcript)?);
+                    sum.add(self.on_host(&line, &mut self.on_control_plane(&assets)?, transcript)?);
                 }
                 Ok(sum)
             }
@@ -106,6 +106,15 @@ impl Suites<'_> {
         let since = transcript.counts();
         let status = run_with(shell, |bytes| transcript.push(Output::Stdout, bytes))?;
         transcript.verdict(since, status)
+    }
+
+    /// A shell in which the suite starts its control plane from these programs.
+    fn on_control_plane(&self, assets: &Path) -> Result<Command> {
+        let mut shell = command("sh");
+        shell.env(kubernetes::ASSETS, assets);
+        shell.env(SNAPSHOT_CONTROLLER.variable, SNAPSHOT_CONTROLLER.provide(self.workspace)?);
+        shell.env(SNAPSHOT_RESOURCES.variable, SNAPSHOT_RESOURCES.provide(self.workspace)?);
+        Ok(shell)
     }
 
     /// The machine that is running, or a new one.
@@ -188,13 +197,6 @@ impl Suites<'_> {
         }
         line
     }
-}
-
-/// A shell in which the suite starts its control plane from these programs.
-fn on_control_plane(assets: &Path) -> Command {
-    let mut shell = command("sh");
-    shell.env(kubernetes::ASSETS, assets);
-    shell
 }
 
 /// The filesystem of the pool in a step.

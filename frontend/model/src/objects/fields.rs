@@ -3,7 +3,10 @@
 //! Whoever may create claims decides how large they are, up to what the API server stores, and the same memory serves
 //! all volumes of the node. A field that is to be read is added here first.
 
-use super::names::{BOUND, CLASS_BETA, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE};
+use super::names::{
+    BOUND, CLASS_BETA, MANAGED_BY_NODE, PROVISIONED_BY, PROVISIONER, PROVISIONER_BETA, SELECTED_NODE,
+    SNAPSHOT_BEING_CREATED, SNAPSHOT_BEING_DELETED, SNAPSHOT_GROUP_HANDLE,
+};
 
 /// A value in an answer of the API server, by what is kept of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +15,10 @@ pub enum Fields {
     Claim,
     /// The same for PersistentVolumes.
     PersistentVolume,
+    /// The same for VolumeSnapshotContents.
+    Content,
+    /// The same for VolumeSnapshots.
+    Snapshot,
     /// The same for objects of which everything is read.
     Other,
     /// Everything.
@@ -46,6 +53,24 @@ pub enum Fields {
     VolumeSource,
     /// What the control plane says about it.
     VolumeStatus,
+    /// The metadata of a VolumeSnapshotContent.
+    ContentMetadata,
+    /// Its labels.
+    ContentLabels,
+    /// Its annotations.
+    ContentAnnotations,
+    /// What it is.
+    ContentSpec,
+    /// What its snapshot is taken of, or is called.
+    ContentSource,
+    /// What its driver has said about it.
+    ContentStatus,
+    /// Why that failed.
+    ContentError,
+    /// The metadata of a VolumeSnapshot.
+    SnapshotMetadata,
+    /// What the snapshot controller says about it.
+    SnapshotStatus,
     /// The metadata of any other object.
     OtherMetadata,
 }
@@ -56,6 +81,8 @@ impl Fields {
         match resource {
             "persistentvolumeclaims" => Self::Claim,
             "persistentvolumes" => Self::PersistentVolume,
+            "volumesnapshotcontents" => Self::Content,
+            "volumesnapshots" => Self::Snapshot,
             _ => Self::Other,
         }
     }
@@ -64,11 +91,12 @@ impl Fields {
     pub fn of_member(self, key: &str) -> Option<Self> {
         match (self, key) {
             (Self::All, _) => Some(Self::All),
-            (Self::Claim | Self::PersistentVolume | Self::Other, "items" | "object") => Some(self),
-            (Self::Claim | Self::PersistentVolume, "apiVersion" | "kind" | "type" | "code" | "reason" | "message") => {
-                Some(Self::All)
-            }
-            (Self::Claim | Self::PersistentVolume, "details") => Some(Self::Refusal),
+            (Self::Claim | Self::PersistentVolume | Self::Content | Self::Other, "items" | "object") => Some(self),
+            (
+                Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot,
+                "apiVersion" | "kind" | "type" | "code" | "reason" | "message",
+            ) => Some(Self::All),
+            (Self::Claim | Self::PersistentVolume | Self::Content | Self::Snapshot, "details") => Some(Self::Refusal),
             (Self::Refusal, "retryAfterSeconds") => Some(Self::Short),
             (Self::Claim, "metadata") => Some(Self::ClaimMetadata),
             (Self::Claim, "spec") => Some(Self::ClaimSpec),
@@ -117,6 +145,39 @@ impl Fields {
             (Self::VolumeSpec, "nodeAffinity") => Some(Self::All),
             (Self::VolumeSpec, "persistentVolumeReclaimPolicy") => Some(Self::Short),
             (Self::VolumeStatus, "phase") => Some(Self::Short),
+
+            (Self::Content, "metadata") => Some(Self::ContentMetadata),
+            (Self::Content, "spec") => Some(Self::ContentSpec),
+            (Self::Content, "status") => Some(Self::ContentStatus),
+            (Self::ContentMetadata | Self::SnapshotMetadata, "name" | "uid" | "resourceVersion") => Some(Self::Short),
+            (Self::ContentMetadata | Self::SnapshotMetadata, "creationTimestamp" | "deletionTimestamp") => {
+                Some(Self::Short)
+            }
+            (Self::ContentMetadata, "continue" | "finalizers") => Some(Self::All),
+            (Self::ContentMetadata, "labels") => Some(Self::ContentLabels),
+            (Self::ContentLabels, MANAGED_BY_NODE) => Some(Self::Short),
+            // That of our own node begins with the driver's name.
+            (Self::ContentLabels, key) if key.ends_with("/node") => Some(Self::Short),
+            (Self::ContentMetadata, "annotations") => Some(Self::ContentAnnotations),
+            (Self::ContentAnnotations, SNAPSHOT_BEING_CREATED | SNAPSHOT_BEING_DELETED | SNAPSHOT_GROUP_HANDLE) => {
+                Some(Self::Short)
+            }
+            (Self::ContentSpec, "driver" | "deletionPolicy" | "sourceVolumeMode" | "volumeSnapshotClassName") => {
+                Some(Self::Short)
+            }
+            (Self::ContentSpec, "source") => Some(Self::ContentSource),
+            (Self::ContentSource, "volumeHandle" | "snapshotHandle") => Some(Self::Short),
+            (Self::ContentSpec, "volumeSnapshotRef") => Some(Self::Reference),
+            (Self::ContentStatus, "snapshotHandle" | "readyToUse" | "creationTime" | "restoreSize") => {
+                Some(Self::Short)
+            }
+            (Self::ContentStatus, "volumeGroupSnapshotHandle") => Some(Self::Short),
+            (Self::ContentStatus, "error") => Some(Self::ContentError),
+            (Self::ContentError, "message") => Some(Self::Short),
+            (Self::Snapshot, "metadata") => Some(Self::SnapshotMetadata),
+            (Self::SnapshotMetadata, "namespace") => Some(Self::Short),
+            (Self::Snapshot, "status") => Some(Self::SnapshotStatus),
+            (Self::SnapshotStatus, "boundVolumeSnapshotContentName" | "readyToUse") => Some(Self::Short),
             _ => None,
         }
     }

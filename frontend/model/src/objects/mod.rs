@@ -7,5 +7,8 @@ pub mod names;
 pub mod node_affinity;
 pub mod owner;
 pub mod persistent_volume;
+pub mod snapshot_class;
+pub mod snapshot_content;
 pub mod storage;
 pub mod storage_class;
+pub mod volume_snapshot;

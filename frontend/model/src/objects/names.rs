@@ -34,6 +34,24 @@ pub const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIden
 /// that every tool knows what it means.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
+/// The API group of snapshots.
+pub const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
+
+/// On a VolumeSnapshotContent: the node that handles it, as snapshot controllers say it.
+pub const MANAGED_BY_NODE: &str = "snapshot.storage.kubernetes.io/managed-by";
+
+/// On a VolumeSnapshotContent: keeps the object until its snapshot is deleted. The snapshot controller adds it.
+pub const CONTENT_FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+
+/// On a VolumeSnapshotContent: set while its snapshot is being taken.
+pub const SNAPSHOT_BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+
+/// On a VolumeSnapshotContent: its VolumeSnapshot is being deleted.
+pub const SNAPSHOT_BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+
+/// On a VolumeSnapshotContent: the group of snapshots that its snapshot was taken with.
+pub const SNAPSHOT_GROUP_HANDLE: &str = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle";
+
 /// On a CSIStorageCapacity: the driver.
 pub const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 
@@ -54,9 +72,9 @@ pub fn reported_conditions(driver: &impl std::fmt::Display) -> String {
 }
 
 /// The admission policies, and their bindings, that confine an agent to its own node's objects.
-pub const AGENT_POLICIES: [&str; 7] = [
+pub const AGENT_POLICIES: [&str; 8] = [
     "bulkhead-agent-volumes", "bulkhead-agent-claims", BINDING_POLICY, "bulkhead-agent-capacities",
-    "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens",
+    "bulkhead-agent-events", "bulkhead-agent-leases", "bulkhead-agent-tokens", "bulkhead-agent-contents",
 ];
 
 /// Selects them, by a label.
@@ -75,3 +93,31 @@ pub const TAKE_VERB: &str = "take";
 
 /// The admission policy, and its binding, that copies a claim's selected node into a label.
 pub const CLAIM_POLICY: &str = "bulkhead-claims";
+
+/// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
+pub const CONTENT_POLICY: &str = "bulkhead-contents";
+
+/// Whether an object can have this name. What somebody has written where a name belongs becomes a part of a request's path.
+pub fn is_object_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    bytes.len() <= 253 && bytes.iter().copied().all(is_allowed) && is_end(bytes.first()) && is_end(bytes.last())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_never_more_than_a_part_of_a_path() {
+        for name in ["a", "data-0", "pvc-1.node.example.org", &"a".repeat(253)] {
+            assert!(is_object_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "../x", "a/b", "a?watch=true", "a%2f", "a#b", "A", "a_b", "a\nb", "ä", "-a", "a."]
+        {
+            assert!(!is_object_name(name), "{name}");
+        }
+        assert!(!is_object_name(&"a".repeat(254)));
+    }
+}

@@ -5,11 +5,11 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::objects::names::BINDING_POLICY;
+use crate::objects::names::{BINDING_POLICY, SNAPSHOT_GROUP};
 
 /// What has to be judged of objects of one kind, by a policy's name: all that an agent's rights let it do, and all that
 /// binds a claim.
-const WRITABLE: [(&str, Writable); 7] = [
+const WRITABLE: [(&str, Writable); 8] = [
     (
         "bulkhead-agent-volumes",
         Writable { group: "", resources: &["persistentvolumes"], operations: &["CREATE", "UPDATE", "DELETE"] },
@@ -40,6 +40,14 @@ const WRITABLE: [(&str, Writable); 7] = [
         Writable { group: "coordination.k8s.io", resources: &["leases"], operations: &["CREATE", "UPDATE"] },
     ),
     ("bulkhead-agent-tokens", Writable { group: "", resources: &["serviceaccounts/token"], operations: &["CREATE"] }),
+    (
+        "bulkhead-agent-contents",
+        Writable {
+            group: SNAPSHOT_GROUP,
+            resources: &["volumesnapshotcontents", "volumesnapshotcontents/status"],
+            operations: &["UPDATE"],
+        },
+    ),
 ];
 
 struct Writable {

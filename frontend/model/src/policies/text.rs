@@ -9,7 +9,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use kube::ResourceExt;
 
 /// The manifests, by the policy's name.
-const MANIFESTS: [(&str, &str); 7] = [
+const MANIFESTS: [(&str, &str); 8] = [
     ("bulkhead-agent-volumes", include_str!("../../../../deploy/kubernetes/base/policy-volumes.yaml")),
     ("bulkhead-agent-claims", include_str!("../../../../deploy/kubernetes/base/policy-claims.yaml")),
     ("bulkhead-agent-bindings", include_str!("../../../../deploy/kubernetes/base/policy-bindings.yaml")),
@@ -17,6 +17,7 @@ const MANIFESTS: [(&str, &str); 7] = [
     ("bulkhead-agent-events", include_str!("../../../../deploy/kubernetes/base/policy-events.yaml")),
     ("bulkhead-agent-leases", include_str!("../../../../deploy/kubernetes/base/policy-leases.yaml")),
     ("bulkhead-agent-tokens", include_str!("../../../../deploy/kubernetes/base/policy-tokens.yaml")),
+    ("bulkhead-agent-contents", include_str!("../../../../deploy/kubernetes/base/policy-contents.yaml")),
 ];
 
 /// The driver's name in them.

@@ -47,6 +47,12 @@ pub enum Reason {
     VolumeFailedDelete,
     /// A released volume is deleted once a pool is there that the node may lack.
     VolumeDeleteWaiting,
+    /// A snapshot could not be taken. The names of this and the next two are those that other drivers' snapshotters use.
+    SnapshotCreationFailed,
+    /// A snapshot that somebody has named could not be found.
+    SnapshotContentCheckandUpdateFailed,
+    /// A snapshot could not be deleted.
+    SnapshotDeleteError,
     /// A pool needs attention.
     PoolConditionAbnormal,
     /// A pool has a condition that is intended.
@@ -71,6 +77,9 @@ impl Reason {
             Self::ProvisioningFailed
             | Self::VolumeResizeFailed
             | Self::VolumeFailedDelete
+            | Self::SnapshotCreationFailed
+            | Self::SnapshotContentCheckandUpdateFailed
+            | Self::SnapshotDeleteError
             | Self::PoolConditionAbnormal
             | Self::VolumeConditionAbnormal
             | Self::VolumesOrphaned
@@ -93,7 +102,8 @@ impl Reason {
                 "Provision"
             }
             Self::Resizing | Self::VolumeResizeSuccessful | Self::VolumeResizeFailed => "Resize",
-            Self::VolumeFailedDelete | Self::VolumeDeleteWaiting => "Delete",
+            Self::SnapshotCreationFailed | Self::SnapshotContentCheckandUpdateFailed => "Snapshot",
+            Self::VolumeFailedDelete | Self::VolumeDeleteWaiting | Self::SnapshotDeleteError => "Delete",
             Self::PoolConditionAbnormal
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal

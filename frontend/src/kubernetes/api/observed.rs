@@ -16,9 +16,10 @@ use crate::metrics::{METRICS, now};
 use crate::readiness::{Part, Readiness};
 
 /// The objects that requests are about, as named in their paths. Metrics count any others as `other`.
-const RESOURCES: [&str; 10] = [
+const RESOURCES: [&str; 13] = [
     "persistentvolumeclaims", "persistentvolumes", "storageclasses", "csistoragecapacities", "csinodes", "events",
     "selfsubjectreviews", "serviceaccounts", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+    "volumesnapshotcontents", "volumesnapshots", "volumesnapshotclasses",
 ];
 
 /// A watch of `resource` has failed.

@@ -2,8 +2,10 @@
 
 use bulkhead_model::objects::{claim, storage_class};
 use bulkhead_model::volumes::Place;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedObjectReference};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
+
+use super::source::{is_left_to_populator, source};
 
 /// What this node does about a claim that has no volume yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub enum Decision {
     Provision,
     /// It competes with the other nodes for the claim.
     Compete,
+    /// It takes the claim if it has what the volume is to begin as a copy of, and no other node does.
+    TakeIfHeld,
     /// It leaves the claim to a volume populator, which also makes the volume.
     LeaveToPopulator,
 }
@@ -24,26 +28,18 @@ pub fn decide(claim: &PersistentVolumeClaim, class: &StorageClass, node: &str, p
     if claim::is_being_deleted(claim) || claim::persistent_volume(claim).is_some() {
         return Decision::Ignore;
     }
-    let is_for_populator = claim_source(claim).is_some_and(is_for_populator);
+    let is_for_populator = is_left_to_populator(claim);
+    // A source that nobody can serve is refused by the node that gets the claim, whichever that is.
+    let has_source = matches!(source(claim), Ok(Some(_)));
     match claim::selected_node(claim) {
         Some(selected) if selected != node => Decision::Ignore,
         Some(_) if is_for_populator => Decision::LeaveToPopulator,
         Some(_) => Decision::Provision,
+        None if has_source => Decision::TakeIfHeld,
         None if is_for_populator => Decision::Ignore,
         None if storage_class::binds_immediately(class) && storage_class::allows(class, place) => Decision::Compete,
         None => Decision::Ignore,
     }
-}
-
-fn claim_source(claim: &PersistentVolumeClaim) -> Option<&TypedObjectReference> {
-    claim.spec.as_ref()?.data_source_ref.as_ref()
-}
-
-/// Whether a data source is of a kind that populators serve: any but the two that provisioners serve.
-fn is_for_populator(source: &TypedObjectReference) -> bool {
-    let group = source.api_group.as_deref().unwrap_or_default();
-    let is_claim = source.kind == "PersistentVolumeClaim" && group.is_empty();
-    !is_claim && source.kind != "VolumeSnapshot"
 }
 
 #[cfg(test)]
@@ -95,6 +91,15 @@ mod tests {
             [("PersistentVolumeClaim", ""), ("VolumeSnapshot", "snapshot.storage.k8s.io"), ("VolumeSnapshot", "other")]
         {
             assert_eq!(decided(source(kind, group), json!({})), Decision::Provision, "{kind}");
+        }
+    }
+
+    #[test]
+    fn a_copy_is_for_the_node_of_its_source_however_its_class_binds() {
+        for mode in ["Immediate", "WaitForFirstConsumer"] {
+            let source = json!({ "kind": "PersistentVolumeClaim", "name": "s" });
+            let claim = json!({ "metadata": { "annotations": null }, "spec": { "dataSourceRef": source } });
+            assert_eq!(decided(claim, json!({ "volumeBindingMode": mode })), Decision::TakeIfHeld, "{mode}");
         }
     }
 }

@@ -4,7 +4,8 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
-fn merged(base: Value, changes: Value) -> Value {
+/// `base` with `changes` applied, field by field.
+pub fn merged(base: Value, changes: Value) -> Value {
     match (base, changes) {
         (Value::Object(mut base), Value::Object(changes)) => {
             for (key, change) in changes {

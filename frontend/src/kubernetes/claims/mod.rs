@@ -3,26 +3,27 @@
 //! From top to bottom, each importing only from those below it:
 //!
 //! - [`controller`]: what a claim needs, whatever state it is in
-//! - [`provisioner`]: makes its volume; [`immediate_binding`] if any node may, in [`bid_order`]; [`decision`] and
-//!   [`requested_volume`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to
-//!   the scheduler
+//! - [`provisioner`]: makes its volume; [`immediate_binding`] if any node may, in [`bid_order`]; [`placement`] and
+//!   [`holder`] if it begins as a copy, which has to be where its source is; [`decision`], [`requested_volume`] and
+//!   [`source`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
-//! - [`watch`]: the claims that concern this node, which [`scope`] defines; with the label of an admission
-//!   [`policy`], or without it, and those that are [`unlabelled`]
+//! - [`watch`]: the claims that concern this node, which `scope` defines, and those that are [`unlabelled`]
 
 mod bid_order;
 pub mod controller;
 mod decision;
 #[cfg(test)]
-mod fixtures;
+pub mod fixtures;
+mod holder;
 mod immediate_binding;
 mod node_selection;
-mod policy;
+mod placement;
 mod provisioner;
 mod requested_volume;
 mod resize_status;
 mod resize_target;
 mod resizer;
-pub mod scope;
+mod scope;
+mod source;
 mod unlabelled;
-pub mod watch;
+mod watch;

@@ -16,9 +16,12 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::decision::{Decision, decide};
+use super::holder::{self, Holder};
 use super::immediate_binding::ImmediateBinding;
 use super::node_selection::select;
+use super::placement;
 use super::requested_volume::requested_volume;
+use super::source::source;
 use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
@@ -65,10 +68,7 @@ impl Provisioner {
         let Context { driver, node, stores, place, events, .. } = &*self.context;
         let has_object = |name: &str| stores.persistent_volumes.get(&ObjectRef::new(name)).is_some();
         let volume = claim::volume_name(claim);
-        if claim::provisioner(claim) != Some(driver.as_str())
-            || has_object(&persistent_volume::name_of(&volume, place))
-            || has_object(&volume)
-        {
+        if !self.is_ours(claim) || has_object(&persistent_volume::name_of(&volume, place)) || has_object(&volume) {
             return Ok(Action::await_change());
         }
         let Some(name) = claim::class(claim) else { return Ok(Action::await_change()) };
@@ -85,6 +85,7 @@ impl Provisioner {
         match decide(claim, &class, &node.name, place) {
             Decision::Ignore => Ok(Action::await_change()),
             Decision::Compete => self.immediate_binding.compete(claim, &class).await,
+            Decision::TakeIfHeld => placement::take_if_held(&self.context, claim).await,
             Decision::LeaveToPopulator => {
                 let note = "the claim's data source is served by a volume populator, which has to make the volume";
                 events.publish(claim, Reason::Provisioning, note);
@@ -92,7 +93,8 @@ impl Provisioner {
             }
             Decision::Provision => match self.provision(claim, &class).await {
                 Ok(action) => Ok(action),
-                Err(failure) if self.is_of_this_node(&failure) => {
+                // A copy can be on no other node, however full this one is.
+                Err(failure) if self.is_of_this_node(&failure) && matches!(source(claim), Ok(None)) => {
                     let size = claim::requested_bytes(claim).unwrap_or_default();
                     let hint = if self.capacity.has_ruled_out(&class, size) { IN_SPITE_OF_CAPACITY } else { "" };
                     let failure = self.report_with(claim, failure, hint);
@@ -112,6 +114,15 @@ impl Provisioner {
         }
     }
 
+    /// Whether `claim` has been given to this driver. One that waits for a pod has not been given to any yet: it is seen
+    /// only because it has a source.
+    fn is_ours(&self, claim: &PersistentVolumeClaim) -> bool {
+        match claim::provisioner(claim) {
+            Some(provisioner) => provisioner == self.context.driver.as_str(),
+            None => claim::selected_node(claim).is_none() && matches!(source(claim), Ok(Some(_))),
+        }
+    }
+
     /// Whether another node may do better.
     fn is_of_this_node(&self, failure: &Failure) -> bool {
         failure.is_of_this_node() || failure.is_helper_away() && self.capacity.has_lost_helper()
@@ -121,13 +132,21 @@ impl Provisioner {
         let context = &*self.context;
         let wanted_since =
             context.memory.with(claim::uid(claim), |entry| *entry.wanted_since.get_or_insert_with(Instant::now));
-        let wanted = requested_volume(claim, class)?;
+        let mut wanted = requested_volume(claim, class)?;
         if !storage_class::may_be_at(class, &context.place) {
             let (class, node) = (class.name_any(), &context.node.name);
             return Err(Failure::Refused(format!(
                 "storage class {class} allows no volumes on node {node} (allowedTopologies), which was selected nevertheless: remove the claim's annotation selected-node"
             )));
         }
+        wanted.source = match holder::find(context, claim).await? {
+            Some(Holder::Elsewhere(node)) => {
+                placement::hand_over(context, claim, &node).await?;
+                return Ok(Action::await_change());
+            }
+            Some(Holder::Here(source)) => Some(source),
+            None => None,
+        };
         // Held until the API server has the PersistentVolume: before that, the volume looks like an orphan.
         let Some(_making) = context.making.try_enter(&identify(&wanted.name)?.0) else {
             return Ok(Action::requeue(JUDGED_PAUSE));

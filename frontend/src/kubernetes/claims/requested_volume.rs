@@ -1,7 +1,6 @@
 //! The volume that a claim requests. Nothing here does any I/O.
 
 use bulkhead_model::objects::{claim, storage_class};
-use bulkhead_model::printable::printable;
 use bulkhead_model::volumes::{Mode, SizeRange};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -9,13 +8,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use crate::kubernetes::api::failure::Failure;
 use crate::volumes::NewVolume;
 
-/// How much of the name of a data source is shown, in bytes: names of objects are no longer, but this one is not checked.
-const LONGEST_NAME: usize = 253;
-
 /// How many access modes a claim may list. There are four, but the API server lets them be repeated.
 const MOST_ACCESS_MODES: usize = 16;
 
-/// The volume that `claim` of `class` requests.
+/// The volume that `claim` of `class` requests, whatever it is to begin as a copy of.
 ///
 /// # Errors
 /// When the request cannot be satisfied by any volume; the message is for the claim's owner.
@@ -46,12 +42,6 @@ fn check_features(spec: &PersistentVolumeClaimSpec) -> Result<(), Failure> {
         return Err(refused(
             "claim.spec.volumeAttributesClassName is not supported: volumes have no attributes to modify; remove it",
         ));
-    }
-    if let Some(source) = &spec.data_source_ref {
-        let (kind, name) = (printable(&source.kind, LONGEST_NAME), printable(&source.name, LONGEST_NAME));
-        return Err(Failure::Refused(format!(
-            "claim.spec.dataSource: a volume cannot be made from {kind} {name}: volumes start empty; remove the data source, and copy the data in a pod"
-        )));
     }
     Ok(())
 }
@@ -117,17 +107,5 @@ mod tests {
         let options = json!({ "mountOptions": ["noatime", "discard"] });
         assert!(refusal(json!({}), options.clone()).contains("storage class local"));
         requested_volume(&claim(json!({ "spec": { "volumeMode": "Block" } })), &class(options)).unwrap();
-    }
-
-    #[test]
-    fn data_sources_are_refused() {
-        let source = |kind: &str| json!({ "spec": { "dataSourceRef": { "kind": kind, "name": "s", "apiGroup": "" } } });
-        for kind in ["PersistentVolumeClaim", "VolumeSnapshot"] {
-            assert!(refusal(source(kind), json!({})).contains(kind), "{kind}");
-        }
-        let source =
-            json!({ "kind": "VolumeSnapshot", "name": "a\nb".repeat(300), "apiGroup": "snapshot.storage.k8s.io" });
-        let hostile = refusal(json!({ "spec": { "dataSourceRef": source } }), json!({}));
-        assert!(hostile.contains(" a\\nba\\nb") && hostile.ends_with("copy the data in a pod"), "{hostile}");
     }
 }

@@ -1,9 +1,6 @@
-//! Looking for claims without the policy's label: those that predate the policy, or that it has missed. The watch by
-//! label does not report them.
+//! Looking for claims without the policy's label.
 
-use std::future::pending;
 use std::pin::pin;
-use std::time::Duration;
 
 use bulkhead_model::objects::claim;
 use futures::TryStreamExt;
@@ -11,69 +8,18 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use super::scope::{Scope, without_contents};
-use crate::kubernetes::api::backoff::jitter;
+use super::scope::{includes, without_contents};
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::pages::list_metadata;
 use crate::kubernetes::api::request::{if_unchanged, request};
-
-/// How often to look. All claims of other drivers lack the label too, and the more of them there are, the less often it
-/// looks.
-const PERIOD: Duration = Duration::from_secs(1800);
-
-/// Another [`PERIOD`] is added for every this many claims without the label.
-const MANY: u32 = 5000;
-
-/// How soon to look again after a failure.
-const AFTER_FAILURE: Duration = Duration::from_secs(7);
-
-/// When to look.
-#[derive(Default)]
-pub struct Schedule {
-    /// The next time; `None` until the watch has started.
-    due: Option<Instant>,
-    /// Whether the last look found nothing that the watch does not report.
-    was_empty: bool,
-}
-
-impl Schedule {
-    /// The watch has started with a new list, which replaces everything reported before, and lacks every claim without
-    /// the label.
-    pub fn watch_restarted(&mut self) {
-        if !self.was_empty {
-            self.due = Some(Instant::now());
-        }
-    }
-
-    /// Plans the next look after this one.
-    pub fn plan(&mut self, found: &Found) {
-        self.due = Some(Instant::now() + found.pause + jitter(found.pause));
-        self.was_empty = found.free.is_empty();
-    }
-
-    /// Waits until it is time to look.
-    pub async fn is_due(&self) {
-        match self.due {
-            Some(due) => sleep_until(due).await,
-            None => pending().await,
-        }
-    }
-}
-
-/// What was found.
-pub struct Found {
-    /// The claims that no node has yet.
-    pub free: Vec<PersistentVolumeClaim>,
-    /// How long until the next look.
-    pause: Duration,
-}
+use crate::kubernetes::labels::scope::Scope;
+use crate::kubernetes::labels::unlabelled::Found;
 
 /// Finds the claims in `scope` without the label. Those of this node get it, and the watch reports them from then on.
 /// Those that no node has yet are returned: when a node takes one, that write triggers the policy.
-pub async fn find(client: &Client, scope: &Scope) -> Found {
+pub async fn find(client: &Client, scope: &Scope) -> Found<PersistentVolumeClaim> {
     let claims: Api<PersistentVolumeClaim> = Api::all(client.clone());
     let labels = format!("!{}", scope.place.key());
     let mut partials = pin!(list_metadata("listing claims without a label", claims, Some(&labels)));
@@ -81,16 +27,16 @@ pub async fn find(client: &Client, scope: &Scope) -> Found {
     loop {
         let partial = match partials.try_next().await {
             Ok(Some(partial)) => partial,
-            Ok(None) if has_failed => return Found { free, pause: AFTER_FAILURE },
-            Ok(None) => return Found { free, pause: PERIOD * (1 + seen / MANY) },
+            Ok(None) if has_failed => return Found::incomplete(free),
+            Ok(None) => return Found::among(seen, free),
             Err(failure) => {
                 warn!("{failure}");
-                return Found { free, pause: AFTER_FAILURE };
+                return Found::incomplete(free);
             }
         };
         seen = seen.saturating_add(1);
         let claim = without_contents(partial);
-        if !scope.includes(&claim) {
+        if !includes(scope, &claim) {
             continue;
         }
         if claim::selected_node(&claim).is_some() {

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Bytes, CallId, SnapshotOf, VolumeId, VolumeKind};
+use bulkhead_protocol::{Bytes, CallId, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::Recovery;
@@ -221,9 +221,8 @@ fn restore_quota(
 /// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
 /// never mounted, whatever was copied or renamed.
 fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), String> {
-    let wanted = matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
     match layout::is_filesystem(image) {
-        Ok(found) if found == wanted => Ok(()),
+        Ok(found) if found == Kind::has_filesystem(kind) => Ok(()),
         Ok(_) => {
             let kind = Kind::from(kind);
             Err(format!("its record is that of a {kind}, and its image is not: put back what was there"))

@@ -27,6 +27,7 @@ mod requests;
 mod resize;
 mod restored;
 mod rights;
+mod snapshots;
 mod storm;
 mod token;
 
@@ -54,6 +55,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         filesystems::cases(),
         no_room::cases(),
         reclaim::cases(),
+        snapshots::cases(),
         provision::cases(),
         immediate::cases(),
         refuse::cases(),

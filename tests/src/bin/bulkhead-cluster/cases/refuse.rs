@@ -13,7 +13,7 @@ cases! {
     on Cluster;
     many_writers_are_refused,
     a_selector_is_refused,
-    snapshots_and_clones_are_refused,
+    a_source_that_no_object_can_be_is_refused,
     a_populators_source_is_left_to_it,
     a_class_of_volume_attributes_is_refused: Recent,
     an_unknown_parameter_is_refused,
@@ -48,13 +48,14 @@ fn a_selector_is_refused(cluster: &mut Cluster) -> Result<()> {
     refused(cluster, &cluster.class, select, "selector")
 }
 
-fn snapshots_and_clones_are_refused(cluster: &mut Cluster) -> Result<()> {
-    let snapshot = json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "before" });
-    refused(cluster, &cluster.class, |claim| claim["spec"]["dataSource"] = snapshot, "VolumeSnapshot")?;
+fn a_source_that_no_object_can_be_is_refused(cluster: &mut Cluster) -> Result<()> {
+    let other = json!({ "apiGroup": "example.com", "kind": "VolumeSnapshot", "name": "before" });
+    refused(cluster, &cluster.class, |claim| claim["spec"]["dataSourceRef"] = other, "of the API group")?;
+    // It would become a part of the path of a request.
     let mut clone = on(claim("clone", &cluster.class, "16Mi"), &cluster.node());
-    clone["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "data" });
+    clone["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "../configmaps/data" });
     cluster.create_claim(&clone)?;
-    cluster.event("clone", "ProvisioningFailed", "PersistentVolumeClaim")?;
+    cluster.event("clone", "ProvisioningFailed", "can be called ../configmaps/data")?;
     ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created all the same");
     Ok(())
 }

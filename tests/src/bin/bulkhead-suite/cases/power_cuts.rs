@@ -148,12 +148,13 @@ fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<(
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
     println!("BULKHEAD_SEED={seed}");
-    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 2048, ..stand.setting.clone() };
+    // Room for what was deleted and is not yet gone.
+    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 6144, ..stand.setting.clone() };
     // XFS clones a file atomically, with no writes in between.
     let disks = stand.work().join("disks").join(filesystem.name());
     fs::create_dir_all(&disks)?;
     let disk = disks.with_extension("disk");
-    File::create_new(&disk)?.set_len(8 << 30)?;
+    File::create_new(&disk)?.set_len(24 << 30)?;
     run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&disk))?;
     mount_image(&Setting { pool_fs: PoolFilesystem::Xfs, ..Setting::on_host(filesystem) }, &disk, &disks)?;
     let pool = disks.join("pool");

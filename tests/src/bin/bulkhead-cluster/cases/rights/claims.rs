@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 
 use super::{EXPANSION_NOT_REQUIRED, OLD_PROVISIONER, Patch, Rights, UNBOUND, path_of, with_rights};
 
-const POLICY: &str = "bulkhead-agent-claims";
+pub const POLICY: &str = "bulkhead-agent-claims";
 // The messages of the policy's expressions.
-const OF_DRIVER: &str = "an agent may modify only its own driver's claims";
-const SELECTED: &str =
+pub const OF_DRIVER: &str = "an agent may modify only its own driver's claims";
+pub const SELECTED: &str =
     "an agent may modify only claims for which its own node is selected, or take one for which no node is selected";
 const SPECIFICATION: &str = "an agent may not change a claim's specification, finalizers or owners";
 const STATUS: &str = "an agent may change a claim's status only to report a resize";
 const ANNOTATION: &str =
     "an agent may change no annotation of a claim except selected-node and node-expansion-not-required";
-const LABEL: &str = "an agent may change no label of a claim except the node's";
+pub const LABEL: &str = "an agent may change no label of a claim except the node's";
 
 cases! {
     on Cluster;

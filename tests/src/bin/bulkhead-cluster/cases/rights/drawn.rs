@@ -22,7 +22,7 @@ const VOLUME_CLASS: &str =
     "an agent may create volumes only of storage classes for which its account is granted the verb provision";
 const CAPACITY_CLASS: &str =
     "an agent may publish capacity only of storage classes for which its account is granted the verb provision";
-const TAKEN_CLASS: &str =
+pub const TAKEN_CLASS: &str =
     "an agent may take only claims of storage classes for which its account is granted the verb take";
 
 /// Longer than the controller manager takes to bind a claim to a volume that suits it: one tries for the other, and a

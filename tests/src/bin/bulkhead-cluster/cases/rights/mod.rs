@@ -3,6 +3,8 @@
 //! a node.
 
 mod claims;
+mod contents;
+mod copies;
 mod drawn;
 mod holder;
 mod labels;
@@ -45,6 +47,8 @@ pub fn cases() -> Vec<Case<Cluster>> {
         volumes::cases(),
         drawn::cases(),
         claims::cases(),
+        copies::cases(),
+        contents::cases(),
         labels::cases(),
         reports::cases(),
         leases::cases(),

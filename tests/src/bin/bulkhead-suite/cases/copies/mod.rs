@@ -14,12 +14,26 @@ mod delta;
 mod filesystems;
 mod kinds;
 mod life;
+mod model;
 mod order;
+mod promises;
 mod room;
+mod scale;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [delta::cases(), filesystems::cases(), kinds::cases(), life::cases(), order::cases(), room::cases()].concat()
+    [
+        delta::cases(),
+        filesystems::cases(),
+        kinds::cases(),
+        life::cases(),
+        model::cases(),
+        order::cases(),
+        promises::cases(),
+        room::cases(),
+        scale::cases(),
+    ]
+    .concat()
 }
 
 /// Asks for a snapshot that is made or found.

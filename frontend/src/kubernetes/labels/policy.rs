@@ -1,8 +1,7 @@
-//! Whether claims carry the label into which one of our admission policies copies the selected node.
+//! Whether objects carry the label into which one of our admission policies copies their node.
 
 use std::time::Duration;
 
-use bulkhead_model::objects::names::CLAIM_POLICY;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicyBinding;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{ApiResource, DynamicObject};
@@ -15,23 +14,25 @@ use crate::kubernetes::api::request::request;
 /// How soon to look at the policy again.
 const REVIEWED: Duration = Duration::from_secs(300);
 
-/// How old the policy's binding must be: by then every API server has it in force, so that no claim lacks the label.
+/// How old the policy's binding must be: by then every API server has it in force, so that no object lacks the label.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// How claims are watched.
+/// How objects are watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchMode {
     /// By the label that the policy sets.
     Labelled,
-    /// All of them, without their contents.
+    /// All of them.
     Everything,
+    /// Not at all: the cluster does not know their kind.
+    Unknown,
 }
 
-/// How claims can be watched now, and how soon to look again.
+/// How objects of `scope` that get their label from `policy` can be watched now, and how soon to look again.
 ///
 /// # Errors
 /// When the API server does not answer.
-pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
+pub async fn watch_mode(client: &Client, policy: &str, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
     // The kind is newer than the oldest supported version of the API, so the client has no type for it.
     let kind = ApiResource::erase::<ValidatingAdmissionPolicyBinding>(&());
     let kind = ApiResource {
@@ -40,7 +41,8 @@ pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Du
         ..kind
     };
     let bindings: Api<DynamicObject> = Api::all_with(client.clone(), &kind);
-    let binding = request("looking for the claims' admission policy", bindings.get_metadata_opt(CLAIM_POLICY)).await?;
+    let binding =
+        request("looking for an admission policy that sets labels", bindings.get_metadata_opt(policy)).await?;
     Ok(match binding {
         // The policy skips names that are too long for a label.
         Some(binding) if scope.place.value() == scope.node => {
@@ -50,7 +52,7 @@ pub async fn watch_mode(client: &Client, scope: &Scope) -> Result<(WatchMode, Du
     })
 }
 
-/// How claims can be watched when the policy has been bound for `age`, and how soon to look again.
+/// How objects can be watched when the policy has been bound for `age`, and how soon to look again.
 fn mode_at_age(age: Option<SignedDuration>) -> (WatchMode, Duration) {
     let age = age.map(|age| Duration::try_from(age).unwrap_or_default());
     match age.and_then(|age| SETTLED.checked_sub(age)) {

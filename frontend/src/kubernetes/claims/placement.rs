@@ -1,0 +1,49 @@
+//! Claims whose volumes begin as copies: each ends up on the node of its source, which the scheduler does not know.
+//!
+//! Where one of our admission policies shows such a claim to the agents before it has a pod, the node of its source takes
+//! it, and the scheduler follows. Otherwise the scheduler selects a node, and if that is the wrong one, its agent hands the
+//! claim over: the scheduler finds within a second that it is to be on another node, and places the pod anew.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use tracing::{debug, info};
+
+use super::holder::{check_node, is_here};
+use super::node_selection::select;
+use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::events::Reason;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::context::Context;
+
+/// How soon to look again whether this node has the source: a snapshot may be about to be taken. It asks nobody.
+const PAUSE: Duration = Duration::from_secs(4);
+
+/// Takes `claim`, which no node has yet, if its source is on this one.
+///
+/// # Errors
+/// A conflict when it has changed since it was read.
+pub async fn take_if_held(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+    if !is_here(context, claim) {
+        return Ok(Action::requeue(PAUSE + jitter(PAUSE)));
+    }
+    select(context, claim, Some(&context.node.name)).await?;
+    // The volume is made when the watch reports the claim with this node.
+    debug!(claim = %claim.name_any(), "claim taken: its source is on this node");
+    Ok(Action::await_change())
+}
+
+/// Hands `claim` over to the node called `node`, which has its source.
+///
+/// # Errors
+/// When that node is gone, or the claim has changed since it was read.
+pub async fn hand_over(context: &Context, claim: &PersistentVolumeClaim, node: &str) -> Result<(), Failure> {
+    check_node(context, claim, node).await?;
+    select(context, claim, Some(node)).await?;
+    info!(claim = %claim.name_any(), namespace = claim.namespace(), "handed over to node {node}, which has its source");
+    let note = format!("the claim's source is on node {node}: handed over to it");
+    context.events.publish(claim, Reason::Provisioning, note);
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! The watch itself, in whichever mode is possible.
+
+use std::future::{Future, pending};
+use std::time::Duration;
+
+use futures::channel::mpsc::{self, Sender};
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, SinkExt, Stream, StreamExt, stream};
+use kube::Client;
+use kube::runtime::watcher::{self, Event};
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::policy::{WatchMode, watch_mode};
+use super::scope::Scope;
+use super::unlabelled::{Found, Schedule};
+use crate::kubernetes::api::backoff::jitter;
+use crate::kubernetes::api::failure::Failure;
+
+/// How soon to review the mode again when the API server has not answered.
+const AFTER_FAILURE: Duration = Duration::from_secs(7);
+
+/// What a watch reports.
+pub type Watched<K> = Result<Event<K>, watcher::Error>;
+
+/// A kind of objects, of which some concern an agent.
+pub trait Labelled: Sized + Send + 'static {
+    /// What they are called in logs.
+    const OBJECTS: &'static str;
+
+    /// What is watched without the policy, as it is called in logs.
+    const EVERYTHING: &'static str;
+
+    /// The admission policy, and its binding, that sets the label.
+    const POLICY: &'static str;
+
+    /// Whether the cluster knows the kind, and how soon to ask again if not.
+    fn is_known(client: &Client) -> impl Future<Output = Result<Result<(), Duration>, Failure>> + Send;
+
+    /// Those with the label of the scope's node, or with the empty one.
+    fn labelled(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>>;
+
+    /// Those of the scope among all there are.
+    fn among_all(client: &Client, scope: &Scope) -> BoxStream<'static, Watched<Self>>;
+
+    /// Looks for those of the scope that have no label.
+    fn find_unlabelled(client: &Client, scope: &Scope) -> impl Future<Output = Found<Self>> + Send;
+}
+
+/// The objects of one kind in `scope`.
+pub fn watch<K: Labelled>(client: Client, scope: Scope) -> impl Stream<Item = Watched<K>> + Send {
+    let (sender, receiver) = mpsc::channel(0);
+    tokio::spawn(feed(client, scope, sender));
+    receiver
+}
+
+/// Watches, and switches modes when the policy is added or removed.
+async fn feed<K: Labelled>(client: Client, scope: Scope, mut sender: Sender<Watched<K>>) {
+    let mut before = None;
+    while !sender.is_closed() {
+        let (mode, mut review) = current_mode::<K>(&client, &scope, before).await;
+        if before != Some(mode) {
+            announce::<K>(mode);
+        }
+        before = Some(mode);
+        let mut events = events::<K>(&client, &scope, mode);
+        let mut unlabelled = Schedule::default();
+        // The search may read many pages of other drivers' objects: events do not wait for it.
+        let mut finding: Option<BoxFuture<'_, Found<K>>> = None;
+        loop {
+            tokio::select! {
+                event = events.next() => {
+                    let Some(event) = event else { break };
+                    match &event {
+                        Ok(Event::InitDone) => unlabelled.watch_restarted(),
+                        Err(error) if is_unknown(error) => review = Instant::now(),
+                        _ => {}
+                    }
+                    if sender.send(event).await.is_err() {
+                        return;
+                    }
+                }
+                () = sleep_until(review) => {
+                    let (now, next_review) = current_mode::<K>(&client, &scope, before).await;
+                    if now != mode {
+                        break;
+                    }
+                    review = next_review;
+                }
+                () = unlabelled.is_due(), if mode == WatchMode::Labelled && finding.is_none() => {
+                    finding = Some(K::find_unlabelled(&client, &scope).boxed());
+                }
+                found = finished(&mut finding) => {
+                    finding = None;
+                    unlabelled.plan(&found);
+                    for object in found.objects {
+                        if sender.send(Ok(Event::Apply(object))).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The result of `finding`; waits for ever if nothing is being looked for.
+async fn finished<K>(finding: &mut Option<BoxFuture<'_, Found<K>>>) -> Found<K> {
+    match finding {
+        Some(finding) => finding.await,
+        None => pending().await,
+    }
+}
+
+/// The mode to watch in, and when to review it. Without an answer from the API server it stays as it was `before`.
+async fn current_mode<K: Labelled>(client: &Client, scope: &Scope, before: Option<WatchMode>) -> (WatchMode, Instant) {
+    let (mode, pause) = mode_now::<K>(client, scope).await.unwrap_or_else(|failure| {
+        warn!("{failure}");
+        (before.unwrap_or(WatchMode::Everything), AFTER_FAILURE)
+    });
+    (mode, Instant::now() + pause + jitter(pause))
+}
+
+async fn mode_now<K: Labelled>(client: &Client, scope: &Scope) -> Result<(WatchMode, Duration), Failure> {
+    match K::is_known(client).await? {
+        Ok(()) => watch_mode(client, K::POLICY, scope).await,
+        Err(pause) => Ok((WatchMode::Unknown, pause)),
+    }
+}
+
+fn announce<K: Labelled>(mode: WatchMode) {
+    match mode {
+        WatchMode::Labelled => info!("watching {} by label", K::OBJECTS),
+        WatchMode::Everything => warn!(
+            "admission policy {} is not in force for this node: watching {}, which is costly in a large cluster; apply the policies",
+            K::POLICY,
+            K::EVERYTHING
+        ),
+        WatchMode::Unknown => debug!("the cluster has no {}", K::OBJECTS),
+    }
+}
+
+fn events<K: Labelled>(client: &Client, scope: &Scope, mode: WatchMode) -> BoxStream<'static, Watched<K>> {
+    match mode {
+        WatchMode::Labelled => K::labelled(client, scope),
+        WatchMode::Everything => K::among_all(client, scope),
+        WatchMode::Unknown => stream::iter([Ok(Event::Init), Ok(Event::InitDone)]).chain(stream::pending()).boxed(),
+    }
+}
+
+/// Whether the API server says that it does not know the kind.
+fn is_unknown(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.is_not_found(),
+        watcher::Error::InitialListFailed(_)
+        | watcher::Error::WatchStartFailed(_)
+        | watcher::Error::WatchFailed(_)
+        | watcher::Error::WatchError(_)
+        | watcher::Error::NoResourceVersion => false,
+    }
+}

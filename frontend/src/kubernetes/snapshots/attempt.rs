@@ -1,0 +1,93 @@
+//! What is said about an attempt that failed, and when it is repeated: what is written about it changes the object, and
+//! that alone must not repeat it at once.
+
+use std::time::Duration;
+
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
+use bulkhead_model::volumes::{Fault, FaultKind};
+use bulkhead_protocol::ErrorKind;
+use kube::ResourceExt;
+use tokio::time::Instant;
+use tracing::warn;
+
+use super::{status, write};
+use crate::kubernetes::api::backoff::retry_delay;
+use crate::kubernetes::api::events::Reason;
+use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::context::Context;
+use crate::kubernetes::memory::FailedAttempt;
+
+/// How long until the attempt that is reported with `reason` may be repeated, if it has failed before.
+pub fn remaining_pause(context: &Context, content: &VolumeSnapshotContent, reason: Reason) -> Option<Duration> {
+    let failed = context.memory.with(content.uid(), |entry| entry.failed_attempt)?;
+    let left = failed.not_before.saturating_duration_since(Instant::now());
+    (failed.reason == reason && !left.is_zero()).then_some(left)
+}
+
+/// Forgets that an attempt has failed: one has succeeded.
+pub fn succeeded(context: &Context, content: &VolumeSnapshotContent) {
+    context.memory.with(content.uid(), |entry| entry.failed_attempt = None);
+}
+
+/// Reports that the attempt has failed, if that concerns the snapshot rather than the API server, and returns the failure.
+pub fn report(context: &Context, content: &VolumeSnapshotContent, reason: Reason, failure: Failure) -> Failure {
+    if failure.is_for_owner() {
+        warn!(object = %content.name_any(), "{failure}");
+        context.events.publish(content, reason, failure.to_string());
+        let failures = context.memory.failures(content.uid()).saturating_add(1);
+        let not_before = Instant::now() + retry_delay(failures, &failure);
+        let failed = FailedAttempt { reason, not_before };
+        context.memory.with(content.uid(), |entry| entry.failed_attempt = Some(failed));
+    }
+    failure
+}
+
+/// The same, and says so in the object, from which the snapshot controller copies it to the VolumeSnapshot. Unless the
+/// snapshot may be taken at this moment, also says that nothing is in progress: as long as something is, nobody else may
+/// act.
+pub async fn report_in_object(
+    context: &Context,
+    content: &VolumeSnapshotContent,
+    reason: Reason,
+    failure: Failure,
+) -> Failure {
+    let failure = report(context, content, reason, failure);
+    if !failure.is_for_owner() {
+        return failure;
+    }
+    let mut content = content.clone();
+    if let Some(patch) = status::failed(&content, &failure.to_string()) {
+        content = match write::status(context, &content, patch).await {
+            Ok(patched) => patched,
+            Err(failure) => return failure,
+        };
+    }
+    if content.is_being_created()
+        && !may_be_in_progress(&failure)
+        && let Err(failure) = write::object(context, &content, status::settled()).await
+    {
+        return failure;
+    }
+    failure
+}
+
+/// Whether the helper may be doing, or have done, what it was asked for: it has not said that it did not.
+fn may_be_in_progress(failure: &Failure) -> bool {
+    let in_progress =
+        |fault: &Fault| matches!(fault.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Busy));
+    matches!(failure, Failure::Volume(fault) if in_progress(fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_silence_leaves_it_open() {
+        let failed = |kind| may_be_in_progress(&Failure::Volume(Fault::new(kind, "no")));
+        assert!(failed(FaultKind::Away) && failed(FaultKind::Typed(ErrorKind::Busy)));
+        assert!(!failed(FaultKind::Typed(ErrorKind::NoSpace)), "a full pool must not keep its owner from giving up");
+        assert!(!failed(FaultKind::Typed(ErrorKind::NotFound)));
+        assert!(!may_be_in_progress(&Failure::Refused("no".to_owned())));
+    }
+}

@@ -1,0 +1,216 @@
+//! What a cluster needs for snapshots, beside the agents: the definitions of their resources, and the snapshot controller.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use tonic::codegen::http::Request;
+
+use super::manifests::kubectl;
+use super::scene::{Cluster, PATIENCE};
+use crate::kubelet::DRIVER;
+
+/// Their API group.
+const GROUP: &str = "snapshot.storage.k8s.io";
+
+/// The path of all classes of snapshots.
+const CLASSES: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses";
+
+/// The path of all objects of snapshots.
+pub const CONTENTS: &str = "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents";
+
+/// The label by which a snapshot controller says which node handles a snapshot.
+pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+
+/// The annotation of an object whose snapshot is being taken.
+pub const BEING_CREATED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
+
+/// The finalizer that keeps an object until its snapshot is deleted.
+pub const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
+
+/// Names the snapshot controller.
+const CONTROLLER: &str = "BULKHEAD_SNAPSHOT_CONTROLLER";
+
+/// Names the directory with the definitions.
+const RESOURCES: &str = "BULKHEAD_SNAPSHOT_RESOURCES";
+
+/// The kinds of objects.
+const KINDS: [&str; 3] = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
+
+/// The snapshot controller's program.
+///
+/// # Errors
+/// When it is not named.
+pub fn controller() -> Result<PathBuf> {
+    named(CONTROLLER)
+}
+
+/// The flags of the snapshot controller.
+pub fn controller_flags(kubeconfig: &Path) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        // With its default of five requests a second it would be the bottleneck.
+        "--kube-api-qps=1000".to_owned(),
+        "--kube-api-burst=2000".to_owned(),
+    ]
+}
+
+/// Defines the resources, and waits until the API server serves them.
+///
+/// # Errors
+/// What kubectl reports.
+pub fn define_resources(kubeconfig: &Path) -> Result<()> {
+    let directory = named(RESOURCES)?;
+    for kind in KINDS {
+        let file = directory.join(format!("snapshot.storage.k8s.io_{kind}.yaml"));
+        kubectl(kubeconfig, &["apply", "--server-side", "--filename", &file.to_string_lossy()])?;
+    }
+    let names = KINDS.map(|kind| format!("crd/{kind}.snapshot.storage.k8s.io"));
+    let names = names.iter().map(String::as_str);
+    let arguments: Vec<&str> =
+        ["wait", "--for=condition=Established", "--timeout=60s"].into_iter().chain(names).collect();
+    kubectl(kubeconfig, &arguments).map(drop)
+}
+
+/// Removes the definitions, and all objects of these kinds.
+///
+/// # Errors
+/// What kubectl reports.
+pub fn remove_resources(kubeconfig: &Path) -> Result<()> {
+    let names = KINDS.map(|kind| format!("{kind}.{GROUP}"));
+    let names = names.iter().map(String::as_str);
+    let arguments: Vec<&str> = ["delete", "crd"].into_iter().chain(names).collect();
+    kubectl(kubeconfig, &arguments).map(drop)
+}
+
+/// The object of a snapshot as a snapshot controller makes it, in the test's namespace.
+pub fn content(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": { "name": format!("{namespace}-{name}"), "finalizers": [FINALIZER] },
+        "spec": {
+            "driver": DRIVER,
+            "deletionPolicy": "Delete",
+            "source": { "volumeHandle": format!("pvc-{namespace}-{name}") },
+            "volumeSnapshotRef": { "namespace": namespace, "name": name, "uid": "1" },
+        },
+    })
+}
+
+impl Cluster {
+    /// Creates a class of snapshots like those of the agents' driver, changed by `edit`, and returns its name. It stays
+    /// until the end of the run.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn add_snapshot_class(&self, suffix: &str, edit: impl FnOnce(&mut Value)) -> Result<String> {
+        let name = format!("{}-{suffix}", self.namespace);
+        let mut class = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "VolumeSnapshotClass", "metadata": { "name": name },
+            "driver": DRIVER, "deletionPolicy": "Delete",
+        });
+        edit(&mut class);
+        self.ask("POST", CLASSES, Some(&class))?;
+        Ok(name)
+    }
+
+    /// The path of the test's VolumeSnapshots.
+    pub fn snapshots(&self) -> String {
+        format!("/apis/{GROUP}/v1/namespaces/{}/volumesnapshots", self.namespace)
+    }
+
+    /// Creates a VolumeSnapshot of a claim, as a user would.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn snapshot(&self, name: &str, claim: &str, class: &str) -> Result<()> {
+        let source = json!({ "persistentVolumeClaimName": claim });
+        self.snapshot_of(name, &json!({ "volumeSnapshotClassName": class, "source": source }))
+    }
+
+    /// Creates a VolumeSnapshot with this specification.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn snapshot_of(&self, name: &str, spec: &Value) -> Result<()> {
+        let snapshot = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "VolumeSnapshot", "metadata": { "name": name }, "spec": spec,
+        });
+        self.ask("POST", &self.snapshots(), Some(&snapshot)).map(drop)
+    }
+
+    /// Waits until volumes can be made from a VolumeSnapshot, and returns its content.
+    ///
+    /// # Errors
+    /// When it is not ready.
+    pub fn snapshot_ready(&self, name: &str) -> Result<Value> {
+        let path = format!("{}/{name}", self.snapshots());
+        let snapshot = self.access.wait(PATIENCE, &format!("the snapshot {name} to be ready"), || {
+            let found = self.ask("GET", &path, None)?;
+            ensure!(found["status"]["readyToUse"] == true, "its status is {}", found["status"]);
+            Ok(found)
+        })?;
+        let content = snapshot["status"]["boundVolumeSnapshotContentName"].as_str().context("no content")?.to_owned();
+        self.ask("GET", &format!("{CONTENTS}/{content}"), None)
+    }
+
+    /// Waits until a VolumeSnapshot says that it has failed, for a reason that contains `part`.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn snapshot_failed(&self, name: &str, part: &str) -> Result<()> {
+        let path = format!("{}/{name}", self.snapshots());
+        self.access.wait(PATIENCE, &format!("the snapshot {name} to fail"), || {
+            let found = self.ask("GET", &path, None)?;
+            let message = found["status"]["error"]["message"].as_str().unwrap_or_default();
+            ensure!(message.contains(part), "its status is {}", found["status"]);
+            Ok(())
+        })
+    }
+
+    /// Deletes a VolumeSnapshot, and waits until it is gone.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub fn delete_snapshot(&self, name: &str) -> Result<()> {
+        let path = format!("{}/{name}", self.snapshots());
+        self.ask("DELETE", &path, None)?;
+        self.is_gone(&path)
+    }
+
+    /// Waits until an object is gone.
+    ///
+    /// # Errors
+    /// When it stays.
+    pub fn is_gone(&self, path: &str) -> Result<()> {
+        self.access.wait(PATIENCE, &format!("{path} to be gone"), || match self.ask("GET", path, None) {
+            Ok(found) => bail!("it is still there: {found}"),
+            Err(error) if error.to_string().contains("404") => Ok(()),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Sends a request as administrator. A patch is a merge patch.
+    ///
+    /// # Errors
+    /// When the API server refuses it.
+    pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder().method(method).uri(path).header("Content-Type", content).body(bytes)?;
+        match self.access.run(self.access.client().request(request)) {
+            Ok(answer) => Ok(answer),
+            Err(kube::Error::Api(status)) => bail!("{method} {path}: {} {}", status.code, status.message),
+            Err(error) => Err(error).with_context(|| format!("{method} {path}")),
+        }
+    }
+}
+
+fn named(variable: &str) -> Result<PathBuf> {
+    let path = env::var_os(variable).map(PathBuf::from);
+    let path = path.with_context(|| format!("${variable} is not set; cargo xtask sets it"))?;
+    ensure!(path.exists(), "${variable} names {}, which does not exist", path.display());
+    Ok(path)
+}
