@@ -45,7 +45,7 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     for snapshot in &lost.snapshots {
         give_up_snapshot(cluster, snapshot).await?;
     }
-    let text = format!("node {node} is released: {volumes} and {snapshots} given up, {claims} given back");
+    let text = format!("node {node} is released: {volumes} given up, {claims} given back, {snapshots} given up");
     let pods = (!by_hand.is_empty()).then(|| {
         let pods = by_hand.join(", ");
         format!("these pods wait for a claim that is gone, and no controller will recreate them: {pods}")
