@@ -9,6 +9,7 @@ use bulkhead_model::api_error::error_text;
 use bulkhead_model::objects::lease::{self, Reported};
 use bulkhead_model::objects::names;
 use bulkhead_model::quantity::parse;
+use bulkhead_model::volumes::Place;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
@@ -164,6 +165,12 @@ impl Cluster {
         let mut subjects = binding.and_then(|binding| binding.subjects).unwrap_or_default().into_iter();
         let account = subjects.find(|subject| subject.kind == "ServiceAccount" && subject.name == ACCOUNT);
         Ok(account.and_then(|account| account.namespace))
+    }
+
+    /// A node as a place of the driver's volumes.
+    pub fn place(&self, node: &str) -> Result<Place, Failure> {
+        let driver = self.driver.parse().map_err(|_| Failure::Driver(self.driver.clone()))?;
+        Ok(Place::new(&driver, node))
     }
 
     /// The key of the label on objects that belong to a node, and of the node's topology segment.

@@ -24,7 +24,10 @@ use crate::cluster::{ACCOUNT, Cluster, Failure};
 use crate::decoys;
 use crate::lost::{Lost, full_name};
 use crate::nodes::{self, Member};
+use crate::pods;
 use crate::rollout;
+use crate::snapshots;
+use crate::split;
 
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
@@ -70,8 +73,16 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     }
     checks.extend(stale_capacities(cluster).await?);
     let claims = cluster.unbound_claims().await?;
-    checks.extend(decoys::find(&cluster.driver, &claims, &cluster.volumes().await?));
-    checks.extend(waiting(&cluster.waiting(claims), &members));
+    let volumes = cluster.volumes().await?;
+    checks.extend(decoys::find(&cluster.driver, &claims, &volumes));
+    let claims = cluster.waiting(claims);
+    if let Some(pods) = pods::by_claim(cluster, None).await? {
+        checks.extend(split::find(&pods, &volumes, &claims));
+    }
+    checks.extend(waiting(&claims, &members));
+    let snapshots = snapshots::all(cluster).await?.unwrap_or_default();
+    checks.extend(snapshots::unowned(&snapshots));
+    checks.extend(snapshots::on_lost_nodes(&snapshots, |node| members.get(node).is_some_and(|member| member.exists)));
     let lost = Lost::find(cluster).await?;
     if !lost.claims.is_empty() {
         let message = format!(

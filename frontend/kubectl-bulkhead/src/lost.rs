@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Failure, Volume};
-use crate::{agents, nodes, volumes};
+use crate::snapshots::Snapshot;
+use crate::{agents, nodes, snapshots, volumes};
 
 /// What nodes that no longer exist have left behind.
 pub struct Lost {
@@ -16,6 +17,8 @@ pub struct Lost {
     pub volumes: Vec<Volume>,
     /// Claims that wait for them, each with its node.
     pub claims: Vec<(String, PersistentVolumeClaim)>,
+    /// Snapshots that were on them.
+    pub snapshots: Vec<Snapshot>,
 }
 
 impl Lost {
@@ -26,19 +29,22 @@ impl Lost {
         volumes.retain(|volume| !volume.node.is_empty() && !nodes.contains(&volume.node));
         let mut claims = cluster.waiting(cluster.unbound_claims().await?);
         claims.retain(|(node, _)| !nodes.contains(node));
-        Ok(Self { volumes, claims })
+        let mut snapshots = snapshots::all(cluster).await?.unwrap_or_default();
+        snapshots.retain(|snapshot| !snapshot.node.is_empty() && !nodes.contains(&snapshot.node));
+        Ok(Self { volumes, claims, snapshots })
     }
 
     /// Only what belongs to `node`.
     pub fn of(mut self, node: &str) -> Self {
         self.volumes.retain(|volume| volume.node == node);
         self.claims.retain(|(waits_for, _)| waits_for == node);
+        self.snapshots.retain(|snapshot| snapshot.node == node);
         self
     }
 
     /// Whether nothing is left.
     pub fn is_empty(&self) -> bool {
-        self.volumes.is_empty() && self.claims.is_empty()
+        self.volumes.is_empty() && self.claims.is_empty() && self.snapshots.is_empty()
     }
 
     /// As a table, with the state of each entry.
@@ -51,7 +57,12 @@ impl Lost {
             let size = Quantity::from(requested(claim)).to_string();
             ["waiting".to_owned(), node.clone(), full_name(claim), size, "-".to_owned()]
         };
+        let snapshot = |snapshot: &Snapshot| {
+            let (name, content) = (snapshot.full_name(), snapshot.content.clone());
+            ["snapshot".to_owned(), snapshot.node.clone(), name, snapshot.size(), content]
+        };
         let rows = self.volumes.iter().map(volume).chain(self.claims.iter().map(claim));
+        let rows = rows.chain(self.snapshots.iter().map(snapshot));
         Table::headed(["state", "node", "claim", "size", "volume"], rows)
     }
 
@@ -59,7 +70,8 @@ impl Lost {
     pub fn json(&self) -> Value {
         let waiting: Vec<_> =
             self.claims.iter().map(|(node, claim)| json!({ "node": node, "claim": full_name(claim) })).collect();
-        json!({ "volumes": volumes::json(&self.volumes), "waitingClaims": waiting })
+        let snapshots: Vec<_> = self.snapshots.iter().map(Snapshot::json).collect();
+        json!({ "volumes": volumes::json(&self.volumes), "waitingClaims": waiting, "snapshots": snapshots })
     }
 }
 

@@ -16,6 +16,8 @@ mod pools;
 mod proxy;
 mod release;
 mod rollout;
+mod snapshots;
+mod split;
 mod state;
 mod usage;
 mod volumes;
@@ -77,6 +79,7 @@ async fn ask(options: Options, format: Format) -> Result<ExitCode, Failure> {
             watch::run(&cluster, &filter, format, wide).await?;
             return Ok(code);
         }
+        Command::Snapshots => snapshots::list(&cluster).await?,
         Command::Orphans => lost::orphans(&cluster).await?,
         Command::Doctor => {
             let (report, healthy) = doctor::run(&cluster).await?;

@@ -169,6 +169,8 @@ pub enum Command {
         #[arg(long, short)]
         watch: bool,
     },
+    /// List the snapshots: node, VolumeSnapshot, size, state.
+    Snapshots,
     /// List what nobody needs any more, or nobody can have: what refers to nodes that no longer exist (volumes, and claims
     /// that wait for such a node), and volumes on nodes that no PersistentVolume names.
     Orphans,
@@ -178,8 +180,8 @@ pub enum Command {
     Doctor,
     /// Give up the volumes of a node that is gone for good. Shows them, and asks.
     ///
-    /// Claims that wait for the node go back to the scheduler. Claims and PersistentVolumes that were on it are deleted,
-    /// whatever their policy. The data stays on the node's disk; if that is found again, adopt brings it back.
+    /// Claims that wait for the node go back to the scheduler. Claims, PersistentVolumes and VolumeSnapshots that were on it
+    /// are deleted, whatever their policy. The data stays on the node's disk; if that is found again, adopt brings it back.
     ReleaseNode {
         /// The name of the node, whose Node object must have been deleted.
         node: String,

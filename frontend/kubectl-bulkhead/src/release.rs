@@ -5,6 +5,8 @@ use std::io::Write;
 use bulkhead_console::prompt::confirm;
 use bulkhead_console::report::{Report, Table};
 use bulkhead_model::objects::names::SELECTED_NODE;
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
+use bulkhead_model::objects::volume_snapshot::VolumeSnapshot;
 use bulkhead_model::quantity::count;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
@@ -13,6 +15,7 @@ use serde_json::json;
 
 use crate::cluster::{Cluster, Failure, Volume};
 use crate::lost::{Lost, full_name};
+use crate::snapshots::Snapshot;
 
 pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Failure> {
     check_gone(cluster, node).await?;
@@ -25,8 +28,9 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     write!(std::io::stderr(), "{}", lost.table())?;
     let (volumes, claims) =
         (count(lost.volumes.len() as u64, "volume"), count(lost.claims.len() as u64, "waiting claim"));
+    let snapshots = count(lost.snapshots.len() as u64, "snapshot");
     let question = format!(
-        "The cluster gives up {volumes} on node {node}, with the claims: nothing will refer to what is still on the node's disk, and only `kubectl bulkhead adopt` could bring it back. {claims} will go back to the scheduler."
+        "The cluster gives up {volumes} on node {node}, with the claims, and {snapshots}: nothing will refer to what is still on the node's disk, and only `kubectl bulkhead adopt` could bring it back. {claims} will go back to the scheduler."
     );
     confirm(&question, yes)?;
     // The node may have come back while the question was on the screen.
@@ -38,7 +42,10 @@ pub async fn run(cluster: &Cluster, node: &str, yes: bool) -> Result<Report, Fai
     for volume in &lost.volumes {
         by_hand.extend(release(cluster, volume).await?);
     }
-    let text = format!("node {node} is released: {volumes} given up, {claims} given back");
+    for snapshot in &lost.snapshots {
+        give_up_snapshot(cluster, snapshot).await?;
+    }
+    let text = format!("node {node} is released: {volumes} given up, {claims} given back, {snapshots} given up");
     let pods = (!by_hand.is_empty()).then(|| {
         let pods = by_hand.join(", ");
         format!("these pods wait for a claim that is gone, and no controller will recreate them: {pods}")
@@ -84,6 +91,26 @@ pub async fn give_up(cluster: &Cluster, volume: &Volume) -> Result<(), Failure> 
     // The agent that would remove the finalizer is gone.
     let patch = json!({ "metadata": { "uid": volume.uid, "finalizers": null } });
     let done = objects.patch(&volume.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    unless_gone(done).map_err(cluster.failed(operation()))
+}
+
+/// Deletes a VolumeSnapshot and its content, without waiting for the agent that would delete the snapshot.
+async fn give_up_snapshot(cluster: &Cluster, snapshot: &Snapshot) -> Result<(), Failure> {
+    let (namespace, name) = &snapshot.of;
+    let snapshots: Api<VolumeSnapshot> = Api::namespaced(cluster.client.clone(), namespace);
+    // One of that name may be for another snapshot by now.
+    let is_its = |found: VolumeSnapshot| {
+        found.status.bound_volume_snapshot_content_name.as_ref().is_none_or(|bound| *bound == snapshot.content)
+    };
+    let operation = || format!("deleting VolumeSnapshot {}", snapshot.full_name());
+    if snapshots.get_opt(name).await.map_err(cluster.failed(operation()))?.is_some_and(is_its) {
+        unless_gone(snapshots.delete(name, &DeleteParams::default()).await).map_err(cluster.failed(operation()))?;
+    }
+    let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
+    let operation = || format!("deleting VolumeSnapshotContent {}", snapshot.content);
+    unless_gone(contents.delete(&snapshot.content, &only(&snapshot.uid)).await).map_err(cluster.failed(operation()))?;
+    let patch = json!({ "metadata": { "uid": snapshot.uid, "finalizers": null } });
+    let done = contents.patch(&snapshot.content, &PatchParams::default(), &Patch::Merge(patch)).await;
     unless_gone(done).map_err(cluster.failed(operation()))
 }
 

@@ -28,8 +28,7 @@ fn label(claim: &Value) -> &Value {
 /// A claim that no driver has been given yet, as a user creates it.
 fn waiting(rights: &Rights<'_>, name: &str) -> Value {
     let mut claim = rights.open_claim(name);
-    claim["metadata"]["annotations"][PROVISIONER].take();
-    claim["metadata"]["annotations"].as_object_mut().map(|annotations| annotations.clear());
+    claim["metadata"]["annotations"] = json!({});
     claim
 }
 

@@ -1,14 +1,17 @@
 //! A volume that begins as a copy is where its source is, whatever the scheduler thinks.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, from_claim, from_snapshot, on, pod};
+use bulkhead_tests::cluster::snapshots::{CONTENTS, MANAGED_BY};
+use bulkhead_tests::commands::Printed;
 use serde_json::{Value, json};
 
+use super::super::plugin::plugin;
 use super::{bound_on, device, has, made, write};
 
 cases! {
@@ -18,6 +21,8 @@ cases! {
     a_pod_with_a_copy_and_a_new_claim_goes_where_the_source_is: Recent,
     a_copy_that_binds_at_once_is_where_its_source_is,
     a_source_on_a_node_that_is_gone_is_told,
+    a_lost_nodes_snapshots_are_given_up,
+    a_pod_between_two_nodes_is_told: Recent,
     a_full_node_keeps_a_copy,
 }
 
@@ -109,27 +114,70 @@ fn a_copy_that_binds_at_once_is_where_its_source_is(cluster: &mut Cluster) -> Re
 
 fn a_source_on_a_node_that_is_gone_is_told(cluster: &mut Cluster) -> Result<()> {
     let (first, _) = set_up(cluster)?;
-    let content = cluster.snapshot_ready("monday")?;
-    let path = format!(
-        "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents/{}",
-        content["metadata"]["name"].as_str().unwrap_or_default()
-    );
-    // As if the node had been taken out of the cluster.
-    cluster.agents[1].stand.kill_frontend()?;
-    let gone = json!({ "metadata": { "labels": {
-        "snapshot.storage.kubernetes.io/managed-by": "gone", TOPOLOGY_KEY: "gone",
-    } } });
-    cluster.ask("PATCH", &path, Some(&gone))?;
+    let labels = cluster.snapshot_ready("monday")?["metadata"]["labels"].clone();
+    let path = lose(cluster)?;
     cluster.create_claim(&on(from_snapshot(device(cluster, "restored"), "monday"), &first))?;
-    cluster.event("restored", "ProvisioningFailed", "on node gone, which is no longer part of the cluster")?;
-    cluster.stays_pending("restored", Duration::from_secs(1))?;
+    let why = format!("on node {}, which is no longer part of the cluster", gone(cluster));
+    cluster.event("restored", "ProvisioningFailed", &why)?;
     let claim = cluster.access.run(cluster.claims().get("restored"))?;
     let annotations = claim.metadata.annotations.unwrap_or_default();
     ensure!(annotations.get(SELECTED_NODE) == Some(&first), "it was dropped: {annotations:?}");
     cluster.delete_claim("restored")?;
-    let back = content["metadata"]["labels"].clone();
-    cluster.ask("PATCH", &path, Some(&json!({ "metadata": { "labels": back } })))?;
+    cluster.ask("PATCH", &path, Some(&json!({ "metadata": { "labels": labels } })))?;
     cluster.agents[1].stand.start_frontend()?;
+    cluster.delete_snapshot("monday")
+}
+
+/// Makes the snapshot `monday` one of a node that does not exist, and returns the path of its object.
+fn lose(cluster: &mut Cluster) -> Result<String> {
+    let content = cluster.snapshot_ready("monday")?;
+    let path = format!("{CONTENTS}/{}", content["metadata"]["name"].as_str().unwrap_or_default());
+    cluster.agents[1].stand.kill_frontend()?;
+    let gone = json!({ "metadata": { "labels": { MANAGED_BY: gone(cluster), TOPOLOGY_KEY: gone(cluster) } } });
+    cluster.ask("PATCH", &path, Some(&gone))?;
+    Ok(path)
+}
+
+/// A node that does not exist, which no other test speaks of.
+fn gone(cluster: &Cluster) -> String {
+    format!("{}-gone", cluster.namespace)
+}
+
+fn a_lost_nodes_snapshots_are_given_up(cluster: &mut Cluster) -> Result<()> {
+    let (_, second) = set_up(cluster)?;
+    let (node, name) = (gone(cluster), format!("{}/monday", cluster.namespace));
+    let listed = plugin(cluster, &["snapshots"])?.succeeded()?;
+    Printed::row(&listed, &[&second, &name, "16 MiB", "Ready", "Delete"])?;
+    let path = lose(cluster)?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    ensure!(doctor.contains(&format!("1 snapshot on node {node}")), "{doctor}");
+    let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+    Printed::row(&orphans, &["snapshot", &node, &name, "16 MiB"])?;
+    let told = plugin(cluster, &["release-node", &node, "--yes"])?.succeeded()?;
+    ensure!(told.contains("1 snapshot given up"), "{told}");
+    cluster.is_gone(&path)?;
+    cluster.is_gone(&format!("{}/monday", cluster.snapshots()))?;
+    let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+    ensure!(!orphans.contains(&node), "{orphans}");
+    cluster.agents[1].stand.start_frontend()
+}
+
+fn a_pod_between_two_nodes_is_told(cluster: &mut Cluster) -> Result<()> {
+    let (first, second) = set_up(cluster)?;
+    made(cluster, "new", &first)?;
+    cluster.create_claim(&from_snapshot(device(cluster, "restored"), "monday"))?;
+    bound_on(cluster, "restored", &second)?;
+    cluster.create_pod(&with_devices(pod("user", &cluster.namespace, &["restored", "new"])))?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    let told = format!("pod {}/user fits on no node", cluster.namespace);
+    ensure!(doctor.contains(&told) && doctor.contains(&format!("new on {first}; restored on {second}")), "{doctor}");
+    // As it says.
+    cluster.delete_pod("user")?;
+    cluster.delete_claim("new")?;
+    cluster.access.wait_until_gone(&cluster.claims(), "new", cluster.patience())?;
+    cluster.create_claim(&device(cluster, "new"))?;
+    cluster.create_pod(&with_devices(pod("user", &cluster.namespace, &["restored", "new"])))?;
+    bound_on(cluster, "new", &second)?;
     cluster.delete_snapshot("monday")
 }
 

@@ -1,0 +1,189 @@
+//! `snapshots`: the snapshots of all nodes, by their objects.
+
+use std::collections::BTreeMap;
+
+use bulkhead_console::report::{Report, Table};
+use bulkhead_model::check::Check;
+use bulkhead_model::objects::names::SNAPSHOT_GROUP;
+use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
+use bulkhead_model::quantity::Quantity;
+use bulkhead_model::volumes::Place;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Failure};
+
+/// How long a snapshot may be nobody's. The agent that has its volume takes it within seconds.
+const UNOWNED: SignedDuration = SignedDuration::from_secs(60);
+
+/// A snapshot, by its VolumeSnapshotContent.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The object's name.
+    pub content: String,
+    /// Its uid.
+    pub uid: String,
+    /// The node that handles it; empty if none does yet.
+    pub node: String,
+    /// Namespace and name of the VolumeSnapshot that it is for.
+    pub of: (String, String),
+    handle: String,
+    bytes: Option<u64>,
+    state: &'static str,
+    policy: String,
+    is_old: bool,
+}
+
+impl Snapshot {
+    fn read(content: &VolumeSnapshotContent, place: &Place) -> Self {
+        let status = content.status.as_ref();
+        let bytes = status.and_then(|status| status.restore_size).and_then(|size| u64::try_from(size).ok());
+        let state = match content {
+            _ if content.is_being_deleted() => "Terminating",
+            _ if content.is_ready() => "Ready",
+            _ if content.error().is_some() => "Failed",
+            _ => "Pending",
+        };
+        let of = &content.spec.volume_snapshot_ref;
+        let made = content.metadata.creation_timestamp.as_ref();
+        Self {
+            content: content.name_any(),
+            uid: content.uid().to_owned(),
+            node: content.node(place).unwrap_or_default().to_owned(),
+            of: (of.namespace.clone(), of.name.clone()),
+            handle: content.handle().unwrap_or_default(),
+            bytes,
+            state,
+            policy: content.spec.deletion_policy.clone(),
+            is_old: made.is_some_and(|made| Timestamp::now().duration_since(made.0) > UNOWNED),
+        }
+    }
+
+    /// `NAMESPACE/NAME` of its VolumeSnapshot.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.of.0, self.of.1)
+    }
+
+    /// How large a volume that is made from it is at least.
+    pub fn size(&self) -> String {
+        self.bytes.map_or_else(|| "-".to_owned(), |bytes| Quantity::from(bytes).to_string())
+    }
+
+    fn row(&self) -> [String; 6] {
+        let node = if self.node.is_empty() { "-" } else { &self.node };
+        [
+            self.handle.clone(),
+            node.to_owned(),
+            self.full_name(),
+            self.size(),
+            self.state.to_owned(),
+            self.policy.clone(),
+        ]
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> Value {
+        json!({
+            "snapshot": self.handle, "node": self.node, "volumeSnapshot": self.full_name(), "bytes": self.bytes,
+            "state": self.state, "deletionPolicy": self.policy, "content": self.content,
+        })
+    }
+}
+
+/// The driver's snapshots, by node and VolumeSnapshot. `None` if the cluster does not know the kind, or the user may not
+/// list them.
+pub async fn all(cluster: &Cluster) -> Result<Option<Vec<Snapshot>>, Failure> {
+    let contents: Api<VolumeSnapshotContent> = Api::all(cluster.client.clone());
+    let list = match contents.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => return Ok(None),
+        list => list.map_err(cluster.failed("listing VolumeSnapshotContents"))?,
+    };
+    let place = cluster.place("")?;
+    let own = list.items.iter().filter(|content| content.spec.driver == cluster.driver);
+    let mut all: Vec<_> = own.map(|content| Snapshot::read(content, &place)).collect();
+    all.sort_by(|one, other| (&one.node, &one.of).cmp(&(&other.node, &other.of)));
+    Ok(Some(all))
+}
+
+/// `snapshots`.
+pub async fn list(cluster: &Cluster) -> Result<Report, Failure> {
+    let found = all(cluster).await?;
+    let note = found.is_none().then(|| {
+        format!("the cluster does not know the kinds of {SNAPSHOT_GROUP}, or you may not list them; those that `bulkheadctl snapshot list` shows on a node are there all the same")
+    });
+    let all = found.unwrap_or_default();
+    let table =
+        Table::headed(["snapshot", "node", "volumesnapshot", "size", "state", "policy"], all.iter().map(Snapshot::row));
+    Ok(Report::new(all.iter().map(Snapshot::json).collect(), table.noting(note)))
+}
+
+/// Snapshots that no node has: their volume is on none, or its agent is away.
+pub fn unowned(all: &[Snapshot]) -> Vec<Check> {
+    let unowned = all.iter().filter(|snapshot| snapshot.node.is_empty() && snapshot.is_old);
+    let check = |snapshot: &Snapshot| {
+        let message = format!(
+            "no node has the volume or the snapshot of {} (VolumeSnapshotContent {}): does the agent of its node run? If the node is gone for good, delete the VolumeSnapshot",
+            snapshot.full_name(),
+            snapshot.content
+        );
+        Check::failed("snapshots", message)
+    };
+    unowned.map(check).collect()
+}
+
+/// How many snapshots each node has that no longer exists.
+pub fn on_lost_nodes(all: &[Snapshot], exists: impl Fn(&str) -> bool) -> Vec<Check> {
+    let mut lost = BTreeMap::<&str, u64>::new();
+    for snapshot in all.iter().filter(|snapshot| !snapshot.node.is_empty() && !exists(&snapshot.node)) {
+        *lost.entry(&snapshot.node).or_default() += 1;
+    }
+    let check = |(node, number): (&str, u64)| {
+        let number = bulkhead_model::quantity::count(number, "snapshot");
+        let message = format!(
+            "{number} on node {node}, which does not exist: if it is gone for good: `kubectl bulkhead release-node {node}`"
+        );
+        Check::failed("snapshots", message)
+    };
+    lost.into_iter().map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::from_value;
+
+    use super::*;
+
+    fn snapshot(changes: Value) -> Snapshot {
+        let mut content = json!({
+            "metadata": { "name": "snapcontent-1", "creationTimestamp": "2026-01-01T00:00:00Z",
+                          "labels": { "bulkhead.csi.local/node": "here" } },
+            "spec": { "driver": "bulkhead.csi.local", "deletionPolicy": "Delete", "source": { "volumeHandle": "pvc-1" },
+                      "volumeSnapshotRef": { "namespace": "shop", "name": "monday", "uid": "1" } },
+            "status": { "readyToUse": true, "restoreSize": 1 << 30 },
+        });
+        for (key, value) in changes.as_object().unwrap() {
+            content[key] = value.clone();
+        }
+        let place = Place::new(&"bulkhead.csi.local".parse().unwrap(), "");
+        Snapshot::read(&from_value(content).unwrap(), &place)
+    }
+
+    #[test]
+    fn a_snapshot_in_one_row() {
+        assert_eq!(snapshot(json!({})).row(), ["snapshot-1", "here", "shop/monday", "1 GiB", "Ready", "Delete"]);
+        let failed = snapshot(json!({ "status": { "error": { "message": "no" } } }));
+        assert_eq!(failed.row()[3..5], ["-", "Failed"]);
+    }
+
+    #[test]
+    fn what_nobody_has_and_what_is_lost_is_told() {
+        let nobodys = snapshot(json!({ "metadata": { "name": "c", "creationTimestamp": "2026-01-01T00:00:00Z" } }));
+        let all = [snapshot(json!({})), nobodys];
+        assert_eq!(unowned(&all).len(), 1);
+        assert!(on_lost_nodes(&all, |_| true).is_empty());
+        let told = &on_lost_nodes(&all, |node| node != "here")[0].message;
+        assert!(told.starts_with("1 snapshot on node here") && told.contains("release-node here"), "{told}");
+    }
+}
