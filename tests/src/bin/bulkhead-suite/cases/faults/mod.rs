@@ -36,6 +36,7 @@ cases! {
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_for_a_copy: Bare + Long + Xfs,
     an_error_at_every_call_for_a_copy: Bare + Long + Xfs,
+    an_error_at_every_call_for_a_copy_of_a_filesystem: Bare + Long + Xfs,
     a_kill_at_any_call_for_a_copy: Bare + Xfs,
     an_error_at_any_call_for_a_copy: Bare + Xfs,
     a_kill_at_every_call_of_the_start: Bare + Long,
@@ -132,7 +133,12 @@ fn a_kill_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
 
 fn an_error_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies(), All(40))
+    operation::error(stand, &on_copies()[..6], All(40))
+}
+
+fn an_error_at_every_call_for_a_copy_of_a_filesystem(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_copies()[6..], All(40))
 }
 
 fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
