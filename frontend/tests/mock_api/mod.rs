@@ -1,5 +1,7 @@
 //! An API server that fails as a test demands, for failures that a real one cannot be made to produce.
 
+pub mod contents;
+
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +17,8 @@ use bulkhead_model::objects::names;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, broadcast};
+
+use self::contents::Contents;
 
 /// What the mock does instead of serving a request.
 pub enum Fault {
@@ -61,6 +65,7 @@ struct Shared {
     registered: AtomicBool,
     /// Events of the watch on claims.
     events: broadcast::Sender<Value>,
+    contents: Contents,
     rule: Mutex<Rule>,
     seen: Mutex<Vec<Seen>>,
 }
@@ -79,6 +84,7 @@ impl MockApi {
             volumes: Mutex::default(),
             registered: AtomicBool::default(),
             events: broadcast::Sender::new(64),
+            contents: Contents::default(),
             rule: Mutex::new(Box::new(rule)),
             seen: Mutex::default(),
         });
@@ -122,6 +128,11 @@ impl MockApi {
     /// Whether claims are watched, so that what is reported now arrives.
     pub fn is_watched(&self) -> bool {
         self.shared.events.receiver_count() > 0
+    }
+
+    /// The objects of snapshots. Their kind is unknown until there is one.
+    pub fn contents(&self) -> &Contents {
+        &self.shared.contents
     }
 
     /// Stores the PersistentVolume `volume`.
@@ -187,6 +198,9 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
 fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &Value) -> Response {
     let name = path.rsplit('/').next().unwrap_or_default();
     let claims = path.ends_with("/persistentvolumeclaims");
+    if let Some(answer) = shared.contents.answer(method, path, query, body) {
+        return answer;
+    }
     match *method {
         Method::GET if query.contains("watch=true") => {
             watch(if claims { Some(shared.events.subscribe()) } else { None })
@@ -203,7 +217,9 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
         }
         Method::GET if name == POLICIES => answer(200, &policies_without(None, query)),
         Method::GET if name == BINDINGS => answer(200, &bindings_without(None, query)),
-        Method::GET if name == "bulkhead-claims" => answer(200, &json!({ "metadata": { "name": name } })),
+        Method::GET if name == "bulkhead-claims" || name == "bulkhead-contents" => {
+            answer(200, &json!({ "metadata": { "name": name } }))
+        }
         Method::GET if name == "persistentvolumes" => {
             answer(200, &list("v1", "PersistentVolume", &shared.volumes.lock().unwrap(), query))
         }
