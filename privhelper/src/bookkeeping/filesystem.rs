@@ -50,9 +50,27 @@ pub struct Facts {
     /// Whether it holds one pool and nothing else.
     pub is_whole_pool: bool,
     /// What an empty pool had in use, if that is known.
-    pub overhead: Option<u64>,
+    pub overhead: Option<Overhead>,
     /// Whether files can share blocks.
     pub shares_blocks: bool,
+}
+
+/// What a filesystem had in use when its pool was empty, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Overhead {
+    /// How much.
+    pub bytes: u64,
+    /// How large the filesystem was then, if that was noted.
+    pub of: Option<u64>,
+}
+
+impl Overhead {
+    /// What it may be now that the filesystem is so large. What XFS sets aside when it is made larger was a fiftieth at most,
+    /// where it was measured.
+    fn at(self, total: u64) -> u64 {
+        let growth = self.of.map_or(0, |of| total.saturating_sub(of));
+        self.bytes.saturating_add(growth / 32)
+    }
 }
 
 /// What is charged to projects that belong to no volume.
@@ -132,7 +150,8 @@ impl Filesystem {
             }
         }
         let overhead = self.facts.overhead.filter(|_| self.facts.counts_projects || self.facts.is_whole_pool);
-        let unexplained = overhead.map(|overhead| space.in_use.saturating_sub(overhead).saturating_sub(others));
+        let unexplained =
+            overhead.map(|overhead| space.in_use.saturating_sub(overhead.at(space.total)).saturating_sub(others));
         // Without projects, nothing is charged for directories. What is in use beyond all promises is not theirs.
         let is_charged = self.facts.counts_projects || unexplained.is_none();
         let charged = if is_charged { charged } else { volumes.promised(pool) };

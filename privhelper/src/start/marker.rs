@@ -8,6 +8,7 @@ use bulkhead_protocol::PoolName;
 use linux_raw_sys::general::XFS_SUPER_MAGIC;
 use rustix::fs::{Mode, OFlags};
 
+use crate::bookkeeping::Overhead;
 use crate::log::shown;
 use crate::state::PoolConfig;
 use crate::state::layout::{self, MARKER};
@@ -25,7 +26,7 @@ pub struct Marker {
     /// The pool's uuid: its identity. Two directories with one are copies.
     pub uuid: String,
     /// What the filesystem had in use when the pool was made and empty, if that was measured.
-    pub overhead: Option<u64>,
+    pub overhead: Option<Overhead>,
 }
 
 /// What an inode takes on XFS, unless mkfs was told otherwise.
@@ -79,7 +80,7 @@ pub fn touch(directory: &OwnedFd) -> SysResult<()> {
 
 /// Measures what a filesystem has in use that can never be given to volumes. What is charged to its own project is not
 /// part of that: it can go.
-fn overhead(directory: &OwnedFd) -> SysResult<u64> {
+fn overhead(directory: &OwnedFd) -> SysResult<Overhead> {
     let found = rustix::fs::fstatvfs(directory)?;
     let is_xfs = rustix::fs::fstatfs(directory)?.f_type == XFS_SUPER_MAGIC.into();
     let (block, inode) = if is_xfs { (found.f_frsize, XFS_INODE) } else { (512, 0) };
@@ -87,7 +88,8 @@ fn overhead(directory: &OwnedFd) -> SysResult<u64> {
     let inodes = found.f_files.saturating_sub(found.f_ffree).saturating_mul(inode);
     let quotas = quota::state(directory).map_or(0, |(_, blocks)| blocks.saturating_mul(block));
     let system = quota::get(directory, Look::AtOnce, ProjectId(0)).map_or(0, |quota| quota.used_bytes);
-    Ok([inodes, quotas, system].iter().fold(used, |left, part| left.saturating_sub(*part)))
+    let bytes = [inodes, quotas, system].iter().fold(used, |left, part| left.saturating_sub(*part));
+    Ok(Overhead { bytes, of: Some(found.f_blocks.saturating_mul(found.f_frsize)) })
 }
 
 /// Locks the marker of a pool in the jail for this helper, for as long as the descriptor is open. A descriptor from
@@ -133,8 +135,10 @@ pub fn make(directory: &OwnedFd, name: Option<&PoolName>) -> SysResult<Marker> {
 
 fn text(marker: &Marker, name: Option<&PoolName>) -> String {
     let name = name.map_or_else(String::new, |name| format!("name {name}\n"));
-    let overhead = marker.overhead.map_or_else(String::new, |bytes| format!("overhead {bytes}\n"));
-    format!("{HEADER}\nuuid {}\n{name}{overhead}", marker.uuid)
+    let line = |key: &str, bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| format!("{key} {bytes}\n"));
+    let overhead = line("overhead", marker.overhead.map(|overhead| overhead.bytes));
+    let size = line("size", marker.overhead.and_then(|overhead| overhead.of));
+    format!("{HEADER}\nuuid {}\n{name}{overhead}{size}", marker.uuid)
 }
 
 /// Checks the text of a marker, and reads it.
@@ -153,7 +157,9 @@ fn check(text: &str, pool: &PoolConfig) -> Result<Marker, String> {
         return Err(format!("{path} is marked as pool {name:?}, not {}; is the right disk mounted there?", pool.name));
     }
     let uuid = uuid(text).ok_or_else(|| format!("{path}/{MARKER} has no uuid"))?.to_owned();
-    Ok(Marker { uuid, overhead: value("overhead ").and_then(|bytes| bytes.parse().ok()) })
+    let number = |key: &str| value(key).and_then(|bytes| bytes.parse().ok());
+    let overhead = number("overhead ").map(|bytes| Overhead { bytes, of: number("size ") });
+    Ok(Marker { uuid, overhead })
 }
 
 /// Whether a directory contains nothing, or only an entry of that name.
@@ -240,10 +246,12 @@ mod tests {
     fn a_marker_is_accepted_with_the_pools_name_and_without_any() {
         let name: PoolName = "fast".parse().expect("a name");
         let uuid = "0fc63daf-8483-4772-8e79-3d69d8477de4".to_owned();
-        let marker = Marker { uuid, overhead: Some(4096) };
-        let written = "bulkhead-pool 1\nuuid 0fc63daf-8483-4772-8e79-3d69d8477de4\nname fast\noverhead 4096\n";
+        let marker = Marker { uuid, overhead: Some(Overhead { bytes: 4096, of: Some(8192) }) };
+        let written =
+            "bulkhead-pool 1\nuuid 0fc63daf-8483-4772-8e79-3d69d8477de4\nname fast\noverhead 4096\nsize 8192\n";
         assert_eq!(text(&marker, Some(&name)), written);
-        for marker in [marker.clone(), Marker { overhead: None, ..marker }] {
+        let older = Marker { overhead: Some(Overhead { bytes: 4096, of: None }), ..marker.clone() };
+        for marker in [marker.clone(), older, Marker { overhead: None, ..marker }] {
             assert_eq!(check(&text(&marker, Some(&name)), &config()), Ok(marker.clone()));
             assert_eq!(check(&text(&marker, None), &config()), Ok(marker));
         }
