@@ -41,7 +41,12 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         }
         Request::List { .. } => no_volumes(),
         Request::Create { .. } => size(1 << 30),
-        Request::PoolCounts { .. } => fake::counts(0, 0, (65_536, 65_000)),
+        Request::PoolCounts { .. } => {
+            let (inodes, free_inodes, snapshots, extent_limit) = (65_536, 65_000, 3, 200_000);
+            let (filesystem_limit, filesystems) = (0, 0);
+            let counts = Reply::Counts { filesystem_limit, filesystems, inodes, free_inodes, snapshots, extent_limit };
+            Act::Answer(Ok(counts))
+        }
         Request::PoolStatus { .. } => {
             let conditions = vec![Condition::Overpromised { promised: 9 << 30, limit: 8 << 30 }].try_into().unwrap();
             Act::Answer(Ok(Reply::Pool(PoolStatus { inode_size: 512, conditions, ..fake::status(33 << 30) })))
@@ -174,6 +179,7 @@ async fn pools_are_measured_and_their_conditions_counted() {
         "\nbulkhead_pool_condition{pool=\"default\",condition=\"overpromised\"} 1",
         "\nbulkhead_pool_inodes{pool=\"default\"} 65536",
         "\nbulkhead_pool_free_inodes{pool=\"default\"} 65000",
+        "\nbulkhead_pool_snapshots{pool=\"default\"} 3",
     ];
     loop {
         let (_, metrics) = get(&address, "/metrics").await;

@@ -9,29 +9,15 @@ use tonic::{Request, Response, Status, async_trait};
 use super::call::Call;
 use super::capability::{access, common_mode, with_filesystem};
 use super::codes::Operation;
+use super::offered::offered;
 use super::snapshots::source;
 use super::{Plugin, placement, required, signed, validation};
 use crate::proto::csi::controller_server::Controller;
-use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::*;
 use crate::volumes::{Capacity, NewVolume, existing};
 
 /// The maximum number of volumes or snapshots in a response, well below the 4 MiB that gRPC clients accept.
 const LONGEST_PAGE: usize = 1000;
-
-/// What every pool can do.
-const CAPABILITIES: [rpc::Type; 6] = [
-    rpc::Type::CreateDeleteVolume,
-    rpc::Type::ListVolumes,
-    rpc::Type::GetCapacity,
-    rpc::Type::ExpandVolume,
-    rpc::Type::GetVolume,
-    rpc::Type::SingleNodeMultiWriter,
-];
-
-/// What takes a pool that can copy volumes.
-const COPYING: [rpc::Type; 4] =
-    [rpc::Type::CreateDeleteSnapshot, rpc::Type::ListSnapshots, rpc::Type::GetSnapshot, rpc::Type::CloneVolume];
 
 #[async_trait]
 impl Controller for Plugin {
@@ -193,13 +179,7 @@ impl Controller for Plugin {
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
         let call = Call::new("ControllerGetCapabilities", Operation::Inspect);
         call.answer(async {
-            let mut capabilities = CAPABILITIES.to_vec();
-            if self.0.volumes.can_copy().await? {
-                capabilities.extend(COPYING);
-            }
-            let capability =
-                |rpc: rpc::Type| ControllerServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })) };
-            let capabilities = capabilities.into_iter().map(capability).collect();
+            let capabilities = offered(self.0.volumes.can_copy().await?);
             Ok(ControllerGetCapabilitiesResponse { capabilities })
         })
         .await

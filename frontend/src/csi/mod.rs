@@ -7,6 +7,7 @@ mod controller;
 mod identity;
 mod metadata;
 mod node;
+mod offered;
 mod placement;
 mod snapshots;
 mod validation;

@@ -53,6 +53,7 @@ impl Volumes {
     /// `WrongKind` when it is a volume.
     pub async fn delete_snapshot(&self, snapshot: VolumeId) -> Result<(), Fault> {
         let _guard = self.in_flight.enter(&snapshot).await?;
+        self.kinds.forget(&snapshot);
         match self.helper.done(Request::DeleteSnapshot { snapshot }).await.map_err(Fault::from) {
             Err(fault) if fault.is(ErrorKind::NotFound) => Ok(()),
             outcome => outcome,

@@ -79,7 +79,8 @@ fn of_room(pool: &Pool, measured: &Measured, room: &Room) -> Option<Condition> {
     if measured.space.lacks_inodes() {
         return Some(Condition::NoInodes);
     }
-    let tolerated = room.limit.saturating_add(room.total / TOLERANCE);
+    // What is set aside for notes is not missing.
+    let tolerated = room.limit.saturating_add(measured.notes).saturating_add(room.total / TOLERANCE);
     // Where nothing is enforced, nothing was promised for certain.
     let overpromised = room.promised > tolerated && pool.has_quotas();
     overpromised.then_some(Condition::Overpromised { promised: room.promised, limit: room.limit })

@@ -22,8 +22,6 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Original {
     /// The image, open for reading.
     pub image: OwnedFd,
-    /// How many bytes it refers to.
-    pub allocated: u64,
     /// What is recorded of it.
     pub origin: Arc<Origin>,
 }
@@ -59,28 +57,20 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
         return Err(state.unknown(id));
     }
     check_number_of_volumes(state)?;
-    let share = Share::of(&spec, pool.inode_size(), None, original.map_or(0, |original| original.allocated));
-    let project = promise(state, pool, id, share)?;
+    let share = |allocated| Share::of(&spec, pool.inode_size(), None, allocated);
+    let project = promise(state, pool, id, share(0))?;
     let record = Record { spec, unused: Kind::from(spec.kind) != Kind::Snapshot };
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
-    let (content, allocated) = build(served, id, &record, project, original).inspect_err(|_| discard(held, served))?;
-    let (pool, published) = (Arc::clone(pool), [].into());
-    let (device, seen_elsewhere, unmountable) = (None, false, None);
+    let admit = |allocated| {
+        // How much a snapshot refers to is known once it is there: what was allocated and never written is no part of it.
+        let (measured, share) = (measure(state, pool)?, share(allocated));
+        state.volumes.promise(id, share.bytes, |promised| check_room(pool, &measured, promised, share))
+    };
+    let built = build(served, id, &record, project, original, admit);
+    let (content, allocated) = built.inspect_err(|_| discard(held, served))?;
     let origin = original.map(|original| Arc::clone(&original.origin));
-    held.add(Volume {
-        pool,
-        project,
-        record,
-        growth: 0,
-        content,
-        published,
-        device,
-        seen_elsewhere,
-        unmountable,
-        origin,
-        allocated,
-    });
+    held.add(Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) });
     // If this fails, the volume exists for all to see, but only a repeated request may report success.
     served.sync_names().map_err(|errno| unsynced(id, errno))
 }
@@ -142,16 +132,18 @@ fn make_outer(state: &State, pool: &Pool, served: &Served, id: &VolumeId) -> Res
     })
 }
 
-/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to. Only the order of these steps is kept until the names are synced:
-/// XFS and ext4 commit changes to inodes, names, extended attributes and quotas in the order in which they were made, and
-/// syncing any of them commits all that came before. Blocks that were allocated but not written read as zeros until the
-/// change that says otherwise is committed as well.
+/// Builds a volume on disk, and returns its content; and of a snapshot, how many bytes it refers to, if `admit` agrees with
+/// that. Only the order of these steps is kept until the names are synced: XFS and ext4 commit changes to inodes, names,
+/// extended attributes and quotas in the order in which they were made, and syncing any of them commits all that came
+/// before. Blocks that were allocated but not written read as zeros until the change that says otherwise is committed as
+/// well.
 fn build(
     served: &Served,
     id: &VolumeId,
     record: &Record,
     project: Option<ProjectId>,
     original: Option<&Original>,
+    admit: impl FnOnce(u64) -> Result<(), Error>,
 ) -> Result<(FileId, u64), Error> {
     let cannot = |step: &'static str| move |errno| failed("create volume", format_args!("{id}: cannot {step}"), errno);
     let directory = &served.directory;
@@ -169,6 +161,7 @@ fn build(
             let copy = copy_image(&outer, kind, size, &original.image).map_err(cannot("copy the image"))?;
             if let VolumeKind::Snapshot { .. } = kind {
                 allocated = copy.allocated;
+                admit(allocated)?;
             }
             copy.id
         }

@@ -10,7 +10,7 @@ use caps::Capability;
 use rustix::fs::OFlags;
 
 use super::cached::Cached;
-use super::room::{Measured, Occupied, ProjectIds, Space};
+use super::room::{Measured, Occupied, ProjectIds, Space, notes};
 use crate::state::{InProgress, Kind, Pool, Volumes, layout, lock};
 use crate::sys::capability::raise;
 use crate::sys::quota::{self, Enforcement, Look, ProjectId, ProjectQuota};
@@ -112,7 +112,8 @@ impl Filesystem {
             // This way, what is written or freed meanwhile is counted in neither, rather than in both.
             Ok(self.space()?.free.min(before.free).saturating_add(occupied))
         })?;
-        Ok(Measured { space: self.space()?, capacity })
+        let notes = notes(capacity, self.facts.shares_blocks);
+        Ok(Measured { space: self.space()?, capacity, notes })
     }
 
     fn occupied(&self, volumes: &Volumes, pool: &Pool, space: &Space) -> SysResult<Occupied> {

@@ -44,7 +44,11 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
             VolumeKind::Image { .. } | VolumeKind::Snapshot { .. } => fill_in_image(&mut usage, id, served),
             VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };
-        filled.map_err(|errno| failed("inspect volume", id, errno))?;
+        filled.map_err(|errno| match errno {
+            // It was deleted meanwhile.
+            Errno::NOENT if !is_same() => state.unknown(id),
+            errno => failed("inspect volume", id, errno),
+        })?;
     }
     Ok(Reply::Usage(usage))
 }

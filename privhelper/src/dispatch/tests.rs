@@ -1,5 +1,5 @@
 #[path = "../../../tests/src/random.rs"]
-mod random;
+pub mod random;
 
 use bulkhead_protocol::{CallId, ErrorKind, Response, VolumeId};
 use random::Random;

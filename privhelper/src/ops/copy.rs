@@ -11,7 +11,7 @@ use bulkhead_protocol::{
 };
 use rustix::fs::OFlags;
 
-use super::filesystem::{check_growth, root};
+use super::filesystem::{check_growth, check_mark, root};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
 use crate::sys::{Result as SysResult, file};
@@ -36,6 +36,10 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
 
 /// Creates a volume as a copy of a snapshot or of another volume. If it already exists, nothing is done.
 pub fn create_from(source: Held<'_>, mut held: Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec) -> Result<Reply, Error> {
+    if let Some(found) = held.known().filter(|found| !Arc::ptr_eq(&found.pool, pool)) {
+        // Its filesystem, which may hang, is not the one that the operation was admitted to.
+        return Err(exists(format!("{} {} exists in pool {}", found.kind(), held.id, found.pool.config.name)));
+    }
     let is_same = |found: &VolumeSpec| found.kind == spec.kind && found.name_hash == spec.name_hash;
     if !is_there(&held, source.id, is_same)? {
         let (id, volume) = (source.id, source.known().ok_or_else(|| source.state.unknown(source.id))?);
@@ -135,15 +139,19 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         )));
     }
     let image = source.open_content(OFlags::RDONLY)?;
+    check_mark(id, volume, &image)?;
     let prepare = || -> SysResult<_> {
-        let extents = u64::from(file::attributes(&image)?.fsx_nextents);
-        if extents <= pool.config.extents {
+        let extents = || file::attributes(&image).map(|found| u64::from(found.fsx_nextents));
+        let mut found = extents()?;
+        if found <= pool.config.extents {
             file::set_copy_unit(&image)?;
             flush(source.state, volume)?;
+            // What is written out now may be in very many more.
+            found = extents()?;
         }
-        Ok((extents, file::status(&image)?.allocated))
+        Ok(found)
     };
-    let (extents, allocated) = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
+    let extents = prepare().map_err(|errno| failed("prepare a copy of volume", id, errno))?;
     let limit = pool.config.extents;
     if extents > limit {
         let message = format!(
@@ -158,7 +166,7 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
         copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
-    Ok(Original { image, allocated, origin: Arc::new(origin) })
+    Ok(Original { image, origin: Arc::new(origin) })
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

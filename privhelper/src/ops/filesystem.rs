@@ -10,8 +10,10 @@ use rustix::fs::{Mode, OFlags};
 use super::loops::{attach, attached, detach, note_numbers};
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
-use crate::state::layout::DATA;
-use crate::state::{Device, Held, Kind, Mounting, Served, State, Volume, busy, failed, in_use, invalid, unsupported};
+use crate::state::layout::{self, DATA};
+use crate::state::{
+    Device, Held, Kind, Mounting, Served, State, Volume, broken, busy, failed, in_use, invalid, unsupported,
+};
 use crate::sys::capability::raise;
 use crate::sys::{Errno, Result as SysResult, file, xfs};
 
@@ -55,6 +57,19 @@ pub fn check_growth(id: &VolumeId, image: &OwnedFd, from: Bytes, to: Bytes) -> R
     }
     Err(invalid(format!(
         "volume {id} was made too small to grow beyond {most} bytes, as each mount would take seconds; make a larger one, and copy its content"
+    )))
+}
+
+/// Checks that the image of a volume is marked if a filesystem was made in it, before that is mounted, or copied into one
+/// that is: the number of its inode, which was compared, may be that of another file by now.
+pub fn check_mark(id: &VolumeId, volume: &Volume, image: &OwnedFd) -> Result<(), Error> {
+    let is_marked = layout::is_filesystem(image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
+    if is_marked == Kind::has_filesystem(volume.record.spec.kind) {
+        return Ok(());
+    }
+    Err(broken(format!(
+        "the image of {} {id} was replaced by one of another kind; put back what was there",
+        volume.kind()
     )))
 }
 
@@ -122,6 +137,7 @@ fn mounting<'a>(held: &Held<'_>, served: &'a Served) -> Result<&'a Mounting, Err
 /// Mounts the filesystem of a volume unless it is mounted, and returns the device that it is on.
 fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     let (volume, _) = held.existing(Kind::Filesystem)?;
+    check_mark(held.id, volume, &held.open_content(OFlags::RDONLY)?)?;
     let (pool, spec, is_published) = (volume.pool.clone(), volume.record.spec, !volume.published.is_empty());
     let VolumeKind::Filesystem { mode, .. } = spec.kind else { return Err(invalid("it has no filesystem")) };
     let mounting = mounting(held, pool.served()?)?;

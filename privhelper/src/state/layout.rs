@@ -13,7 +13,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 
-use bulkhead_protocol::{Origin, VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{Origin, SnapshotOf, VolumeId, VolumeKind, VolumeSpec};
 use caps::Capability;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 
@@ -179,8 +179,9 @@ pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
     rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty())
 }
 
-/// Whether an image is marked as one in which a filesystem was made. At start only.
+/// Whether an image is marked as one in which a filesystem was made.
 pub fn is_filesystem(image: impl AsFd) -> SysResult<bool> {
+    let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     let mut value = [0; 1];
     match rustix::fs::fgetxattr(image, FILESYSTEM_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(false),
@@ -259,6 +260,11 @@ impl Record {
 }
 
 impl Kind {
+    /// Whether there is a filesystem in the image of such a volume.
+    pub fn has_filesystem(kind: VolumeKind) -> bool {
+        matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem })
+    }
+
     /// Whether it is published as a device, and not as a directory.
     pub fn is_device(self) -> bool {
         self == Self::Block

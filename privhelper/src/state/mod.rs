@@ -191,19 +191,8 @@ pub mod testing {
     pub fn volume(pool: &Arc<Pool>) -> Volume {
         let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
         let size = Bytes::try_from(4096).expect("a size");
-        Volume {
-            pool: Arc::clone(pool),
-            project: None,
-            record: Record { spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) }, unused: true },
-            growth: 0,
-            content: FileId { device: (0, 0), inode: 1 },
-            published: Box::default(),
-            device: None,
-            seen_elsewhere: false,
-            unmountable: None,
-            origin: None,
-            allocated: 0,
-        }
+        let record = Record { spec: VolumeSpec { size, kind, name_hash: NameHash([0; 32]) }, unused: true };
+        Volume::new(Arc::clone(pool), None, record, FileId { device: (0, 0), inode: 1 })
     }
 
     /// A volume id.

@@ -115,6 +115,23 @@ struct Sums {
 }
 
 impl Volume {
+    /// One that is published nowhere, and no copy.
+    pub fn new(pool: Arc<Pool>, project: Option<ProjectId>, record: Record, content: FileId) -> Self {
+        Self {
+            pool,
+            project,
+            record,
+            growth: 0,
+            content,
+            published: Box::default(),
+            device: None,
+            seen_elsewhere: false,
+            unmountable: None,
+            origin: None,
+            allocated: 0,
+        }
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         self.record.spec.kind.into()
@@ -231,6 +248,23 @@ impl Volumes {
         }
         table.set(key, Some(Row::Making(pool, Share { project: Some(project), ..share })));
         true
+    }
+
+    /// Promises so many bytes to a volume that is being made, if `check` agrees, given what is promised so far.
+    ///
+    /// # Errors
+    /// Those of `check`.
+    pub fn promise(
+        &self,
+        id: &VolumeId,
+        bytes: u64,
+        check: impl FnOnce(u64) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
+        let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return Ok(()) };
+        check(table.promised(&pool))?;
+        table.set(key, Some(Row::Making(pool, Share { bytes, ..share })));
+        Ok(())
     }
 
     /// Forgets a volume of which nothing was made.

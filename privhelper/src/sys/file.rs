@@ -19,8 +19,8 @@ use rustix::fs::{
 
 use super::{Errno, Result, checked, with_patience};
 
-/// How many bytes are copied when a shared block is written to: the length of a block.
-const COPY_UNIT: u32 = 4096;
+/// How many bytes are copied at least when a shared block is written to.
+const COPY_UNIT: u64 = 4096;
 
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
@@ -238,7 +238,10 @@ pub fn set_project(file: impl AsFd, project: u32, flags: u32) -> Result<()> {
 /// each block that is replaced (`cowextsize`, ioctl_xfs_fssetxattr(2)). Copies take this over.
 pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
     let found = attributes(&image)?;
-    let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize: COPY_UNIT, ..found };
+    // It must be a multiple of the length of a block, which may be greater (Linux 6.12, or a processor with large pages).
+    let unit = COPY_UNIT.max(rustix::fs::fstatvfs(&image)?.f_frsize);
+    let fsx_cowextsize = u32::try_from(unit).map_err(|_| Errno::INVAL)?;
+    let wanted = fsxattr { fsx_xflags: found.fsx_xflags | FS_XFLAG_COWEXTSIZE, fsx_cowextsize, ..found };
     let is_set = (found.fsx_xflags, found.fsx_cowextsize) == (wanted.fsx_xflags, wanted.fsx_cowextsize);
     if is_set { Ok(()) } else { set_attributes(image, wanted) }
 }

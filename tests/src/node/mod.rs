@@ -19,6 +19,7 @@ pub use self::kubectl::Kubectl;
 pub use self::machine::Machine;
 pub use self::specs::{Outcome, Outcomes, Skips, State};
 use crate::cluster::control_plane::ControlPlane;
+use crate::cluster::snapshots;
 
 /// The node's name.
 pub const NAME: &str = "node-1";
@@ -81,6 +82,15 @@ impl Node {
         node.machine.run("systemctl start kubelet")?;
         node.wait_ready()?;
         Ok(node)
+    }
+
+    /// Defines the resources of snapshots, and starts a controller of them.
+    ///
+    /// # Errors
+    /// When either fails.
+    pub fn offer_snapshots(&mut self) -> Result<()> {
+        snapshots::define_resources(&self.kubectl.kubeconfig)?;
+        self.control_plane.run_snapshot_controller()
     }
 
     /// Waits until the kubelet has reported in since the machine's last boot.

@@ -1,6 +1,6 @@
-//! How much a reviewer of the helper has to read, in three rooms and a porch: the core (if a file there is wrong, a
+//! How much a reviewer of the helper has to read, in four rooms and a porch: the core (if a file there is wrong, a
 //! taken-over frontend crosses a boundary), the mounting (the same, but only where a pool is configured for filesystems in
-//! images), the bookkeeping (if one is wrong, figures or conditions are), and what runs only at start. And how many rules
+//! images), the copying (the same, but only where a pool's filesystem can share blocks), the bookkeeping (if one is wrong, figures or conditions are), and what runs only at start. And how many rules
 //! hold only because everybody keeps to them.
 
 use std::path::Path;
@@ -17,6 +17,9 @@ const MOUNTING: [&str; 5] = [
     "privhelper/src/bookkeeping/template.rs", "privhelper/src/mounter.rs", "privhelper/src/ops/filesystem.rs",
     "privhelper/src/state/mounting.rs", "privhelper/src/sys/xfs.rs",
 ];
+/// What runs only where a pool's filesystem can share blocks.
+const COPYING: [&str; 3] =
+    ["privhelper/src/bookkeeping/delta.rs", "privhelper/src/ops/copy.rs", "privhelper/src/sys/extents.rs"];
 /// What counts, reports and limits.
 const BOOKKEEPING: [&str; 6] = [
     "privhelper/src/bookkeeping", "privhelper/src/sys/quota.rs", "protocol/src/condition.rs", "protocol/src/error.rs",
@@ -38,28 +41,29 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_307, goal: 2_600 };
-const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 353, goal: 325 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_726, goal: 1_600 };
-const AT_START: Budget = Budget { name: "start", limit: 2_297, goal: 1_650 };
+const CORE: Budget = Budget { name: "core", limit: 4_454, goal: 2_600 };
+const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 385, goal: 325 };
+const COPIES: Budget = Budget { name: "copying", limit: 288, goal: 270 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_872, goal: 1_600 };
+const AT_START: Budget = Budget { name: "start", limit: 2_323, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
 /// Counts all, and fails if one is above its limit, or if reviewers are told another figure.
 pub fn check(root: &Path) -> Result<String> {
     let counted = count(root)?;
     let page = read(&root.join(PAGE))?;
-    for (name, number, _) in &counted[..4] {
+    for (name, number, _) in &counted[..5] {
         let told = format!("**{name}**, {} lines", grouped(*number));
         ensure!(page.contains(&told), "{PAGE} does not say {told:?}");
     }
-    let judged = [CORE, FILESYSTEMS, BOOKS, AT_START, BY_COMMENT].iter().zip(counted);
+    let judged = [CORE, FILESYSTEMS, COPIES, BOOKS, AT_START, BY_COMMENT].iter().zip(counted);
     let judged = judged.map(|(budget, (_, number, _))| budget.judge(number)).collect::<Result<Vec<_>>>()?;
     Ok(format!("{} (tests, comments, blank lines and lines of text aside)", judged.join(", ")))
 }
 
 /// The figures: what they count, how many there are, and the goal.
-pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
-    let (mut core, mut mounting, mut books, mut start) = (0, 0, 0, 0);
+pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 6]> {
+    let (mut core, mut mounting, mut copying, mut books, mut start) = (0, 0, 0, 0, 0);
     for directory in AUDITED {
         for Source { path, text } in below(root, directory)? {
             let is_in = |rooms: &[&str]| rooms.iter().any(|room| path.starts_with(room));
@@ -67,6 +71,8 @@ pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
                 start += lines(&text);
             } else if is_in(&MOUNTING) {
                 mounting += lines(&text);
+            } else if is_in(&COPYING) {
+                copying += lines(&text);
             } else if is_in(&BOOKKEEPING) {
                 books += lines(&text);
             } else if !path.starts_with(BESIDE) {
@@ -78,6 +84,7 @@ pub fn count(root: &Path) -> Result<[(&'static str, usize, usize); 5]> {
     Ok([
         (CORE.name, core, CORE.goal),
         (FILESYSTEMS.name, mounting, FILESYSTEMS.goal),
+        (COPIES.name, copying, COPIES.goal),
         (BOOKS.name, books, BOOKS.goal),
         (AT_START.name, start, AT_START.goal),
         (BY_COMMENT.name, rules, BY_COMMENT.goal),
@@ -141,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_figure_above_its_limit_fails_and_its_neighbour_does_not() {
-        let budget = Budget { name: "core", limit: 40, goal: 30 };
+        let budget = Budget { name: "core", limit: 4_454, goal: 30 };
         assert_eq!(budget.judge(40).expect("at the limit"), "core 40 (goal 30)");
         assert!(budget.judge(41).is_err());
         assert!(AT_START.judge(AT_START.limit + 1).unwrap_err().to_string().contains("start"));

@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 use anyhow::Result;
 
 use crate::directory::RunDirectory;
+use crate::go_tool::{SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
 use crate::kubernetes;
 use crate::node::{self, Equipment};
 use crate::programs::Programs;
@@ -31,5 +32,9 @@ pub fn run(
     let mut arguments = vec!["storage-suite".to_owned(), definitions.to_string_lossy().into_owned()];
     arguments.extend(filter.map(str::to_owned));
     let equipment = Equipment { assets, images, memory: MEMORY, disk: DISK };
-    node::run(workspace, programs, equipment, &arguments, run_program)
+    let (controller, resources) = (SNAPSHOT_CONTROLLER.provide(workspace)?, SNAPSHOT_RESOURCES.provide(workspace)?);
+    node::run(workspace, programs, equipment, &arguments, |program| {
+        program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);
+        run_program(program)
+    })
 }

@@ -103,6 +103,7 @@ directory, which must not be visible there.
 {{- with .overcommit }},overcommit={{ . }}{{ end }}
 {{- with .reserve }},reserve={{ if kindIs "string" . }}{{ . }}{{ else }}{{ . | int64 }}{{ end }}{{ end }}
 {{- with .filesystems }},filesystems{{ if not (kindIs "bool" .) }}={{ . | int64 }}{{ end }}{{ end }}
+{{- with .extents }},extents={{ . | int64 }}{{ end }}
 {{ end -}}
 {{- if include "bulkhead.filesystems" (list .group) -}}
 --mounter-uid {{ .root.Values.privhelper.mounterUid | int64 }}

@@ -1,9 +1,5 @@
 use super::*;
-
-#[path = "../../../../tests/src/random.rs"]
-mod random;
-
-use random::Random;
+use crate::dispatch::tests::random::Random;
 
 /// How many blocks the files of these tests have.
 const BLOCKS: u64 = 300;

@@ -37,7 +37,7 @@ fn image(gib: u64, sparse: bool) -> VolumeSpec {
 fn measured(used_gib: u64) -> Measured {
     let (total, free) = (100 * GIB, 80 * GIB);
     let space = Space { total, in_use: total - free, free, inodes_in_use: 10, free_inodes: 1000 };
-    Measured { space, capacity: (80 + used_gib) * GIB }
+    Measured { space, capacity: (80 + used_gib) * GIB, notes: 0 }
 }
 
 const PROJECT: Option<ProjectId> = Some(ProjectId(10));
@@ -75,6 +75,13 @@ fn the_room_is_what_is_free_and_used_by_volumes_less_what_is_promised() {
     let room = measured(10).room(&pool(1000, 0), 30 * GIB);
     assert_eq!(room, Room { total: 100 * GIB, free: 80 * GIB, promised: 30 * GIB, limit: 90 * GIB });
     assert_eq!(room.available(), 60 * GIB);
+}
+
+#[test]
+fn a_hundredth_is_kept_for_notes_where_blocks_are_shared() {
+    assert_eq!((notes(101 * GIB, true), notes(101 * GIB, false)), (GIB, 0));
+    let room = Measured { notes: 2 * GIB, ..measured(10) }.room(&pool(1000, 0), 30 * GIB);
+    assert_eq!((room.limit, room.free), (88 * GIB, 80 * GIB));
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn every_flag_is_read_with_a_space_or_an_equals_sign() {
         "--max-volumes=7",
         "--max-targets=8",
         "--seccomp=log",
-        "--pool=fast=/srv/fast,quota=none,overcommit=1.5,reserve=4096,filesystems=5",
+        "--pool=fast=/srv/fast,quota=none,overcommit=1.5,reserve=4096,filesystems=5,extents=7",
         "--mounter-uid=902",
     ]);
     let path = |path: &str| Some(PathBuf::from(path));
@@ -70,12 +70,12 @@ fn every_flag_is_read_with_a_space_or_an_equals_sign() {
     let fast = &config.pools[1];
     assert_eq!((fast.name.as_str(), fast.directory.to_str()), ("fast", Some("/srv/fast")));
     assert_eq!((fast.quota, fast.overcommit_permille, fast.reserve), (QuotaMode::None, 1500, 4096));
-    assert_eq!((fast.filesystems, config.mounter_uid), (5, 902));
+    assert_eq!((fast.filesystems, fast.extents, config.mounter_uid), (5, 7, 902));
 }
 
 #[test]
 fn filesystems_in_images_take_a_user_of_their_own() {
-    assert_eq!(good(&[]).pools[0].filesystems, 0);
+    assert_eq!((good(&[]).pools[0].filesystems, good(&[]).pools[0].extents), (0, 200_000));
     let pool = "--pool=fast=/srv/fast,filesystems";
     assert_eq!(good(&[pool, "--mounter-uid=902"]).pools[1].filesystems, 300);
     refused(&[pool], "--mounter-uid is missing");
@@ -84,7 +84,7 @@ fn filesystems_in_images_take_a_user_of_their_own() {
         refused(&[pool, "--mounter-uid", uid], "give it a user of its own");
     }
     good(&["--mounter-uid=902"]);
-    for wrong in ["filesystems=0", "filesystems=x", "filesystems=1000001"] {
+    for wrong in ["extents", "extents=0", "extents=1000001", "filesystems=0", "filesystems=x", "filesystems=1000001"] {
         refused(&[&format!("--pool=fast=/srv/fast,{wrong}")], "expected a number");
     }
     for wrong in ["filesystem", "quota", "overcommit", "reserve"] {

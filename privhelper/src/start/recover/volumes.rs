@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bulkhead_protocol::{Bytes, CallId, SnapshotOf, VolumeId, VolumeKind};
+use bulkhead_protocol::{Bytes, CallId, VolumeId, VolumeKind};
 use rustix::fs::OFlags;
 
 use super::Recovery;
@@ -157,21 +157,8 @@ impl Recovery {
             return Err(format!("its image is also that of volume {other}: remove one of its two names"));
         }
         let project = project.filter(|_| pool.has_quotas());
-        let (pool, published, device) = (Arc::clone(pool), [].into(), None);
-        let (seen_elsewhere, unmountable, origin) = (false, None, origin.map(Arc::new));
-        let volume = Volume {
-            pool,
-            project,
-            record,
-            growth: 0,
-            content,
-            published,
-            device,
-            seen_elsewhere,
-            unmountable,
-            origin,
-            allocated,
-        };
+        let origin = origin.map(Arc::new);
+        let volume = Volume { origin, allocated, ..Volume::new(Arc::clone(pool), project, record, content) };
         // The other one may not be served either, or have been refused already.
         if self.state.unserved.contains_key(id) || !self.state.volumes.add(id.clone(), volume) {
             return Err("another pool has a volume with the same id".to_owned());
@@ -234,9 +221,8 @@ fn restore_quota(
 /// Checks that a filesystem was made in the image of a volume that says so, and in no other: what tenants could write is
 /// never mounted, whatever was copied or renamed.
 fn check_kind(image: &OwnedFd, kind: VolumeKind) -> Result<(), String> {
-    let wanted = matches!(kind, VolumeKind::Filesystem { .. } | VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
     match layout::is_filesystem(image) {
-        Ok(found) if found == wanted => Ok(()),
+        Ok(found) if found == Kind::has_filesystem(kind) => Ok(()),
         Ok(_) => {
             let kind = Kind::from(kind);
             Err(format!("its record is that of a {kind}, and its image is not: put back what was there"))

@@ -1,7 +1,8 @@
 //! What Bulkhead costs, in one report: calls compared with the system calls they cannot avoid, calls and memory with
-//! many volumes, storms, the data path, and filesystems in images. Nothing here is a test; the figures depend on the machine.
+//! many volumes, storms, the data path, copies, and filesystems in images. Nothing here is a test; the figures depend on the machine.
 
 mod calls;
+mod copies;
 mod data_path;
 mod density;
 mod driver;
@@ -22,7 +23,7 @@ use bulkhead_tests::bench::report::Report;
 use bulkhead_tests::kubelet::Kubelet;
 use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::Pool;
-use bulkhead_tests::setting::Setting;
+use bulkhead_tests::setting::{PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
 use clap::Parser;
 
@@ -85,6 +86,9 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
     if options.wants(Part::Density) {
         density::measure(run, stand, &driver, &amount)?;
         density::measure_created(run, stand, &driver, options.created)?;
+    }
+    if options.wants(Part::Copies) && options.pool_fs == PoolFilesystem::Xfs {
+        copies::measure(run, stand)?;
     }
     // Last, because it makes another pool, which only it needs, and starts the helper on both.
     if options.wants(Part::Filesystems) {

@@ -77,6 +77,8 @@ pub enum Part {
     Storms,
     /// Reading and writing.
     DataPath,
+    /// Snapshots and copies, by size and extents.
+    Copies,
     /// Filesystems in images beside directories: calls, memory, restarts, reading and writing.
     Filesystems,
 }

@@ -126,11 +126,12 @@ fn run(options: &Options) -> Result<ExitCode> {
     // When the program that lends the machine is gone, there is nothing left to test.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let start = Instant::now();
-    let node = Node::start(options.relay_port)?;
+    let mut node = Node::start(options.relay_port)?;
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
         Task::Test { everything, filter } => test(&node, &options.deploy, *everything, filter.as_deref()),
         Task::StorageSuite { definitions, filter } => {
+            node.offer_snapshots()?;
             Deployment::Container.install(&node, &options.deploy)?;
             storage_suite::run(&node, definitions, filter.as_deref())
         }

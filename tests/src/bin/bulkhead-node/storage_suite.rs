@@ -22,12 +22,12 @@ struct Class {
     /// What its volumes can do, in the directory of the definitions.
     definition: &'static str,
     /// The tests that may be skipped for it alone, in the same directory.
-    own_list: Option<&'static str>,
+    own_list: &'static str,
 }
 
 const CLASSES: [Class; 2] = [
-    Class { name: "bulkhead", definition: "driver.yaml", own_list: None },
-    Class { name: "bulkhead-image", definition: "image.yaml", own_list: Some("skipped-image.txt") },
+    Class { name: "bulkhead", definition: "driver.yaml", own_list: "skipped-directory.txt" },
+    Class { name: "bulkhead-image", definition: "image.yaml", own_list: "skipped-image.txt" },
 ];
 
 /// The tests that may be skipped for any class.
@@ -45,8 +45,7 @@ pub fn run(node: &Node, definitions: &Path, filter: Option<&str>) -> Result<Exit
     let (mut listed, mut used) = (BTreeSet::new(), BTreeSet::new());
     for class in CLASSES {
         let Some(filter) = class.filter(filter) else { continue };
-        let own = class.own_list.map(|list| Skips::read(&definitions.join(list))).transpose()?;
-        let skips = own.unwrap_or_default().then(&common);
+        let skips = Skips::read(&definitions.join(class.own_list))?.then(&common);
         let outcomes = class.run(node, definitions, &skips, filter)?;
         class.print(&outcomes, &skips, filter.is_none(), &mut verdict);
         listed.extend(skips.parts().map(str::to_owned));
@@ -71,7 +70,7 @@ fn grant_all_classes(node: &Node) -> Result<()> {
     let name = "bulkhead-class-any";
     let resource = "--resource=storageclasses.storage.k8s.io";
     let (role, account) = (format!("--clusterrole={name}"), "--serviceaccount=bulkhead-system:bulkhead-agent");
-    node.kubectl.run(&["create", "clusterrole", name, "--verb=provision,take", resource])?;
+    node.kubectl.run(&["create", "clusterrole", name, "--verb=provision,take,restore", resource])?;
     node.kubectl.run(&["create", "clusterrolebinding", name, &role, account]).map(drop)
 }
 

@@ -26,7 +26,7 @@ cases! {
     access_modes_are_those_of_a_local_volume,
     a_volume_is_a_directory_or_a_device,
     a_place_elsewhere_is_refused,
-    a_source_of_content_is_refused,
+    a_source_of_content_that_is_not_there_is_not_found,
 }
 
 const SIZE: i64 = 16 * MIB;
@@ -302,15 +302,18 @@ fn a_place_elsewhere_is_refused(stand: &mut Stand) -> Result<()> {
     refused(csi.create_volume(request), Code::ResourceExhausted, "node")
 }
 
-fn a_source_of_content_is_refused(stand: &mut Stand) -> Result<()> {
+fn a_source_of_content_that_is_not_there_is_not_found(stand: &mut Stand) -> Result<()> {
     use volume_content_source::{SnapshotSource, Type, VolumeSource};
     let csi = stand.csi()?;
     let snapshot = Type::Snapshot(SnapshotSource { snapshot_id: "snap-1".to_owned() });
     let volume = Type::Volume(VolumeSource { volume_id: "vol-z".to_owned() });
-    for source in [Some(snapshot), Some(volume), None] {
+    let (absent, incomplete) = (Code::NotFound, Code::InvalidArgument);
+    for (source, code, part) in
+        [(Some(snapshot), absent, "snap-1"), (Some(volume), absent, "vol-z"), (None, incomplete, "source")]
+    {
         let source = Some(VolumeContentSource { r#type: source });
         let request = CreateVolumeRequest { volume_content_source: source, ..create("vol-a", SIZE, mount()) };
-        refused(csi.create_volume(request), Code::InvalidArgument, "source")?;
+        refused(csi.create_volume(request), code, part)?;
     }
     Ok(())
 }

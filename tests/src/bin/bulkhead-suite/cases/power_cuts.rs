@@ -23,7 +23,7 @@ use bulkhead_tests::setting::{Place, PoolFilesystem, Setting};
 use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 
-use super::filesystems;
+use super::{copies, filesystems};
 
 cases! {
     a_power_cut_undoes_nothing_that_was_answered: Bare,
@@ -148,17 +148,21 @@ fn cut(stand: &mut Stand, filesystem: PoolFilesystem, number: usize) -> Result<(
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let seed = std::env::var("BULKHEAD_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(now as u64);
     println!("BULKHEAD_SEED={seed}");
-    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 2048, ..stand.setting.clone() };
+    // Room for what was deleted and is not yet gone.
+    let setting = Setting { pool_fs: filesystem, pool_mebibytes: 6144, ..stand.setting.clone() };
     // XFS clones a file atomically, with no writes in between.
     let disks = stand.work().join("disks").join(filesystem.name());
     fs::create_dir_all(&disks)?;
     let disk = disks.with_extension("disk");
-    File::create_new(&disk)?.set_len(8 << 30)?;
+    File::create_new(&disk)?.set_len(24 << 30)?;
     run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&disk))?;
     mount_image(&Setting { pool_fs: PoolFilesystem::Xfs, ..Setting::on_host(filesystem) }, &disk, &disks)?;
     let pool = disks.join("pool");
     let mut made = Pool::make(&setting, &disks, &pool, "default")?;
     made.options.push_str(",filesystems=3");
+    if filesystem == PoolFilesystem::Xfs {
+        made.options.push_str(",extents=1000");
+    }
     stand.pools = vec![made];
     stand.helper_flags = filesystems::helper_flags();
 
@@ -188,7 +192,8 @@ fn load(stand: &Stand, disks: &Path, seed: u64, number: usize) -> Result<Vec<Boo
         let worker = |worker| {
             let (socket, targets) = (stand.helper_socket(), stand.publish_directory());
             let random = Random::new(seed ^ (worker as u64 + 1));
-            let mut worker = Worker { socket, targets, book: &book, random, worker };
+            let takes_snapshots = stand.pool().options.contains("extents");
+            let mut worker = Worker { socket, targets, book: &book, random, worker, takes_snapshots };
             let done = &done;
             scope.spawn(move || {
                 while !done.load(Relaxed) {
@@ -231,6 +236,7 @@ struct Worker<'a> {
     book: &'a Mutex<Book>,
     random: Random,
     worker: usize,
+    takes_snapshots: bool,
 }
 
 impl Worker<'_> {
@@ -249,6 +255,9 @@ impl Worker<'_> {
     }
 
     fn step(&mut self) -> Result<()> {
+        if self.takes_snapshots && self.random.below(4) == 0 {
+            return self.take_or_delete();
+        }
         let kind = ["dir", "dev", "own"][self.random.below(3)];
         // Not every filesystem that could be made has room.
         let number = if kind == "own" { 0 } else { self.random.below(2) };
@@ -265,6 +274,21 @@ impl Worker<'_> {
         }
     }
 
+    /// Takes a snapshot of a device whose content is known, or deletes one.
+    fn take_or_delete(&mut self) -> Result<()> {
+        let [of, id] = [format!("dev-{}-0", self.worker), format!("snap-{}-{}", self.worker, self.random.below(3))];
+        match (self.known(&id), self.known(&of)) {
+            (Known::Made { .. }, _) => self.delete(&id),
+            (_, Known::Made { size, content: Some(content), .. }) => {
+                self.note(&id, Known::Unsure);
+                granted(&self.helper()?, &create_snapshot(&of, &id))?;
+                self.note(&id, Known::Made { size, used: true, content: Some(content) });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn create(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
         granted(&self.helper()?, &create(id, spec(id)))?;
@@ -274,7 +298,7 @@ impl Worker<'_> {
 
     fn delete(&self, id: &str) -> Result<()> {
         self.note(id, Known::Unsure);
-        granted(&self.helper()?, &delete(id))?;
+        granted(&self.helper()?, &end(id))?;
         self.note(id, Known::Absent);
         Ok(())
     }
@@ -322,6 +346,15 @@ impl Worker<'_> {
     }
 }
 
+/// The request to delete a volume or a snapshot.
+fn end(id: &str) -> Request {
+    if is_snapshot(id) { delete_snapshot(id) } else { delete(id) }
+}
+
+fn is_snapshot(id: &str) -> bool {
+    id.starts_with("snap-")
+}
+
 /// The size that a volume of this size is grown to.
 fn larger(id: &str, size: u64) -> u64 {
     let (first, step) = Kind::of(id).sizes();
@@ -334,8 +367,11 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
     let Reply::Volumes(listed) = helper.ask(&Request::List { after: None, limit: 16 })? else {
         anyhow::bail!("no list");
     };
-    let listed: BTreeMap<String, u64> =
+    let mut listed: BTreeMap<String, u64> =
         listed.as_slice().iter().map(|one| (one.volume.to_string(), one.size.get())).collect();
+    for snapshot in copies::listed(&helper, None)? {
+        listed.insert(snapshot.snapshot.to_string(), snapshot.size.get());
+    }
     for (id, (_, known)) in book {
         match known {
             Known::Unsure => {}
@@ -343,6 +379,11 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
             Known::Made { size, used, content } => {
                 let found = listed.get(id).with_context(|| format!("{id} is missing: {known:?}"))?;
                 ensure!(found >= size, "{id} has {found} bytes: {known:?}");
+                if let (true, Some(content)) = (is_snapshot(id), content) {
+                    let image = stand.pool().volume(id).join("image");
+                    has_number(&image, *content).with_context(|| format!("{id}: {known:?}"))?;
+                    continue;
+                }
                 if *used {
                     let unused = Request::DeleteUnused { volume: volume(id) };
                     denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
@@ -356,6 +397,10 @@ fn check(stand: &Stand, book: &Book) -> Result<()> {
     let names: Vec<&String> = listed.keys().collect();
     left(stand, &names).context("what was unfinished")?;
     for (id, size) in &listed {
+        if is_snapshot(id) {
+            granted(&helper, &delete_snapshot(id))?;
+            continue;
+        }
         // It is complete: it can be used, and has its size.
         let Reply::Usage(usage) = helper.ask(&Request::Usage { volume: volume(id), target: None })? else {
             anyhow::bail!("no usage");
@@ -389,12 +434,15 @@ fn in_use(stand: &Stand, id: &str, look: impl FnOnce(&Path) -> Result<()>) -> Re
 
 /// Checks that what was written to a volume is there.
 fn has_content(stand: &Stand, id: &str, content: u64) -> Result<()> {
-    in_use(stand, id, |path| {
-        let mut found = [0; 8];
-        File::open(written(id, path))?.read_exact_at(&mut found, 0)?;
-        ensure!(found == content.to_le_bytes(), "what was written is lost");
-        Ok(())
-    })
+    in_use(stand, id, |path| has_number(&written(id, path), content))
+}
+
+/// Checks what a file or a device begins with.
+fn has_number(path: &Path, content: u64) -> Result<()> {
+    let mut found = [0; 8];
+    File::open(path)?.read_exact_at(&mut found, 0)?;
+    ensure!(found == content.to_le_bytes(), "what was written is lost");
+    Ok(())
 }
 
 /// Waits until the pool contains these volumes and nothing else, and has promised nothing else.

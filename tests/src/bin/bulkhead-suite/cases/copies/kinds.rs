@@ -1,5 +1,7 @@
 //! A copy is of the kind of its source, whatever is asked for: what a tenant can write as a device is never mounted.
 
+use std::os::unix::fs::MetadataExt;
+
 use anyhow::{Result, ensure};
 use bulkhead_protocol::{BlockSize, ErrorKind, Inodes, MountFlags, Request, SnapshotOf, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
@@ -15,6 +17,7 @@ cases! {
     a_snapshot_is_nothing_but_a_snapshot: Bare + Xfs + Kernel,
     a_copy_stays_in_the_pool_of_its_source: Bare + Xfs,
     a_record_of_another_kind_is_not_served: Bare + Xfs + Kernel,
+    a_tenants_image_in_place_of_a_filesystems_is_not_copied: Bare + Xfs + Kernel,
     an_older_client_neither_sees_snapshots_nor_makes_any: Bare + Xfs,
 }
 
@@ -137,6 +140,10 @@ fn a_copy_stays_in_the_pool_of_its_source(stand: &mut Stand) -> Result<()> {
             source: volume(source),
         };
         denied(helper.request(&request)?, ErrorKind::Invalid, "pool default")?;
+        // Nor is one that is there found in another pool.
+        helper.ask(&create_from("vol-b", image_spec(1 << 20), source))?;
+        denied(helper.request(&request)?, ErrorKind::AlreadyExists, "pool default")?;
+        helper.ask(&delete("vol-b"))?;
     }
     let other = Request::Create { volume: volume("vol-b"), pool: "other".parse()?, spec: image_spec(1 << 20) };
     helper.ask(&other)?;
@@ -196,6 +203,34 @@ fn a_record_of_another_kind_is_not_served(stand: &mut Stand) -> Result<()> {
     std::fs::remove_dir_all(stand.pool().volume("snap-b"))?;
     stand.start_helper()?;
     end(&stand.helper()?)
+}
+
+/// Root restores the wrong file while the helper serves. XFS gives it the number of the inode that was just removed.
+fn a_tenants_image_in_place_of_a_filesystems_is_not_copied(stand: &mut Stand) -> Result<()> {
+    let helper = start(stand)?;
+    take(&helper, "vol-a", "snap-a")?;
+    let (device, pool) = (super::image(stand, "vol-b"), stand.pool().clone());
+    std::fs::File::options().write(true).open(&device)?.sync_all()?;
+    for (id, snapshot) in [("vol-a", "snap-d"), ("snap-a", "")] {
+        let image = pool.volume(id).join("image");
+        let own = image.metadata()?.ino();
+        // A number is free a moment after the file is gone.
+        bulkhead_tests::wait::until(std::time::Duration::from_secs(10), || {
+            std::fs::remove_file(&image)?;
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::fs::copy(&device, &image)?;
+            ensure!(image.metadata()?.ino() == own, "{id}: its image has another number");
+            Ok(())
+        })?;
+        denied(helper.request(&create_from("vol-d", filesystem_spec(SIZE), id))?, ErrorKind::PoolBroken, "image")?;
+        if !snapshot.is_empty() {
+            denied(helper.request(&mount_filesystem(id))?, ErrorKind::PoolBroken, "image")?;
+            denied(helper.request(&create_snapshot(id, snapshot))?, ErrorKind::PoolBroken, "image")?;
+        }
+    }
+    ensure!(pool.entries()? == ["snap-a", "vol-a", "vol-b", "vol-c"], "nothing else is left");
+    helper.ask(&delete_snapshot("snap-a"))?;
+    end(&helper)
 }
 
 fn an_older_client_neither_sees_snapshots_nor_makes_any(stand: &mut Stand) -> Result<()> {

@@ -14,12 +14,26 @@ mod delta;
 mod filesystems;
 mod kinds;
 mod life;
+mod model;
 mod order;
+mod promises;
 mod room;
+mod scale;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
-    [delta::cases(), filesystems::cases(), kinds::cases(), life::cases(), order::cases(), room::cases()].concat()
+    [
+        delta::cases(),
+        filesystems::cases(),
+        kinds::cases(),
+        life::cases(),
+        model::cases(),
+        order::cases(),
+        promises::cases(),
+        room::cases(),
+        scale::cases(),
+    ]
+    .concat()
 }
 
 /// Asks for a snapshot that is made or found.
@@ -31,7 +45,7 @@ fn take(helper: &HelperClient, of: &str, id: &str) -> Result<Snapshot> {
 }
 
 /// All snapshots, or those of one volume, read in pages of two.
-fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> {
+pub fn listed(helper: &HelperClient, of: Option<&str>) -> Result<Vec<Snapshot>> {
     let (mut all, mut after) = (Vec::new(), None);
     loop {
         let request = Request::ListSnapshots { after, of: of.map(volume), limit: 2 };

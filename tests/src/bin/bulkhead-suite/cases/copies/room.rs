@@ -87,6 +87,15 @@ fn a_pool_of_copies_is_rewritten_to_the_last_block(stand: &mut Stand) -> Result<
     Ok(())
 }
 
+/// Waits until nothing is left of what was deleted.
+fn gone(stand: &Stand) -> Result<()> {
+    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(10)), || {
+        let status = stand.helper()?.pool_status("default")?;
+        ensure!(status.emptying == 0, "{status:?}");
+        Ok(())
+    })
+}
+
 fn denied_room(helper: &HelperClient) -> Result<()> {
     let refused = helper.request(&create("vol-y", image_spec(8 * MIB)))?;
     ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
@@ -102,6 +111,13 @@ fn a_snapshot_is_promised_what_it_refers_to(stand: &mut Stand) -> Result<()> {
     let before = promised(&helper)?;
     take(&helper, "vol-a", "snap-0")?;
     ensure!(promised(&helper)? - before < MIB, "nothing was written");
+    // Nor does it need room, however large the volume is that was never written.
+    let rest = helper.pool_status("default")?.largest_volume;
+    helper.ask(&create("vol-z", image_spec(rest - 8 * MIB)))?;
+    take(&helper, "vol-z", "snap-z")?;
+    helper.ask(&delete_snapshot("snap-z"))?;
+    helper.ask(&delete("vol-z"))?;
+    gone(stand)?;
     rewrite(stand, "vol-a", SIZE / 2, 1)?;
     let before = promised(&helper)?;
     let snapshot = take(&helper, "vol-a", "snap-1")?;
@@ -137,6 +153,7 @@ fn a_copy_without_room_leaves_nothing(stand: &mut Stand) -> Result<()> {
     take(&helper, "vol-a", "snap-2")?;
     let refused = helper.request(&create_snapshot("vol-a", "snap-3"))?;
     ensure!(refused.as_ref().is_err_and(|error| matches!(error.kind, ErrorKind::NoRoom { .. })), "{refused:?}");
+    gone(stand)?;
     ensure!(stand.pool().entries()? == ["snap-1", "snap-2", "vol-a"]);
     for id in ["snap-1", "snap-2"] {
         helper.ask(&delete_snapshot(id))?;

@@ -27,6 +27,7 @@ cases! {
     a_kill_at_any_call_for_a_filesystem: Bare,
     an_error_at_any_call_for_a_filesystem: Bare,
     a_kill_at_every_call_for_a_filesystem: Bare + Long,
+    an_error_at_every_call_of_the_mounter: Bare + Long,
     an_error_at_every_call_for_a_filesystem_that_is_mounted: Bare + Long,
     an_error_at_every_call_for_a_filesystem_in_use: Bare + Long,
     a_kill_at_any_call_of_a_start_with_a_filesystem: Bare,
@@ -99,9 +100,14 @@ fn a_kill_at_every_call_for_a_filesystem(stand: &mut Stand) -> Result<()> {
 
 // In one case, these would take longer than a case may.
 
+fn an_error_at_every_call_of_the_mounter(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_filesystems()[..2], All(40))
+}
+
 fn an_error_at_every_call_for_a_filesystem_that_is_mounted(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_filesystems()[..5], All(40))
+    operation::error(stand, &on_filesystems()[2..5], All(40))
 }
 
 fn an_error_at_every_call_for_a_filesystem_in_use(stand: &mut Stand) -> Result<()> {

@@ -1,0 +1,163 @@
+//! What is promised is there, in the orders of events that are hardest on it.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, VolumeKind, VolumeSpec};
+use bulkhead_tests::cases;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+
+use super::take;
+
+cases! {
+    copies_without_snapshots_are_rewritten_to_the_last_block: Bare + Xfs + Kernel,
+    a_snapshot_is_promised_what_was_written_meanwhile: Bare + Xfs,
+    what_was_not_written_out_counts_as_pieces: Bare + Xfs,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn start(stand: &mut Stand) -> Result<HelperClient> {
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    stand.helper()
+}
+
+fn publish(helper: &HelperClient, id: &str) -> Result<()> {
+    helper.ask(&attach(id))?;
+    helper.ask(&make_device(id, id)).map(drop)
+}
+
+fn end(helper: &HelperClient, id: &str) -> Result<()> {
+    for request in [remove_device(id, id), detach(id), delete(id)] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn sparse(size: u64) -> VolumeSpec {
+    let mut spec = image_spec(size);
+    if let VolumeKind::Image { sparse, .. } = &mut spec.kind {
+        *sparse = true;
+    }
+    spec
+}
+
+/// What may still be promised; the measured figure is a second old at most.
+fn rest(helper: &HelperClient) -> Result<u64> {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    Ok(helper.pool_status("default")?.largest_volume)
+}
+
+/// Writes every other block of a device, and then the others: no two blocks that are next to each other in it are so on the
+/// pool.
+fn rewrite_in_pieces(stand: &Stand, id: &str, size: u64, byte: u8) -> Result<()> {
+    let device = File::options().write(true).open(stand.target(id))?;
+    for first in [0, 1] {
+        for (number, block) in (first..size / 4096).step_by(2).enumerate() {
+            device.write_all_at(&[byte; 4096], block * 4096)?;
+            if number % 1024 == 1023 {
+                device.sync_data()?;
+            }
+        }
+        device.sync_all().with_context(|| format!("{id}: every other block from {first} on"))?;
+    }
+    Ok(())
+}
+
+/// No snapshot stands for what the filesystem has to note of copies of a volume.
+fn copies_without_snapshots_are_rewritten_to_the_last_block(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 40 * MIB;
+    const COPIES: [&str; 6] = ["vol-b", "vol-c", "vol-d", "vol-e", "vol-f", "vol-g"];
+    let helper = start(stand)?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    rewrite_in_pieces(stand, "vol-a", SIZE, 1)?;
+    for id in COPIES {
+        helper.ask(&create_from(id, image_spec(SIZE), "vol-a"))?;
+        publish(&helper, id)?;
+    }
+    let rest = rest(&helper)?;
+    helper.ask(&create("vol-z", image_spec(rest)))?;
+    publish(&helper, "vol-z")?;
+    for (id, size) in COPIES.map(|id| (id, SIZE)).into_iter().chain([("vol-a", SIZE), ("vol-z", rest)]) {
+        rewrite_in_pieces(stand, id, size, 2)?;
+    }
+    for id in COPIES.into_iter().chain(["vol-a", "vol-z"]) {
+        end(&helper, id)?;
+    }
+    Ok(())
+}
+
+/// A sparse volume is written to for the first time while snapshots of it are taken, in a pool with little room.
+fn a_snapshot_is_promised_what_was_written_meanwhile(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 128 * MIB;
+    let helper = start(stand)?;
+    helper.ask(&create("vol-a", sparse(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    let others = rest(&helper)? - SIZE / 2;
+    helper.ask(&create("vol-z", sparse(others)))?;
+    let room = helper.pool_status("default")?;
+    let limit = room.promised + room.available;
+    let (device, is_over) = (File::options().write(true).open(stand.target("vol-a"))?, AtomicBool::new(false));
+    let most = std::thread::scope(|scope| -> Result<u64> {
+        let writer = scope.spawn(|| -> Result<()> {
+            for at in (0..SIZE).step_by(1 << 18) {
+                if is_over.load(Relaxed) {
+                    break;
+                }
+                device.write_all_at(&vec![1; 1 << 18], at)?;
+                device.sync_data()?;
+            }
+            Ok(())
+        });
+        let mut most = 0;
+        let taken = loop {
+            match helper.request(&create_snapshot("vol-a", "snap-1"))? {
+                Ok(Reply::Snapshot(_)) => {}
+                Err(error) if matches!(error.kind, ErrorKind::NoRoom { .. }) => break Ok(most),
+                other => break Err(anyhow!("{other:?}")),
+            }
+            most = most.max(helper.pool_status("default")?.promised);
+            helper.ask(&delete_snapshot("snap-1"))?;
+            bulkhead_tests::wait::until(std::time::Duration::from_secs(10), || {
+                ensure!(helper.pool_status("default")?.emptying == 0, "it is being emptied");
+                Ok(())
+            })?;
+        };
+        is_over.store(true, Relaxed);
+        writer.join().map_err(|_| anyhow!("the writer panicked"))??;
+        taken
+    })?;
+    drop(device);
+    ensure!(most <= limit, "{most} bytes were promised of {limit}");
+    helper.ask(&delete("vol-z"))?;
+    end(&helper, "vol-a")
+}
+
+/// The limit on pieces is for what is copied, part of which a tenant may not have written out before.
+fn what_was_not_written_out_counts_as_pieces(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 16 * MIB;
+    stand.add_pool("default")?;
+    stand.pools[0].options.push_str(",extents=20");
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    publish(&helper, "vol-a")?;
+    super::fill(&stand.target("vol-a"), 1, 0, SIZE)?;
+    take(&helper, "vol-a", "snap-1")?;
+    let device = File::options().write(true).open(stand.target("vol-a"))?;
+    for at in 0..40 {
+        device.write_all_at(&[2; 4096], at << 17)?;
+    }
+    let response = helper.request(&create_snapshot("vol-a", "snap-2"))?;
+    let Err(error) = response else { bail!("{response:?}") };
+    ensure!(matches!(error.kind, ErrorKind::TooFragmented { extents, limit: 20 } if extents > 40), "{error:?}");
+    ensure!(stand.pool().entries()? == ["snap-1", "vol-a"], "nothing is left");
+    drop(device);
+    end(&helper, "vol-a")?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
