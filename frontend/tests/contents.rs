@@ -96,7 +96,7 @@ async fn failing_at(helper: &FakeHelper, failing: usize) -> (MockApi, Arc<Atomic
         let number = if is_about_one { seen.fetch_add(1, Ordering::Relaxed) } else { usize::MAX };
         let status =
             json!({ "kind": "Status", "code": 503, "reason": "ServiceUnavailable", "message": method.as_str() });
-        (number == failing).then(|| Fault::Refuse(503, status))
+        (number == failing).then_some(Fault::Refuse(503, status))
     })
     .await;
     (api, count)

@@ -20,6 +20,9 @@ pub const OPERATE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../
 /// docs/snapshots.md.
 pub const SNAPSHOTS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/snapshots.md"));
 
+/// docs/backups.md.
+pub const BACKUPS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/backups.md"));
+
 /// Where the pages' paths start.
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 

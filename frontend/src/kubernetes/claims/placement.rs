@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
+use bulkhead_model::objects::storage_class;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use tracing::{debug, info};
@@ -21,15 +23,29 @@ use crate::kubernetes::context::Context;
 /// How soon to look again whether this node has the source: a snapshot may be about to be taken. It asks nobody.
 const PAUSE: Duration = Duration::from_secs(4);
 
-/// Takes `claim`, which no node has yet, if its source is on this one.
+/// How soon to try again to take a claim that the agents may not take: its class may be granted to them meanwhile.
+const AFTER_REFUSAL: Duration = Duration::from_secs(300);
+
+/// Takes `claim` of `class`, which no node has yet, if its source is on this one.
 ///
 /// # Errors
 /// A conflict when it has changed since it was read.
-pub async fn take_if_held(context: &Context, claim: &PersistentVolumeClaim) -> Result<Action, Failure> {
+pub async fn take_if_held(
+    context: &Context,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+) -> Result<Action, Failure> {
     if !is_here(context, claim) {
         return Ok(Action::requeue(PAUSE + jitter(PAUSE)));
     }
-    select(context, claim, Some(&context.node.name)).await?;
+    match select(context, claim, Some(&context.node.name)).await {
+        // Without that right the scheduler places it, once it has a pod, and the wrong node hands it over.
+        Err(failure) if failure.is_forbidden() && !storage_class::binds_immediately(class) => {
+            debug!(claim = %claim.name_any(), "its source is on this node, which may not take it: {failure}");
+            return Ok(Action::requeue(AFTER_REFUSAL + jitter(AFTER_REFUSAL)));
+        }
+        outcome => outcome?,
+    }
     // The volume is made when the watch reports the claim with this node.
     debug!(claim = %claim.name_any(), "claim taken: its source is on this node");
     Ok(Action::await_change())

@@ -85,7 +85,7 @@ impl Provisioner {
         match decide(claim, &class, &node.name, place) {
             Decision::Ignore => Ok(Action::await_change()),
             Decision::Compete => self.immediate_binding.compete(claim, &class).await,
-            Decision::TakeIfHeld => placement::take_if_held(&self.context, claim).await,
+            Decision::TakeIfHeld => placement::take_if_held(&self.context, claim, &class).await,
             Decision::LeaveToPopulator => {
                 let note = "the claim's data source is served by a volume populator, which has to make the volume";
                 events.publish(claim, Reason::Provisioning, note);

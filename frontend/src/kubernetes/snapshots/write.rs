@@ -18,9 +18,10 @@ pub async fn object(
     content: &VolumeSnapshotContent,
     patch: Value,
 ) -> Result<VolumeSnapshotContent, Failure> {
-    let patch = Patch::Merge(if_unchanged(content, patch));
-    let (contents, name, parameters) = (contents(context), content.name_any(), PatchParams::default());
-    noted(context, request("changing a VolumeSnapshotContent", contents.patch(&name, &parameters, &patch)).await?)
+    let send = async |contents: Api<VolumeSnapshotContent>, name: &str, patch| {
+        contents.patch(name, &PatchParams::default(), &patch).await
+    };
+    patched(context, content, patch, "changing a VolumeSnapshotContent", send).await
 }
 
 /// Patches its status, and returns it as it is then.
@@ -32,17 +33,22 @@ pub async fn status(
     content: &VolumeSnapshotContent,
     patch: Value,
 ) -> Result<VolumeSnapshotContent, Failure> {
+    let send = async |contents: Api<VolumeSnapshotContent>, name: &str, patch| {
+        contents.patch_status(name, &PatchParams::default(), &patch).await
+    };
+    patched(context, content, patch, "writing a VolumeSnapshotContent's status", send).await
+}
+
+async fn patched(
+    context: &Context,
+    content: &VolumeSnapshotContent,
+    patch: Value,
+    operation: &'static str,
+    send: impl AsyncFnOnce(Api<VolumeSnapshotContent>, &str, Patch<Value>) -> kube::Result<VolumeSnapshotContent>,
+) -> Result<VolumeSnapshotContent, Failure> {
     let patch = Patch::Merge(if_unchanged(content, patch));
-    let (contents, name, parameters) = (contents(context), content.name_any(), PatchParams::default());
-    let patched = contents.patch_status(&name, &parameters, &patch);
-    noted(context, request("writing a VolumeSnapshotContent's status", patched).await?)
-}
-
-fn contents(context: &Context) -> Api<VolumeSnapshotContent> {
-    Api::all(context.client.clone())
-}
-
-fn noted(context: &Context, patched: VolumeSnapshotContent) -> Result<VolumeSnapshotContent, Failure> {
+    let (contents, name) = (Api::all(context.client.clone()), content.name_any());
+    let patched = request(operation, send(contents, &name, patch)).await?;
     context.memory.note_written(patched.uid(), patched.metadata.resource_version.as_deref());
     Ok(patched)
 }

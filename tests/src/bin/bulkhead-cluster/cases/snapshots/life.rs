@@ -1,11 +1,15 @@
 //! From a VolumeSnapshot to a snapshot, to a volume, and to the end of each.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::manifests;
 use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
-use bulkhead_tests::cluster::objects::{from_claim, from_snapshot, on};
+use bulkhead_tests::cluster::objects::{claim, from_claim, from_snapshot, on};
 use bulkhead_tests::cluster::snapshots::{BEING_CREATED, CONTENTS, MANAGED_BY};
+use bulkhead_tests::documented::{BACKUPS, blocks, section};
 use bulkhead_tests::expect::same;
 use serde_json::json;
 
@@ -19,6 +23,7 @@ cases! {
     a_retained_snapshot_stays_and_is_found_again,
     what_an_agent_had_begun_is_finished,
     what_was_never_said_is_deleted_nevertheless,
+    what_is_documented_works: Bare + Recent,
 }
 
 fn a_snapshot_is_taken_and_restored(cluster: &mut Cluster) -> Result<()> {
@@ -170,4 +175,21 @@ fn what_was_never_said_is_deleted_nevertheless(cluster: &mut Cluster) -> Result<
     let left = cluster.agents[0].volumes()?;
     ensure!(!left.iter().any(|name| name.starts_with("snapshot-")), "{left:?}");
     Ok(())
+}
+
+fn what_is_documented_works(cluster: &mut Cluster) -> Result<()> {
+    cluster.class = cluster.add_class(|class| class["parameters"] = json!({ "backing": "image", "sparse": "true" }))?;
+    cluster.add_agent_with(|stand| stand.add_pool_for_filesystems("default"))?;
+    cluster.create_claim(&on(claim("data", &cluster.class, "512Mi"), &cluster.node()))?;
+    cluster.bound("data")?;
+    let file = cluster.agents[0].stand.work().join("documented.yaml");
+    for manifest in blocks(section(BACKUPS, "Take and restore a snapshot")?, "yaml") {
+        fs::write(&file, manifest.replace("bulkhead-image", &cluster.class))?;
+        let arguments = ["apply", "--namespace", &cluster.namespace, "--filename", &file.to_string_lossy()];
+        manifests::kubectl(&cluster.access.kubeconfig(), &arguments)?;
+    }
+    cluster.snapshot_ready("monday")?;
+    cluster.bound("restored")?;
+    ensure!(cluster.agents[0].volumes()?.len() == 3, "{:?}", cluster.agents[0].volumes()?);
+    cluster.delete_snapshot("monday")
 }
