@@ -179,7 +179,7 @@ impl Controller for Plugin {
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
         let call = Call::new("ControllerGetCapabilities", Operation::Inspect);
         call.answer(async {
-            let capabilities = offered(self.0.volumes.can_copy().await?);
+            let capabilities = offered(self.0.volumes.can_copy().await);
             Ok(ControllerGetCapabilitiesResponse { capabilities })
         })
         .await

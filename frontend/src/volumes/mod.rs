@@ -24,6 +24,9 @@ mod stuck;
 mod target;
 mod usage;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use bulkhead_model::volumes::{Fault, FaultKind};
 use bulkhead_protocol::{ErrorKind, PoolName, TargetPath, VolumeId};
 
@@ -54,6 +57,8 @@ pub struct Volumes {
     measurements: Measurements,
     optional: Optional,
     stuck: Stuck,
+    /// Whether some pool could copy volumes when that was last asked.
+    copies: Arc<AtomicBool>,
 }
 
 impl Volumes {
@@ -69,6 +74,7 @@ impl Volumes {
             measurements,
             optional,
             stuck,
+            copies: Arc::default(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Snapshots: taken, found, compared and deleted. They are listed like volumes.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use bulkhead_model::volumes::{Fault, identify};
 use bulkhead_protocol::{ErrorKind, Origin, Request, Snapshot, SnapshotOf, Usage, VolumeId, VolumeKind};
 
@@ -77,16 +79,14 @@ impl Volumes {
         Ok(self.helper.delta(snapshot, base, from).await?)
     }
 
-    /// Whether some pool of this node can copy volumes.
-    ///
-    /// # Errors
-    /// When the helper cannot be reached.
-    pub async fn can_copy(&self) -> Result<bool, Fault> {
-        for pool in self.helper.welcome().await?.pools.as_slice() {
-            if self.counts(&pool.name).await.extent_limit > 0 {
-                return Ok(true);
-            }
+    /// Whether some pool of this node can copy volumes; while the helper is away, what it said last.
+    pub async fn can_copy(&self) -> bool {
+        let Ok(welcome) = self.helper.welcome().await else { return self.copies.load(Relaxed) };
+        let mut found = false;
+        for pool in welcome.pools.as_slice() {
+            found = found || self.counts(&pool.name).await.extent_limit > 0;
         }
-        Ok(false)
+        self.copies.store(found, Relaxed);
+        found
     }
 }
