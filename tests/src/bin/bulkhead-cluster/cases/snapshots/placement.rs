@@ -9,6 +9,7 @@ use bulkhead_tests::cluster::node::TOPOLOGY_KEY;
 use bulkhead_tests::cluster::objects::{SELECTED_NODE, from_claim, from_snapshot, on, pod};
 use bulkhead_tests::cluster::snapshots::{CONTENTS, MANAGED_BY};
 use bulkhead_tests::commands::Printed;
+use bulkhead_tests::csi::v1::DeleteSnapshotRequest;
 use serde_json::{Value, json};
 
 use super::super::plugin::plugin;
@@ -160,7 +161,13 @@ fn a_lost_nodes_snapshots_are_given_up(cluster: &mut Cluster) -> Result<()> {
     cluster.is_gone(&format!("{}/monday", cluster.snapshots()))?;
     let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
     ensure!(!orphans.contains(&node), "{orphans}");
-    cluster.agents[1].stand.start_frontend()
+    // What is on the lost node's disk is nobody's concern any more.
+    cluster.agents[1].stand.start_frontend()?;
+    let left = cluster.agents[1].volumes()?.into_iter().find(|name| name.starts_with("snapshot-"));
+    let snapshot_id = left.context("the snapshot is gone")?;
+    let csi = cluster.agents[1].stand.csi()?;
+    csi.delete_snapshot(DeleteSnapshotRequest { snapshot_id, ..Default::default() })?;
+    Ok(())
 }
 
 fn a_pod_between_two_nodes_is_told(cluster: &mut Cluster) -> Result<()> {
