@@ -1,7 +1,7 @@
 //! What a cluster needs for snapshots, beside the agents: the definitions of their resources, and the snapshot controller.
 
-use std::env;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -10,6 +10,7 @@ use tonic::codegen::http::Request;
 use super::manifests::kubectl;
 use super::scene::{Cluster, PATIENCE};
 use crate::kubelet::DRIVER;
+use crate::wait;
 
 /// Their API group.
 const GROUP: &str = "snapshot.storage.k8s.io";
@@ -70,7 +71,13 @@ pub fn define_resources(kubeconfig: &Path) -> Result<()> {
     let names = names.iter().map(String::as_str);
     let arguments: Vec<&str> =
         ["wait", "--for=condition=Established", "--timeout=60s"].into_iter().chain(names).collect();
-    kubectl(kubeconfig, &arguments).map(drop)
+    kubectl(kubeconfig, &arguments)?;
+    // A little later, it also has the schema of what a policy changes.
+    let directory = tempfile::tempdir()?;
+    let probe = directory.path().join("probe.json");
+    fs::write(&probe, content("default", "probe").to_string())?;
+    let arguments = ["create", "--dry-run=server", "--filename", &probe.to_string_lossy()];
+    wait::until(PATIENCE, || kubectl(kubeconfig, &arguments).map(drop))
 }
 
 /// Removes the definitions, and all objects of these kinds.

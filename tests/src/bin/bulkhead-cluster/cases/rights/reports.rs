@@ -18,7 +18,8 @@ const ROOM_LABEL: &str = "an agent may write only capacities that carry its own 
 pub const EVENTS: &str = "bulkhead-agent-events";
 // The messages of the policy's expressions.
 pub const REPORTER: &str = "an agent may report only in its own node's name";
-const SUBJECT: &str = "an agent may report only on PersistentVolumes, PersistentVolumeClaims and its own Node";
+const SUBJECT: &str =
+    "an agent may report only on PersistentVolumes, PersistentVolumeClaims, VolumeSnapshotContents and its own Node";
 
 cases! {
     on Cluster;
@@ -131,6 +132,9 @@ fn an_agent_reports_events_in_its_own_name(cluster: &mut Cluster) -> Result<()> 
         // Events about nodes belong in this namespace.
         let events_of_nodes = "/apis/events.k8s.io/v1/namespaces/default/events";
         rights.agent.create(events_of_nodes, &on_node(rights, &rights.here)).granted()?;
+        let mut on_content = on_node(rights, &format!("{}-content", rights.cluster.namespace));
+        on_content["regarding"]["kind"] = json!("VolumeSnapshotContent");
+        rights.agent.create(events_of_nodes, &on_content).granted()?;
         rights.agent.create(events_of_nodes, &on_node(rights, &rights.there)).refused_by(EVENTS, SUBJECT)?;
         rights.agent.create(&older_events(rights), &json!({ "metadata": { "name": "data" } })).refused_by_role()?;
         rights.agent.replace(&path, &made).refused_by_role()?;
