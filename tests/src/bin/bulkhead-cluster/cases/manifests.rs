@@ -49,7 +49,7 @@ fn everything_but_the_labels_is_known_to_kubernetes_1_32(cluster: &mut Cluster) 
         let unknown = unknown(directory)?;
         ensure!(unknown.is_empty(), "{directory} has {unknown:?}");
     }
-    ensure!(unknown("labels")?.len() == 4, "the labels are no longer the exception");
+    ensure!(unknown("labels")?.len() == 8, "the labels are no longer the exception");
     Ok(())
 }
 
