@@ -120,7 +120,7 @@ pub enum Condition {
         errno: i32,
     },
     /// A volume's image is read and written through the page cache, so its content is cached twice: the pool's filesystem
-    /// does not support direct I/O. Since version 4.
+    /// does not support direct I/O with the block size of the volume's device. Since version 4.
     NotDirect,
     /// What is served is not mounted at the pool's directory on the host any more. Since version 4.
     Unmounted,

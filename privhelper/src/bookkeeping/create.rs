@@ -1,9 +1,10 @@
-//! Creating volumes, empty or as copies: build under another name, with a quota, then rename into place and sync the pool's directory.
+//! Creating volumes, empty or as copies: build under another name, with a quota, then rename into place and sync the
+//! pool's directory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, SnapshotOf, VolumeId, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode};
 
 use super::filesystem::limits;
@@ -22,6 +23,8 @@ use crate::sys::{Errno, Result as SysResult};
 pub struct Original {
     /// The image, open for reading.
     pub image: OwnedFd,
+    /// How many bytes a snapshot of it would refer to, if nothing is written to it meanwhile.
+    pub written: u64,
     /// What is recorded of it.
     pub origin: Arc<Origin>,
 }
@@ -58,12 +61,14 @@ pub fn make(held: &mut Held<'_>, pool: &Arc<Pool>, spec: VolumeSpec, original: O
     }
     check_number_of_volumes(state)?;
     let share = |allocated| Share::of(&spec, pool.inode_size(), None, allocated);
-    let project = promise(state, pool, id, share(0))?;
-    let record = Record { spec, unused: Kind::from(spec.kind) != Kind::Snapshot };
+    // Before anything is copied, which stops the writers of the source.
+    let project = promise(state, pool, id, share(original.map_or(0, |original| original.written)))?;
+    // A copy holds data from the beginning, and may be the last to hold it.
+    let record = Record { spec, unused: original.is_none() };
     make_outer(state, pool, served, id).inspect_err(|_| state.volumes.give_up(id))?;
     // From here on the project and the room stay taken, even if the build fails, until the volume has been emptied.
     let admit = |allocated| {
-        // How much a snapshot refers to is known once it is there: what was allocated and never written is no part of it.
+        // Its source may have been written to meanwhile.
         let (measured, share) = (measure(state, pool)?, share(allocated));
         state.volumes.promise(id, share.bytes, |promised| check_room(pool, &measured, promised, share))
     };
@@ -213,18 +218,12 @@ fn make_image(outer: impl AsFd, size: u64, sparse: bool, template: Option<&[u8]>
 /// and never written is a hole here, which is filled unless the volume is sparse.
 fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd) -> SysResult<Status> {
     let image = file::create(outer, IMAGE, Mode::RUSR | Mode::WUSR)?;
-    let (is_filesystem, is_sparse) = match kind {
-        VolumeKind::Image { sparse, .. } => (false, sparse),
-        VolumeKind::Filesystem { sparse, .. } => (true, sparse),
-        VolumeKind::Snapshot { of } => (of == SnapshotOf::Filesystem, true),
-        VolumeKind::Directory { .. } => return Err(Errno::INVAL),
-    };
-    if is_filesystem {
+    if Kind::has_filesystem(kind) {
         layout::mark_filesystem(&image)?;
     }
     rustix::fs::ioctl_ficlone(&image, original)?;
     rustix::fs::ftruncate(&image, size)?;
-    if !is_sparse {
+    if let VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } = kind {
         file::fill_holes(&image, size)?;
     }
     file::sync(&image)?;

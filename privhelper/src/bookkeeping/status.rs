@@ -49,6 +49,9 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
             Errno::NOENT if !is_same() => state.unknown(id),
             errno => failed("inspect volume", id, errno),
         })?;
+        // Last, because it is the least: the filesystem may also want larger blocks since files on it share some.
+        let is_not_direct = volume.device.is_some_and(|device| !device.direct);
+        usage.condition = usage.condition.take().or(is_not_direct.then_some(Condition::NotDirect));
     }
     Ok(Reply::Usage(usage))
 }
@@ -100,7 +103,7 @@ fn fill_in_filesystem(usage: &mut Usage, id: &VolumeId, volume: &Volume, served:
         usage.available_inodes = Some(space.f_favail);
         found = match file::status(&root) {
             Err(Errno::IO) => Some(Condition::FilesystemShutDown),
-            root => root.map(|_| (!device.direct).then_some(Condition::NotDirect))?,
+            root => root.map(|_| None)?,
         };
     }
     usage.condition = usage.condition.take().or(found);

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use super::filesystem::{check_growth, check_mark, root};
 use crate::bookkeeping::{Original, check_filesystem, make};
 use crate::state::{Held, Kind, Pool, Seen, State, Volume, exists, failed, invalid, layout, unsupported, wrong_kind};
-use crate::sys::{Result as SysResult, file};
+use crate::sys::{Result as SysResult, extents, file};
 
 /// Takes a snapshot of a volume. If it already exists, nothing is done, whatever has become of the volume.
 pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash) -> Result<Reply, Error> {
@@ -27,7 +27,9 @@ pub fn create_snapshot(source: Held<'_>, mut held: Held<'_>, name_hash: NameHash
             VolumeKind::Directory { .. } => return Err(no_image(source.id)),
         };
         let spec = VolumeSpec { size: volume.record.spec.size, kind: VolumeKind::Snapshot { of }, name_hash };
-        let (pool, original) = (Arc::clone(&volume.pool), original(&source, volume)?);
+        let (pool, mut original) = (Arc::clone(&volume.pool), original(&source, volume)?);
+        let written = extents::written(&original.image);
+        original.written = written.map_err(|errno| failed("measure the image of volume", source.id, errno))?;
         make(&mut held, &pool, spec, Some(&original))?;
     }
     let made = held.known().and_then(|volume| snapshot(held.id, volume));
@@ -166,7 +168,7 @@ fn original(source: &Held<'_>, volume: &Volume) -> Result<Original, Error> {
         family: volume.origin.as_ref().map_or(id, |origin| &origin.family).clone(),
         copied: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
     };
-    Ok(Original { image, origin: Arc::new(origin) })
+    Ok(Original { image, written: 0, origin: Arc::new(origin) })
 }
 
 /// Writes to the image what is in the kernel's memory of the device, or of the filesystem, on top of it.

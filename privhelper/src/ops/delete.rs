@@ -70,9 +70,8 @@ fn is_empty(held: &Held<'_>) -> Result<bool, Error> {
             Err(Errno::NOENT) => Ok(true),
             removed => removed.map(|()| true).map_err(fail),
         },
-        // What it holds from the beginning is no tenant's, or is a copy.
+        // What it holds from the beginning is no tenant's.
         Kind::Filesystem => Ok(true),
-        _ if volume.origin.is_some() => Ok(true),
         Kind::Block | Kind::Snapshot => Ok(!file::holds_data(held.open_content(OFlags::RDONLY)?).map_err(fail)?),
     }
 }

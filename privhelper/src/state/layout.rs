@@ -80,7 +80,7 @@ pub enum Entry {
 pub struct Record {
     /// Its settings, with the size it has now.
     pub spec: VolumeSpec,
-    /// Whether it was never published, and so cannot hold data.
+    /// Whether it was never published and is no copy, and so cannot hold data.
     pub unused: bool,
 }
 

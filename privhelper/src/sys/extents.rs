@@ -76,3 +76,15 @@ pub fn page(file: &OwnedFd, from: u64) -> Result<Page> {
     let extents = holds_data.map(|found| Extent { offset: found.offset, length: found.length, place: found.place });
     Ok(Page { extents: extents.collect(), next })
 }
+
+/// How many bytes of a file hold data.
+pub fn written(file: &OwnedFd) -> Result<u64> {
+    let (mut sum, mut next) = (0_u64, Some(0));
+    while let Some(from) = next {
+        let page = page(file, from)?;
+        sum = page.extents.iter().fold(sum, |sum, extent| sum.saturating_add(extent.length));
+        // Where nothing is left, nothing is mapped.
+        next = page.next.filter(|next| *next > from);
+    }
+    Ok(sum)
+}

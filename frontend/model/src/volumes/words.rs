@@ -38,7 +38,7 @@ pub(super) fn condition(condition: &Condition) -> String {
             "the filesystem in the volume's image has shut down after an error, and nothing in it can be read or written; all other volumes go on; see dmesg, and docs/operate.md for the way out".into()
         }
         Condition::NotDirect => {
-            "the volume's image is accessed through the page cache, because the pool's filesystem does not support direct I/O: it is slower, and its content is cached twice".into()
+            "the volume's image is accessed through the page cache, because the pool's filesystem does not support direct I/O with blocks of its size: it is slower, and its content is cached twice".into()
         }
         Condition::NotMountable { errno } => not_mountable(*errno),
         Condition::Other => {

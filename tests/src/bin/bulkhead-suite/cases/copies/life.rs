@@ -3,10 +3,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail, ensure};
-use bulkhead_protocol::{ErrorKind, NameHash, Reply, Request, VolumeKind, VolumeSpec};
+use bulkhead_protocol::{BlockSize, Condition, ErrorKind, NameHash, Reply, Request, VolumeKind, VolumeSpec};
 use bulkhead_tests::cases;
 use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
+use bulkhead_tests::observe::loops;
 use bulkhead_tests::stand::Stand;
 
 use super::{allocated, check_filled, fill, image, listed, origin, take, volumes};
@@ -19,6 +20,7 @@ cases! {
     snapshots_are_found_again_after_a_restart: Xfs + Kernel,
     a_volume_in_too_many_pieces_is_not_copied: Bare + Xfs,
     a_pool_that_cannot_share_blocks_says_so: Bare + Filesystem,
+    a_volume_that_is_not_accessed_directly_any_more_says_so: Xfs + Kernel,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -115,8 +117,13 @@ fn sources_and_copies_are_deleted_in_any_order(stand: &mut Stand) -> Result<()> 
     check_filled(&image(stand, "vol-b"), 1, 0, SIZE)?;
     let origin = origin(&helper, "vol-b")?;
     ensure!(origin.is_some_and(|origin| origin.source == volume("snap-1") && origin.family == volume("vol-a")));
-    // What was never published is deleted as that: its content is a copy.
-    helper.ask(&Request::DeleteUnused { volume: volume("vol-b") })?;
+    // It was never published, and yet may be the last to hold what is in it.
+    let unused = Request::DeleteUnused { volume: volume("vol-b") };
+    denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
+    stand.restart_helper()?;
+    let helper = stand.helper()?;
+    denied(helper.request(&unused)?, ErrorKind::Refused, "may hold data")?;
+    helper.ask(&delete("vol-b"))?;
     denied(helper.request(&create_snapshot("vol-a", "snap-1"))?, ErrorKind::NotFound, "vol-a")?;
     denied(helper.request(&create_from("vol-c", image_spec(SIZE), "snap-1"))?, ErrorKind::NotFound, "snap-1")
 }
@@ -216,4 +223,31 @@ fn a_pool_that_cannot_share_blocks_says_so(stand: &mut Stand) -> Result<()> {
         denied(helper.request(&request)?, ErrorKind::Unsupported, "reflink")?;
     }
     helper.ask(&delete("vol-a")).map(drop)
+}
+
+/// Since it has shared blocks, the pool's filesystem may want larger ones for direct I/O.
+fn a_volume_that_is_not_accessed_directly_any_more_says_so(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    let small = image_spec(SIZE);
+    let large = VolumeSpec { kind: VolumeKind::Image { sparse: false, block_size: BlockSize::B4096 }, ..small };
+    for (id, spec) in [("vol-a", small), ("vol-b", large)] {
+        helper.ask(&create(id, spec))?;
+        for is_copied in [false, true] {
+            helper.ask(&attach(id))?;
+            let devices = loops::backed_by(&stand.pool().device()?)?;
+            let [device] = &devices[..] else { bail!("{devices:?}") };
+            let usage = helper.ask(&Request::Usage { volume: volume(id), target: None })?;
+            let Reply::Usage(usage) = usage else { bail!("{usage:?}") };
+            let wanted = (!device.direct).then_some(Condition::NotDirect);
+            ensure!(usage.condition == wanted, "{id}, copied {is_copied}: {:?}, {device:?}", usage.condition);
+            ensure!(device.direct || is_copied && spec == small, "{id}, copied {is_copied}: {device:?}");
+            if !is_copied {
+                take(&helper, id, "snap-1")?;
+                helper.ask(&delete_snapshot("snap-1"))?;
+            }
+            helper.ask(&detach(id))?;
+        }
+        helper.ask(&delete(id))?;
+    }
+    Ok(())
 }
