@@ -250,7 +250,8 @@ impl Volumes {
         true
     }
 
-    /// Promises so many bytes to a volume that is being made, if `check` agrees, given what is promised so far.
+    /// Promises so many bytes to a volume that is being made, in place of what it was promised, if `check` agrees, given what
+    /// is promised to all others.
     ///
     /// # Errors
     /// Those of `check`.
@@ -262,7 +263,7 @@ impl Volumes {
     ) -> Result<(), Error> {
         let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
         let Some(Row::Making(pool, share)) = table.rows.get(&key).cloned() else { return Ok(()) };
-        check(table.promised(&pool))?;
+        check(table.promised(&pool).saturating_sub(share.bytes))?;
         table.set(key, Some(Row::Making(pool, Share { bytes, ..share })));
         Ok(())
     }

@@ -96,6 +96,24 @@ fn a_row_keeps_its_share_from_being_made_to_being_gone() {
 }
 
 #[test]
+fn what_is_promised_anew_takes_the_place_of_what_was() {
+    let (volumes, pool) = (Volumes::default(), pool("fast"));
+    volumes.add(id("vol-a"), volume(&pool));
+    let share = Share { bytes: 1000, preallocated: false, project: None };
+    volumes.begin(&id("vol-b"), &pool, share, |_| Ok(())).expect("there is room");
+    let promise = |bytes, check: &dyn Fn(u64) -> Result<(), Error>| volumes.promise(&id("vol-b"), bytes, check);
+    let others = |promised| {
+        assert_eq!(promised, 4096, "its own share is not counted twice");
+        Ok(())
+    };
+    promise(1200, &others).expect("there is room");
+    assert_eq!(volumes.promised(&pool), 5296);
+    assert!(promise(9000, &refuse).is_err());
+    assert_eq!(volumes.promised(&pool), 5296);
+    check_sums(&volumes);
+}
+
+#[test]
 fn a_project_belongs_to_one_volume() {
     let (volumes, pool) = (Volumes::default(), pool("fast"));
     for name in ["vol-a", "vol-b"] {
