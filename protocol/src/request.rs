@@ -307,6 +307,14 @@ requests! {
         /// The offset at which to begin.
         from: u64,
     }
+    /// Sets how many inodes a directory volume may use, which may be fewer than before, but not fewer than it uses. Since
+    /// version 4.
+    SetInodes "set-inodes", since 4, Disk, changes, [SysAdmin] {
+        /// The volume.
+        volume: VolumeId,
+        /// The new limit on inodes.
+        inodes: Inodes,
+    }
 }
 
 impl Request {

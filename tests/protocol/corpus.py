@@ -44,6 +44,7 @@ class Corpus:
             "ListSnapshots": (option(None), option(None), u16(7)),
             "Origin": (NOBODY,),
             "Delta": (NOBODY, option(None), u64(0)),
+            "SetInodes": (NOBODY, u64(1)),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {

@@ -20,6 +20,8 @@ pub enum Operation {
     Unpublish,
     /// Expanding a volume.
     Expand,
+    /// Changing the attributes of a volume.
+    Modify,
     /// Taking a snapshot of a volume.
     Snapshot,
     /// Reading the state of volumes, pools or the plugin.
@@ -96,12 +98,13 @@ pub(super) fn status(operation: Operation, fault: &Fault) -> Status {
 mod tests {
     use super::*;
 
-    const OPERATIONS: [Operation; 7] = [
+    const OPERATIONS: [Operation; 8] = [
         Operation::Create,
         Operation::Delete,
         Operation::Publish,
         Operation::Unpublish,
         Operation::Expand,
+        Operation::Modify,
         Operation::Snapshot,
         Operation::Inspect,
     ];

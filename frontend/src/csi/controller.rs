@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_model::volumes::{Fault, Parameters, SizeRange, identify};
+use bulkhead_model::volumes::{Attributes, Fault, Parameters, SizeRange, identify};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -32,14 +32,13 @@ impl Controller for Plugin {
             .complete(async move {
                 required("name", &request.name)?;
                 let mode = common_mode(&request.volume_capabilities)?;
-                if !request.mutable_parameters.is_empty() {
-                    return Err(Fault::invalid("mutable_parameters are not supported: leave them empty"));
-                }
+                let attributes = attributes(&request.mutable_parameters)?;
+                let parameters = parameters(&request.parameters)?.with_attributes(&attributes, mode)?;
                 let new = NewVolume {
                     name: request.name,
                     mode,
                     range: size_range(request.capacity_range)?.unwrap_or(SizeRange::ANY),
-                    parameters: with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?,
+                    parameters: with_filesystem(parameters, &request.volume_capabilities)?,
                     source: source(request.volume_content_source.as_ref())?,
                 };
                 placement::check(request.accessibility_requirements.as_ref(), &plugin.0.place)?;
@@ -201,9 +200,18 @@ impl Controller for Plugin {
 
     async fn controller_modify_volume(
         &self,
-        _request: Request<ControllerModifyVolumeRequest>,
+        request: Request<ControllerModifyVolumeRequest>,
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
-        Err(Status::unimplemented("no parameter of a volume can be modified"))
+        let request = request.into_inner();
+        let volumes = self.0.volumes.clone();
+        let call = Call::on("ControllerModifyVolume", Operation::Modify, &request.volume_id);
+        call.complete(async move {
+            required("volume_id", &request.volume_id)?;
+            let attributes = attributes(&request.mutable_parameters)?;
+            volumes.modify(existing(&request.volume_id)?, &attributes).await?;
+            Ok(ControllerModifyVolumeResponse {})
+        })
+        .await
     }
 
     async fn create_snapshot(
@@ -257,6 +265,14 @@ pub(super) fn page_size(max_entries: i32) -> Result<usize, Fault> {
 
 fn size_range(range: Option<CapacityRange>) -> Result<Option<SizeRange>, Fault> {
     range.map(|range| SizeRange::new(range.required_bytes, range.limit_bytes)).transpose()
+}
+
+/// The attributes in a request.
+///
+/// # Errors
+/// See [`Attributes::parse`].
+pub(super) fn attributes(pairs: &BTreeMap<String, String>) -> Result<Attributes, Fault> {
+    Attributes::parse(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
 }
 
 /// The parameters in a request.

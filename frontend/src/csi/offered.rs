@@ -4,11 +4,12 @@ use crate::proto::csi::ControllerServiceCapability;
 use crate::proto::csi::controller_service_capability::{Rpc, Type, rpc};
 
 /// What every pool can do.
-const ALWAYS: [rpc::Type; 6] = [
+const ALWAYS: [rpc::Type; 7] = [
     rpc::Type::CreateDeleteVolume,
     rpc::Type::ListVolumes,
     rpc::Type::GetCapacity,
     rpc::Type::ExpandVolume,
+    rpc::Type::ModifyVolume,
     rpc::Type::GetVolume,
     rpc::Type::SingleNodeMultiWriter,
 ];

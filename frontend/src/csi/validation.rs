@@ -1,9 +1,10 @@
 //! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
 use bulkhead_model::volumes::Fault;
+use bulkhead_protocol::VolumeKind;
 
 use super::capability::{access, complete, with_filesystem};
-use super::controller::parameters;
+use super::controller::{attributes, parameters};
 use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 use crate::volumes::Measured;
@@ -45,8 +46,11 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
             return Err(Fault::unsupported(format!("the volume is a {} volume", is.as_str())));
         }
     }
-    if !request.mutable_parameters.is_empty() {
-        return Err(Fault::unsupported("mutable_parameters are not supported"));
+    let spec = &volume.usage.spec;
+    let wanted = attributes(&request.mutable_parameters)?;
+    let has = |wanted| matches!(spec.kind, VolumeKind::Directory { inodes, .. } if inodes == wanted);
+    if wanted.inodes.is_some_and(|inodes| !has(inodes)) {
+        return Err(Fault::unsupported("the volume has other attributes (mutable_parameters)"));
     }
     let asked = with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?;
     if !asked.allows_filesystem(&volume.filesystem) {
@@ -55,7 +59,7 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
     if request.parameters.is_empty() {
         return Ok(());
     }
-    let spec = &volume.usage.spec;
+    let asked = asked.with_attributes(&wanted, is)?;
     if asked.allows_pool(&volume.usage.pool) && asked.kind(is, spec.size) == spec.kind {
         Ok(())
     } else {

@@ -34,6 +34,8 @@ pub struct Entry {
     pub waiting_reported: bool,
     /// Of a claim: its last expansion, if that failed for good.
     pub failed_expansion: Option<FailedExpansion>,
+    /// Of a claim: the last attempt to change its volume's attributes, if that failed for good.
+    pub failed_modification: Option<FailedModification>,
     /// Of a VolumeSnapshotContent: the last attempt, if that failed.
     pub failed_attempt: Option<FailedAttempt>,
 }
@@ -55,6 +57,15 @@ pub struct FailedExpansion {
     pub target: u64,
     /// When it was tried.
     pub at: Instant,
+}
+
+/// An attempt to change a volume's attributes that failed for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedModification {
+    /// The class of attributes that was tried.
+    pub target: String,
+    /// When it may be repeated.
+    pub not_before: Instant,
 }
 
 /// An attempt to take or to delete a snapshot that failed.

@@ -14,6 +14,7 @@ mod in_flight;
 mod inspect;
 mod kinds;
 mod list;
+mod modify;
 mod optional;
 mod owner;
 mod provision;

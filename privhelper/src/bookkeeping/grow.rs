@@ -1,4 +1,4 @@
-//! Growing volumes. Nothing is ever made smaller.
+//! Growing volumes. Nothing is ever made smaller, except the number of inodes that a volume may use.
 
 use bulkhead_protocol::{Bytes, Error, Inodes, Reply, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, OFlags};
@@ -7,18 +7,42 @@ use super::create::{check_room, measure};
 use super::filesystem::limits;
 use super::log;
 use super::room::Share;
-use crate::state::{Held, Kind, Record, Served, Volume, failed, wrong_kind};
+use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, wrong_kind};
 use crate::sys::Result as SysResult;
 
 /// Raises a directory volume's quota.
-pub fn set_quota(mut held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
-    let (volume, _) = held.existing(Kind::Directory)?;
+pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
+    set_limits(held, |volume, _, had| Ok((size.max(volume.record.spec.size), inodes.max(had))))
+}
+
+/// Sets how many inodes a directory volume may use: not fewer than it uses, as far as that is known.
+pub fn set_inodes(held: Held<'_>, inodes: Inodes) -> Result<Reply, Error> {
+    let id = held.id;
+    set_limits(held, |volume, served, _| {
+        if let Some(project) = volume.project {
+            let quota =
+                served.filesystem.quota(project).map_err(|errno| failed("read the quota of volume", id, errno))?;
+            let used = quota.used_inodes.saturating_sub(1);
+            if inodes.get() < used {
+                return Err(invalid(format!("volume {id} uses {used} inodes: allow as many, or delete files first")));
+            }
+        }
+        Ok((volume.record.spec.size, inodes))
+    })
+}
+
+/// Gives a directory volume the limits that `choose` names, which is told how many inodes it may use so far.
+fn set_limits(
+    mut held: Held<'_>,
+    choose: impl FnOnce(&Volume, &Served, Inodes) -> Result<(Bytes, Inodes), Error>,
+) -> Result<Reply, Error> {
+    let (volume, served) = held.existing(Kind::Directory)?;
     let (old, project) = (volume.record, volume.project);
     let VolumeKind::Directory { inodes: had, mode } = old.spec.kind else {
         return Err(wrong_kind(held.id, Kind::Directory));
     };
-    let kind = VolumeKind::Directory { inodes: inodes.max(had), mode };
-    let new = VolumeSpec { size: size.max(old.spec.size), kind, ..old.spec };
+    let (size, inodes) = choose(volume, served, had)?;
+    let new = VolumeSpec { size, kind: VolumeKind::Directory { inodes, mode }, ..old.spec };
     grow(&mut held, new, "set the quota of volume", |served, spec, _| match (project, spec.kind) {
         (Some(project), VolumeKind::Directory { inodes, .. }) => {
             served.filesystem.set_quota(project, limits(spec.size, inodes))

@@ -25,6 +25,11 @@ pub fn class(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation.or_else(field).filter(|class| !class.is_empty())
 }
 
+/// The name of the VolumeAttributesClass that says which attributes its volume is to have.
+pub fn attributes_class(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_attributes_class_name.as_deref().filter(|class| !class.is_empty())
+}
+
 /// The name of the PersistentVolume that it is bound to, or is about to be bound to.
 pub fn persistent_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|volume| !volume.is_empty())

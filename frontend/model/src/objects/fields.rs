@@ -43,6 +43,10 @@ pub enum Fields {
     ClaimSpec,
     /// What the control plane says about it.
     ClaimStatus,
+    /// Which attributes its volume is to have, and how far that is.
+    ClaimModification,
+    /// Its conditions.
+    ClaimConditions,
     /// The metadata of a PersistentVolume.
     VolumeMetadata,
     /// Its annotations.
@@ -133,6 +137,11 @@ impl Fields {
             (Self::ClaimSpec, "dataSourceRef") => Some(Self::Reference),
             (Self::Reference, "apiGroup" | "kind" | "namespace" | "name" | "uid") => Some(Self::Short),
             (Self::ClaimStatus, "phase") => Some(Self::Short),
+            (Self::ClaimStatus, "currentVolumeAttributesClassName") => Some(Self::Short),
+            (Self::ClaimStatus, "modifyVolumeStatus") => Some(Self::ClaimModification),
+            (Self::ClaimModification, "status" | "targetVolumeAttributesClassName") => Some(Self::Short),
+            (Self::ClaimStatus, "conditions") => Some(Self::ClaimConditions),
+            (Self::ClaimConditions, "type" | "status") => Some(Self::Short),
             (Self::ClaimStatus, "capacity" | "allocatedResources" | "allocatedResourceStatuses") => Some(Self::Storage),
 
             (Self::VolumeSpec, "claimRef") => Some(Self::Reference),

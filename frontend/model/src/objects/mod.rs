@@ -1,5 +1,6 @@
 //! The API's objects as values: what they say, and what ours look like. Nothing here does any I/O.
 
+pub mod attributes_class;
 pub mod claim;
 pub mod fields;
 pub mod lease;

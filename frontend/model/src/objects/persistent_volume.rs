@@ -107,7 +107,7 @@ pub fn describe(
         filesystem: filesystem.cloned(),
         mount_options: class.mount_options.clone(),
         policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
-        attributes: None,
+        attributes: claim::attributes_class(claim).map(str::to_owned),
     };
     description.at(driver, place)
 }

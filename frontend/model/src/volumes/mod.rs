@@ -1,6 +1,7 @@
 //! What is said of volumes, whoever says it: what may be asked for, why it cannot be had, and what is wrong.
 
 mod access;
+mod attributes;
 mod fault;
 mod inodes;
 mod name;
@@ -13,6 +14,7 @@ mod topology;
 mod words;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
+pub use attributes::Attributes;
 pub use fault::{Fault, FaultKind};
 pub use inodes::InodeCount;
 pub use name::identify;

@@ -4,6 +4,7 @@ use bulkhead_protocol::{BlockSize, DirectoryMode, Inodes, Pool, PoolName, Volume
 use bulkhead_protocol::{Bytes, ErrorKind};
 
 use super::access::{Mode, check_filesystem};
+use super::attributes::{Attributes, parse_inodes};
 use super::size::{MINIMUM_BYTES, MINIMUM_IMAGE_BYTES, default_inodes};
 use super::{Fault, FaultKind};
 
@@ -65,10 +66,7 @@ impl Parameters {
                     let wanted = "give an octal number from 0000 to 1777";
                     parameters.directory_mode = Some(mode.ok_or_else(|| wrong(wanted))?);
                 }
-                "inodes" => {
-                    let number = value.parse::<u64>().ok().and_then(|number| Inodes::try_from(number).ok());
-                    parameters.inodes = Some(number.ok_or_else(|| wrong("give a number from 1 to 4294967295"))?);
-                }
+                "inodes" => parameters.inodes = Some(parse_inodes("parameter inodes", value)?),
                 "blockSize" => {
                     parameters.block_size = Some(match value {
                         "512" => BlockSize::B512,
@@ -104,6 +102,17 @@ impl Parameters {
             Self { .. } => return Ok(()),
         };
         Err(Fault::invalid(format!("backing=image cannot be combined with {reason}; remove one of the two")))
+    }
+
+    /// The same parameters, for a volume of this mode with these attributes, which come before those of the class.
+    ///
+    /// # Errors
+    /// When such a volume does not have them.
+    pub fn with_attributes(mut self, attributes: &Attributes, mode: Mode) -> Result<Self, Fault> {
+        // The size does not decide what kind it is.
+        attributes.check(&self.kind(mode, Bytes::MAX))?;
+        self.inodes = attributes.inodes.or(self.inodes);
+        Ok(self)
     }
 
     /// What is behind volumes that are used as directories.

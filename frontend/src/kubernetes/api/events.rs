@@ -43,6 +43,14 @@ pub enum Reason {
     VolumeResizeSuccessful,
     /// A volume could not be expanded.
     VolumeResizeFailed,
+    /// A volume is being given other attributes.
+    VolumeModify,
+    /// A volume was given other attributes.
+    VolumeModifySuccessful,
+    /// A volume could not be given other attributes.
+    VolumeModifyFailed,
+    /// A volume is not to have other attributes any more.
+    VolumeModifyCanceled,
     /// A released volume could not be deleted.
     VolumeFailedDelete,
     /// A released volume is deleted once a pool is there that the node may lack.
@@ -76,6 +84,7 @@ impl Reason {
         match self {
             Self::ProvisioningFailed
             | Self::VolumeResizeFailed
+            | Self::VolumeModifyFailed
             | Self::VolumeFailedDelete
             | Self::SnapshotCreationFailed
             | Self::SnapshotContentCheckandUpdateFailed
@@ -89,6 +98,9 @@ impl Reason {
             | Self::Provisioning
             | Self::Resizing
             | Self::VolumeResizeSuccessful
+            | Self::VolumeModify
+            | Self::VolumeModifySuccessful
+            | Self::VolumeModifyCanceled
             | Self::VolumeDeleteWaiting
             | Self::PoolConditionNotice
             | Self::PoolConditionNormal
@@ -102,6 +114,10 @@ impl Reason {
                 "Provision"
             }
             Self::Resizing | Self::VolumeResizeSuccessful | Self::VolumeResizeFailed => "Resize",
+            Self::VolumeModify
+            | Self::VolumeModifySuccessful
+            | Self::VolumeModifyFailed
+            | Self::VolumeModifyCanceled => "Modify",
             Self::SnapshotCreationFailed | Self::SnapshotContentCheckandUpdateFailed => "Snapshot",
             Self::VolumeFailedDelete | Self::VolumeDeleteWaiting | Self::SnapshotDeleteError => "Delete",
             Self::PoolConditionAbnormal

@@ -1,12 +1,14 @@
-//! The controller of claims: provisions those that need a volume, and expands those that ask for more.
+//! The controller of claims: provisions those that need a volume, and modifies and expands those that ask for that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_model::objects::claim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 
+use super::modifier::{Modifier, Outcome};
 use super::provisioner::Provisioner;
 use super::resizer::Resizer;
 use crate::kubernetes::api::failure::Failure;
@@ -16,10 +18,14 @@ use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::Controller;
 
+/// How soon to look again at a claim of which something waits.
+const SOON: Duration = Duration::from_secs(30);
+
 /// The controller.
 pub struct ClaimController {
     context: Arc<Context>,
     provisioner: Provisioner,
+    modifier: Modifier,
     resizer: Resizer,
 }
 
@@ -39,7 +45,15 @@ impl Controller for ClaimController {
         if has_volume || claim::selected_node(&claim).is_some() {
             self.context.memory.with(claim::uid(&claim), |entry| entry.bid_at = None);
         }
-        if has_volume { self.resizer.serve(&claim).await } else { self.provisioner.serve(&claim).await }
+        if !has_volume {
+            return self.provisioner.serve(&claim).await;
+        }
+        match self.modifier.serve(&claim).await? {
+            Outcome::Written => Ok(Action::await_change()),
+            Outcome::Idle(None) => self.resizer.serve(&claim).await,
+            // The resizer may want to look sooner, and a look in vain costs nothing.
+            Outcome::Idle(Some(pause)) => self.resizer.serve(&claim).await.map(|_| Action::requeue(pause.min(SOON))),
+        }
     }
 
     fn gone(&self) {
@@ -52,8 +66,8 @@ impl ClaimController {
     /// For the claims that concern `context`'s node, whose capacity `capacity` publishes.
     pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
         let provisioner = Provisioner::new(Arc::clone(&context), capacity);
-        let resizer = Resizer::new(Arc::clone(&context));
-        Self { context, provisioner, resizer }
+        let (modifier, resizer) = (Modifier::new(Arc::clone(&context)), Resizer::new(Arc::clone(&context)));
+        Self { context, provisioner, modifier, resizer }
     }
 
     /// The claim with its contents, which are not watched where the admission policy is missing.

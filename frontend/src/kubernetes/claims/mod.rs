@@ -7,15 +7,21 @@
 //!   [`holder`] if it begins as a copy, which has to be where its source is; [`decision`], [`requested_volume`] and
 //!   [`source`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
+//! - [`modifier`]: changes the attributes of its volume; [`modify_status`] is the pure part
+//! - [`attributes`]: which attributes a claim asks for; [`bound`]: which volume it has, and what is written about it
 //! - [`watch`]: the claims that concern this node, which `scope` defines, and those that are [`unlabelled`]
 
+mod attributes;
 mod bid_order;
+mod bound;
 pub mod controller;
 mod decision;
 #[cfg(test)]
 pub mod fixtures;
 mod holder;
 mod immediate_binding;
+mod modifier;
+mod modify_status;
 mod node_selection;
 mod placement;
 mod provisioner;

@@ -15,6 +15,7 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::attributes;
 use super::decision::{Decision, decide};
 use super::holder::{self, Holder};
 use super::immediate_binding::ImmediateBinding;
@@ -133,6 +134,10 @@ impl Provisioner {
         let wanted_since =
             context.memory.with(claim::uid(claim), |entry| *entry.wanted_since.get_or_insert_with(Instant::now));
         let mut wanted = requested_volume(claim, class)?;
+        if let Some(name) = claim::attributes_class(claim) {
+            let attributes = attributes::named(context, name).await?;
+            wanted.parameters = wanted.parameters.with_attributes(&attributes, wanted.mode)?;
+        }
         if !storage_class::may_be_at(class, &context.place) {
             let (class, node) = (class.name_any(), &context.node.name);
             return Err(Failure::Refused(format!(

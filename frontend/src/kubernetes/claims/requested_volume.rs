@@ -38,11 +38,6 @@ fn check_features(spec: &PersistentVolumeClaimSpec) -> Result<(), Failure> {
             "claim.spec.selector is not supported: a volume is made for each claim, not selected; remove it",
         ));
     }
-    if spec.volume_attributes_class_name.as_deref().is_some_and(|name| !name.is_empty()) {
-        return Err(refused(
-            "claim.spec.volumeAttributesClassName is not supported: volumes have no attributes to modify; remove it",
-        ));
-    }
     Ok(())
 }
 
@@ -92,8 +87,6 @@ mod tests {
         assert!(refusal(modes(json!(repeated)), json!({})).contains("accessModes"));
         requested_volume(&claim(modes(json!(["ReadOnlyMany", "ReadWriteOnce"]))), &class(json!({}))).unwrap();
         assert!(refusal(json!({ "spec": { "selector": {} } }), json!({})).contains("selector"));
-        let attributes = json!({ "spec": { "volumeAttributesClassName": "gold" } });
-        assert!(refusal(attributes, json!({})).contains("volumeAttributesClassName"));
         let nothing = json!({ "spec": { "resources": { "requests": { "storage": "much" } } } });
         assert!(refusal(nothing, json!({})).contains("requests.storage"));
     }

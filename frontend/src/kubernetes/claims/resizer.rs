@@ -10,19 +10,17 @@ use bulkhead_model::volumes::{Fault, FaultKind, SizeRange};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
-use kube::api::{Patch, PatchParams};
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use super::bound::{volume_of, write_status, write_volume};
 use super::resize_status;
 use super::resize_target::{is_expansion_requested, target};
 use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::api::request::{if_unchanged, request};
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::FailedExpansion;
 use crate::metrics::METRICS;
@@ -53,7 +51,7 @@ impl Resizer {
             return Ok(Action::await_change());
         }
         // The watch may not have reported its PersistentVolume yet.
-        let Some((object, volume)) = self.bound_volume(claim) else {
+        let Some((object, volume)) = volume_of(&self.context, claim) else {
             return Ok(Action::requeue(UNKNOWN_VOLUME_PAUSE));
         };
         let failed = self.context.memory.with(claim::uid(claim), |entry| entry.failed_expansion);
@@ -77,22 +75,13 @@ impl Resizer {
             claim = self.begin(&claim, target).await?;
         }
         self.record_size(&object, size).await?;
-        self.write_status(&claim, resize_status::finished(size)).await?;
+        write_status(&self.context, &claim, resize_status::finished(size)).await?;
         self.context.memory.with(claim::uid(&claim), |entry| entry.failed_expansion = None);
         self.context.capacity_changed.notify_one();
         info!(claim = %claim.name_any(), namespace = claim.namespace(), %volume, size, call = %call_id::current(), "expanded");
         let note = format!("expanded volume {volume} to {}", Quantity::from(size));
         self.context.events.publish(&*claim, Reason::VolumeResizeSuccessful, note);
         Ok(Action::await_change())
-    }
-
-    /// The claim's PersistentVolume and the id of its volume, if that is on this node.
-    fn bound_volume(&self, claim: &PersistentVolumeClaim) -> Option<(Arc<PersistentVolume>, VolumeId)> {
-        let name = claim::persistent_volume(claim)?;
-        let object = self.context.stores.persistent_volumes.get(&ObjectRef::new(name))?;
-        let volume = persistent_volume::own_volume(&object, &self.context.driver, &self.context.place)?;
-        let is_bound_to_claim = persistent_volume::claim_uid(&object) == Some(claim::uid(claim));
-        is_bound_to_claim.then_some((object, volume))
     }
 
     async fn grow(&self, claim: &PersistentVolumeClaim, volume: VolumeId, target: u64) -> Result<u64, Fault> {
@@ -103,7 +92,7 @@ impl Resizer {
     /// Writes that an expansion to `target` has started. This comes before everything else: a kubelet that found the
     /// volume expanded without it would regard the expansion as its own task.
     async fn begin(&self, claim: &PersistentVolumeClaim, target: u64) -> Result<Arc<PersistentVolumeClaim>, Failure> {
-        self.write_status(claim, resize_status::started(target)).await
+        write_status(&self.context, claim, resize_status::started(target)).await
     }
 
     /// Writes the new size into the PersistentVolume.
@@ -111,11 +100,8 @@ impl Resizer {
         if persistent_volume::capacity_bytes(object) == Some(size) {
             return Ok(());
         }
-        let patch = Patch::Strategic(json!({ "spec": { "capacity": { "storage": storage::quantity(size) } } }));
-        let (objects, name, parameters) =
-            (self.context.persistent_volumes(), object.name_any(), PatchParams::default());
-        request("writing a PersistentVolume's size", objects.patch(&name, &parameters, &patch)).await?;
-        Ok(())
+        let patch = json!({ "spec": { "capacity": { "storage": storage::quantity(size) } } });
+        write_volume(&self.context, "writing a PersistentVolume's size", object, patch).await
     }
 
     /// Records that an attempt has failed, and returns the failure, which decides when the next one is made.
@@ -128,25 +114,12 @@ impl Resizer {
             return fault.into();
         }
         let status = if infeasible { resize_status::infeasible(target, &fault) } else { resize_status::failed(&fault) };
-        if !is_repeated && let Err(failure) = self.write_status(claim, status).await {
+        if !is_repeated && let Err(failure) = write_status(&self.context, claim, status).await {
             return failure;
         }
         let failed = FailedExpansion { target, at: Instant::now() };
         self.context.memory.with(claim::uid(claim), |entry| entry.failed_expansion = Some(failed));
         Failure::Refused(fault.to_string())
-    }
-
-    /// Patches the claim's status, unless the claim has changed since it was read.
-    async fn write_status(
-        &self,
-        claim: &PersistentVolumeClaim,
-        patch: Value,
-    ) -> Result<Arc<PersistentVolumeClaim>, Failure> {
-        let patch = Patch::Strategic(if_unchanged(claim, patch));
-        let (claims, name, parameters) = (self.context.claims_beside(claim), claim.name_any(), PatchParams::default());
-        let patched = request("writing a claim's status", claims.patch_status(&name, &parameters, &patch)).await?;
-        self.context.memory.note_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
-        Ok(Arc::new(patched))
     }
 }
 

@@ -4,6 +4,7 @@ use bulkhead_tests::case::Case;
 use bulkhead_tests::cluster::Cluster;
 
 mod adopt;
+mod attributes;
 mod capacity;
 mod census;
 mod chart;
@@ -51,6 +52,7 @@ pub fn all() -> Vec<Case<Cluster>> {
         requests::cases(),
         monitoring::cases(),
         capacity::cases(),
+        attributes::cases(),
         resize::cases(),
         filesystems::cases(),
         no_room::cases(),

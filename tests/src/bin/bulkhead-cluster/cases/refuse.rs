@@ -15,7 +15,6 @@ cases! {
     a_selector_is_refused,
     a_source_that_no_object_can_be_is_refused,
     a_populators_source_is_left_to_it,
-    a_class_of_volume_attributes_is_refused: Recent,
     an_unknown_parameter_is_refused,
     an_unknown_parameter_of_the_sidecars_is_refused,
     an_unknown_mount_option_is_refused,
@@ -69,11 +68,6 @@ fn a_populators_source_is_left_to_it(cluster: &mut Cluster) -> Result<()> {
     cluster.stays_pending("data", Duration::from_millis(200))?;
     ensure!(cluster.agents[0].volumes()?.is_empty(), "a volume was created all the same");
     Ok(())
-}
-
-fn a_class_of_volume_attributes_is_refused(cluster: &mut Cluster) -> Result<()> {
-    let fast = |claim: &mut Value| claim["spec"]["volumeAttributesClassName"] = json!("fast");
-    refused(cluster, &cluster.class, fast, "volumeAttributesClassName")
 }
 
 fn an_unknown_parameter_is_refused(cluster: &mut Cluster) -> Result<()> {

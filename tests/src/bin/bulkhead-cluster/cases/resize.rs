@@ -20,12 +20,13 @@ cases! {
     an_agent_that_was_dead_finishes_when_it_is_back,
 }
 
-fn ask_for(cluster: &Cluster, name: &str, size: &str) -> Result<()> {
+/// Asks for that size.
+pub fn ask_for(cluster: &Cluster, name: &str, size: &str) -> Result<()> {
     cluster.patch_claim(name, &json!({ "spec": { "resources": { "requests": { "storage": size } } } }))
 }
 
 /// Waits until the claim's capacity is `size`, and returns the whole claim.
-fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
+pub fn has(cluster: &Cluster, name: &str, size: &str) -> Result<Value> {
     let claim = cluster.access.wait_for(&cluster.claims(), name, cluster.patience(), "to have grown", |claim| {
         let status = to_value(&claim.status)?;
         ensure!(status["capacity"]["storage"] == size, "its status is {status}");

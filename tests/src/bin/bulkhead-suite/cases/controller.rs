@@ -217,7 +217,6 @@ fn what_is_not_offered_is_unimplemented(stand: &mut Stand) -> Result<()> {
     let code = Code::Unimplemented;
     refused(csi.controller_publish_volume(ControllerPublishVolumeRequest::default()), code, "")?;
     refused(csi.controller_unpublish_volume(ControllerUnpublishVolumeRequest::default()), code, "")?;
-    refused(csi.controller_modify_volume(ControllerModifyVolumeRequest::default()), code, "")?;
     refused(csi.node_stage_volume(NodeStageVolumeRequest::default()), code, "")?;
     refused(csi.node_unstage_volume(NodeUnstageVolumeRequest::default()), code, "")
 }

@@ -20,6 +20,7 @@ mod limits;
 mod logs;
 mod many;
 mod model;
+mod modify;
 mod node_block;
 mod node_directory;
 mod owner;
@@ -76,6 +77,7 @@ pub fn all() -> Vec<Case> {
         unused::cases(),
         many::cases(),
         model::cases(),
+        modify::cases(),
         limits::cases(),
         logs::cases(),
         reboot::cases(),

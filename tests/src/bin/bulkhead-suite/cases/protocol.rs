@@ -137,6 +137,7 @@ fn requests() -> Vec<Request> {
     }
     requests.extend([
         Request::SetQuota { volume: id("vol-a"), size: bytes(2 * SIZE), inodes: 8192.try_into().expect("inodes") },
+        Request::SetInodes { volume: id("vol-a"), inodes: 4096.try_into().expect("inodes") },
         Request::GrowImage { volume: id("vol-b"), size: bytes(2 * SIZE) },
         Request::LoopResize { volume: id("vol-b") },
         Request::List { after: Some(id("vol-a")), limit: 16 },

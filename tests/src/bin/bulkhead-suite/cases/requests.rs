@@ -100,6 +100,7 @@ fn requests_of_the_other_kind_are_refused(stand: &mut Stand) -> Result<()> {
         (Request::LoopResize { volume: volume("vol-a") }, "vol-a"),
         (grow("vol-a"), "vol-a"),
         (set("vol-b"), "vol-b"),
+        (Request::SetInodes { volume: volume("vol-b"), inodes }, "vol-b"),
         (bind("vol-b", "b"), "vol-b"),
         (unbind("vol-b", "b"), "vol-b"),
     ] {
@@ -121,6 +122,7 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(stand: &mut St
         Request::LoopResize { volume: volume("vol-z") },
         Request::GrowImage { volume: volume("vol-z"), size: bytes(SIZE) },
         Request::SetQuota { volume: volume("vol-z"), size: bytes(SIZE), inodes },
+        Request::SetInodes { volume: volume("vol-z"), inodes },
         Request::Usage { volume: volume("vol-z"), target: None },
     ] {
         denied(helper.request(&request)?, ErrorKind::NotFound, "vol-z").with_context(|| format!("{request:?}"))?;

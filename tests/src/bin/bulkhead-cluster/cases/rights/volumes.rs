@@ -17,7 +17,8 @@ const NAMED: &str = "an agent may create only volumes named after their claim an
 const SECRET: &str = "an agent may not create a volume that names a secret";
 const LABEL: &str = "an agent may give a new volume its node's label, but none of the control plane's labels";
 const PLAIN: &str = "an agent may give a new volume only the control plane's annotations and finalizers that its driver uses, and no owner";
-const SPECIFICATION: &str = "an agent may change only the capacity in a volume's specification";
+const SPECIFICATION: &str =
+    "an agent may change only the capacity and the class of attributes in a volume's specification";
 const METADATA: &str = "an agent may change no annotation, owner or label of a volume except the node's label";
 const FINALIZERS: &str = "an agent may change no finalizer of a volume except its own";
 
@@ -227,7 +228,6 @@ fn nothing_but_capacity_and_finalizer_is_changed(cluster: &mut Cluster) -> Resul
             (json!({ "spec": { "accessModes": ["ReadWriteMany"] } }), SPECIFICATION),
             (json!({ "spec": { "mountOptions": ["noexec"] } }), SPECIFICATION),
             (json!({ "spec": { "storageClassName": "another" } }), SPECIFICATION),
-            (json!({ "spec": { "volumeAttributesClassName": "gold" } }), SPECIFICATION),
             (json!({ "metadata": { "labels": { "size": "large" } } }), METADATA),
             (json!({ "metadata": { "labels": { "colour": null } } }), METADATA),
             (json!({ "metadata": { "labels": { TOPOLOGY_KEY: rights.there } } }), METADATA),

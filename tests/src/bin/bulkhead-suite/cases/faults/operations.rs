@@ -197,6 +197,7 @@ pub fn on_directories() -> Vec<Operation> {
     let unused = Request::DeleteUnused { volume: volume(DIRECTORY) };
     let owner = Request::Owner { volume: volume(DIRECTORY) };
     let note = "bulkhead-owner=1\nclaim=shop/data\n".parse().expect("a record");
+    let fewer = Request::SetInodes { volume: volume(DIRECTORY), inodes: 100.try_into().expect("a number of inodes") };
     let set_owner = Request::SetOwner { volume: volume(DIRECTORY), owner: note };
     let status = Request::PoolStatus { pool: "default".parse().expect("a name") };
     let list = Request::List { after: None, limit: 16 };
@@ -205,6 +206,7 @@ pub fn on_directories() -> Vec<Operation> {
         operation("create a directory", &[], &create),
         operation("bind", &[&create], &bind),
         operation("set the quota", &[&create, &bind], &grow),
+        operation("set the number of inodes", &[&create, &bind], &fewer),
         operation("usage of a directory", &[&create, &bind], &usage),
         operation("unmount", &[&create, &bind], &unbind),
         operation("delete a directory", &[&create, &bind, &unbind], &delete),

@@ -43,6 +43,7 @@ fn no_kind_of_volume_is_taken_for_another(stand: &mut Stand) -> Result<()> {
             Request::LoopResize { volume: id() },
             Request::GrowImage { volume: id(), size: bytes(2 * SIZE) },
             Request::SetQuota { volume: id(), size: bytes(2 * SIZE), inodes },
+            Request::SetInodes { volume: id(), inodes },
             Request::LoopAttach { volume: id(), read_only: true },
         ] {
             denied(helper.request(&request)?, ErrorKind::WrongKind, "vol-a")?;

@@ -1,0 +1,176 @@
+//! Changing how many inodes a volume may use, while it is in use.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Reply, Request, VolumeKind};
+use bulkhead_tests::cases;
+use bulkhead_tests::csi::requests::*;
+use bulkhead_tests::csi::v1::*;
+use bulkhead_tests::expect::refused;
+use bulkhead_tests::helper::volume;
+use bulkhead_tests::stand::Stand;
+use tonic::Code;
+
+cases! {
+    a_volume_is_created_with_attributes,
+    attributes_are_changed_and_stay_changed,
+    what_cannot_be_changed_is_refused,
+    the_limit_on_inodes_follows_at_once: Quota,
+    inodes_that_the_pool_cannot_promise_are_refused: Quota + Xfs,
+}
+
+const SIZE: i64 = 16 * MIB;
+
+fn modify(volume: &str, pairs: &[(&str, &str)]) -> ControllerModifyVolumeRequest {
+    ControllerModifyVolumeRequest {
+        volume_id: volume.to_owned(),
+        mutable_parameters: parameters(pairs),
+        ..ControllerModifyVolumeRequest::default()
+    }
+}
+
+fn create_with(volume: &str, inodes: &str) -> CreateVolumeRequest {
+    CreateVolumeRequest { mutable_parameters: parameters(&[("inodes", inodes)]), ..create(volume, SIZE, mount()) }
+}
+
+/// How many inodes the volume may use, by its record.
+fn inodes(stand: &Stand) -> Result<u64> {
+    let usage = Request::Usage { volume: volume("vol-a"), target: None };
+    let Reply::Usage(usage) = stand.helper()?.ask(&usage)? else { bail!("no usage") };
+    let VolumeKind::Directory { inodes, .. } = usage.spec.kind else { bail!("{:?}", usage.spec.kind) };
+    Ok(inodes.get())
+}
+
+/// Runs `test` on a published volume that may use 100 inodes.
+fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create_with("vol-a", "100"))?;
+    let target = stand.target("a");
+    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
+    test(stand, &target)?;
+    let csi = stand.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_volume_is_created_with_attributes(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create_with("vol-a", "100"))?;
+    csi.create_volume(create_with("vol-a", "100"))?;
+    refused(csi.create_volume(create_with("vol-a", "200")), Code::AlreadyExists, "vol-a")?;
+    // They come before those of the class.
+    let both = CreateVolumeRequest { parameters: parameters(&[("inodes", "7")]), ..create_with("vol-a", "100") };
+    csi.create_volume(both)?;
+    let confirmed = |inodes: &str| -> Result<bool> {
+        let answer = csi.validate_volume_capabilities(ValidateVolumeCapabilitiesRequest {
+            volume_id: "vol-a".to_owned(),
+            volume_capabilities: vec![mount()],
+            mutable_parameters: parameters(&[("inodes", inodes)]),
+            ..ValidateVolumeCapabilitiesRequest::default()
+        })?;
+        Ok(answer.confirmed.is_some())
+    };
+    ensure!(confirmed("100")? && !confirmed("200")?);
+    for (inodes, word) in [("0", "inodes"), ("-5", "inodes"), ("", "inodes")] {
+        refused(csi.create_volume(create_with("vol-b", inodes)), Code::InvalidArgument, word)?;
+    }
+    let device = CreateVolumeRequest { volume_capabilities: vec![block()], ..create_with("vol-b", "100") };
+    refused(csi.create_volume(device), Code::InvalidArgument, "a block volume has no inodes")?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn attributes_are_changed_and_stay_changed(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, _| {
+        for wanted in [5000, 5000, 50, 700] {
+            let request = modify("vol-a", &[("inodes", &wanted.to_string())]);
+            stand.csi()?.controller_modify_volume(request)?;
+            ensure!(inodes(stand)? == wanted, "{}, not {wanted}", inodes(stand)?);
+        }
+        stand.csi()?.controller_modify_volume(modify("vol-a", &[]))?;
+        // What somebody has asked for does not follow the size.
+        stand.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
+        ensure!(inodes(stand)? == 700);
+        stand.restart_helper()?;
+        stand.restart_frontend()?;
+        ensure!(inodes(stand)? == 700);
+        Ok(())
+    })
+}
+
+fn what_cannot_be_changed_is_refused(stand: &mut Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(create("vol-b", SIZE, block()))?;
+    let some = &[("inodes", "100")];
+    for (request, code, word) in [
+        (modify("", some), Code::InvalidArgument, "volume_id"),
+        (modify("vol-z", some), Code::NotFound, "vol-z"),
+        (modify("../vol-a", some), Code::NotFound, ""),
+        (modify("vol-a", &[("iops", "5")]), Code::InvalidArgument, "supported: inodes"),
+        (modify("vol-a", &[("inodes", "0")]), Code::InvalidArgument, "inodes"),
+        (modify("vol-a", &[("inodes", "4294967296")]), Code::InvalidArgument, "inodes"),
+        (modify("vol-b", some), Code::InvalidArgument, "a block volume has no inodes"),
+    ] {
+        refused(csi.controller_modify_volume(request), code, word)?;
+    }
+    csi.controller_modify_volume(modify("vol-b", &[]))?;
+    for volume in ["vol-a", "vol-b"] {
+        csi.delete_volume(delete(volume))?;
+    }
+    Ok(())
+}
+
+/// Makes files from one number to another, which is not made.
+fn make(target: &Path, numbers: std::ops::Range<u32>) -> Result<()> {
+    let end = numbers.end;
+    for number in numbers {
+        File::create(target.join(number.to_string())).with_context(|| format!("file {number}"))?;
+    }
+    ensure!(File::create(target.join("beyond")).is_err(), "more than {end} files could be made");
+    Ok(())
+}
+
+fn the_limit_on_inodes_follows_at_once(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, target| {
+        let csi = stand.csi()?;
+        let set = |number: &str| csi.controller_modify_volume(modify("vol-a", &[("inodes", number)]));
+        // What a pod sees, as df -i does. The directory of the volume itself counts as one that is not its own.
+        let seen = || -> Result<u64> { Ok(rustix::fs::statvfs(target)?.f_files) };
+        // The top directory is one of them.
+        make(target, 0..99)?;
+        ensure!(seen()? == 101, "{} inodes are seen", seen()?);
+        let usage = csi.node_get_volume_stats(stats("vol-a", target))?.usage;
+        let told = usage.iter().find(|usage| usage.unit() == volume_usage::Unit::Inodes).context("no inodes")?;
+        ensure!((told.total, told.used, told.available) == (100, 100, 0), "{told:?}");
+        set("150")?;
+        ensure!(seen()? == 151, "{} inodes are seen", seen()?);
+        make(target, 99..149)?;
+        refused(set("149"), Code::InvalidArgument, "150")?;
+        ensure!(seen()? == 151, "{} inodes are seen", seen()?);
+        for number in 49..149 {
+            fs::remove_file(target.join(number.to_string()))?;
+        }
+        set("50")?;
+        make(target, 0..49)?;
+        stand.restart_helper()?;
+        make(target, 0..49)
+    })
+}
+
+fn inodes_that_the_pool_cannot_promise_are_refused(stand: &mut Stand) -> Result<()> {
+    with_volume(stand, |stand, _| {
+        let before = stand.helper()?.pool_status("default")?.promised;
+        let request = modify("vol-a", &[("inodes", "4000000000")]);
+        refused(stand.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "cannot promise")?;
+        ensure!(inodes(stand)? == 100 && stand.helper()?.pool_status("default")?.promised == before);
+        stand.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
+        ensure!(stand.helper()?.pool_status("default")?.promised == before + 1000 * 512);
+        stand.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "100")]))?;
+        ensure!(stand.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
+        Ok(())
+    })
+}
