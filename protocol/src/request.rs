@@ -315,6 +315,11 @@ requests! {
         /// The new limit on inodes.
         inodes: Inodes,
     }
+    /// Allocates all of a sparse image, which stays allocated. Since version 4.
+    Allocate "allocate", since 4, Disk, changes, [SysAdmin] {
+        /// The volume.
+        volume: VolumeId,
+    }
 }
 
 impl Request {

@@ -18,7 +18,7 @@ MAGIC = b"BULKHEAD"
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
             "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts",
-            "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes"]
+            "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes", "Allocate"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom", "TooFragmented"]
 

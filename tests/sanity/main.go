@@ -38,6 +38,20 @@ type outcome struct{ failed bool }
 
 func (o *outcome) Fail() { o.failed = true }
 
+// pairs is a flag whose values are collected as keys and values.
+func pairs(name, usage string) map[string]string {
+	collected := map[string]string{}
+	flag.Func(name, usage, func(pair string) error {
+		key, value, found := strings.Cut(pair, "=")
+		if !found {
+			return fmt.Errorf("no = in %q", pair)
+		}
+		collected[key] = value
+		return nil
+	})
+	return collected
+}
+
 func main() {
 	config := sanity.NewTestConfig()
 	config.IdempotentCount = repetitions
@@ -48,15 +62,8 @@ func main() {
 	flag.Int64Var(&config.TestVolumeSize, "size", 16<<20, "size of volumes in bytes")
 	flag.Int64Var(&config.TestVolumeExpandSize, "expanded-size", 32<<20, "size of volumes that have grown")
 	uncopyable := flag.Bool("uncopyable", false, "volumes with these parameters cannot be copied: skip what copies one")
-	config.TestVolumeParameters = map[string]string{}
-	flag.Func("parameter", "KEY=VALUE, a parameter of volumes; may be repeated", func(pair string) error {
-		key, value, found := strings.Cut(pair, "=")
-		if !found {
-			return fmt.Errorf("no = in %q", pair)
-		}
-		config.TestVolumeParameters[key] = value
-		return nil
-	})
+	config.TestVolumeParameters = pairs("parameter", "KEY=VALUE, a parameter of volumes; may be repeated")
+	config.TestVolumeMutableParameters = pairs("attribute", "KEY=VALUE, what volumes are modified to have; may be repeated")
 	flag.Parse()
 	if config.Address == "" || config.TargetPath == "" || config.StagingPath == "" {
 		fmt.Fprintln(os.Stderr, "-endpoint, -targets and -staging are needed; see -help")

@@ -206,6 +206,19 @@ pub enum VolumeCommand {
         #[arg(long)]
         path: Option<String>,
     },
+    /// Change attributes of a volume while it is in use.
+    #[command(group = clap::ArgGroup::new("attributes").required(true).multiple(true))]
+    Modify {
+        /// Volume id.
+        #[arg(value_parser = volume_id)]
+        id: String,
+        /// How many inodes a directory volume may use: more than before, or fewer, but as many as it uses.
+        #[arg(long, group = "attributes")]
+        inodes: Option<String>,
+        /// Allocate all of a sparse image, for good.
+        #[arg(long, group = "attributes")]
+        thick: bool,
+    },
     /// Show how much of a volume is used, and whether it is healthy.
     Stats {
         /// Volume id.

@@ -1,12 +1,15 @@
 //! Commands on volumes.
 
+use std::collections::BTreeMap;
+
 use bulkhead_console::report::{Report, Table};
 use bulkhead_frontend::proto::csi::volume_capability::access_mode::Mode;
 use bulkhead_frontend::proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use bulkhead_frontend::proto::csi::volume_usage::Unit;
 use bulkhead_frontend::proto::csi::{
-    CapacityRange, ControllerExpandVolumeRequest, CreateVolumeRequest, NodeExpandVolumeRequest,
-    NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume, VolumeCapability,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
+    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeUnpublishVolumeRequest, Volume,
+    VolumeCapability,
 };
 use bulkhead_frontend::proto::inspection::GetVolumeRequest;
 use bulkhead_model::quantity::Quantity;
@@ -30,6 +33,7 @@ pub async fn run(client: Client, command: VolumeCommand) -> Result<Option<Report
         VolumeCommand::Publish(publish) => self::publish(client, publish).await,
         VolumeCommand::Unpublish { id, target } => unpublish(client, id, target).await,
         VolumeCommand::Expand { id, size, path } => expand(client, id, size, path).await,
+        VolumeCommand::Modify { id, inodes, thick } => modify(client, id, inodes, thick).await,
         VolumeCommand::Stats { id, path } => stats(client, id, path).await,
         VolumeCommand::Delete { id, yes, force } => delete::run(client, id, yes, force).await,
     };
@@ -123,6 +127,20 @@ async fn expand(mut client: Client, id: String, size: Quantity, path: Option<Str
     };
     let text = format!("{id} has {}", Quantity(bytes));
     Ok(Report::new(json!({ "id": id, "bytes": bytes }), Table::line(text)))
+}
+
+async fn modify(mut client: Client, id: String, inodes: Option<String>, thick: bool) -> Result<Report, Failure> {
+    let allocation = thick.then(|| "thick".to_owned());
+    let attributes = [("inodes", inodes), ("allocation", allocation)];
+    let mutable_parameters: BTreeMap<_, _> =
+        attributes.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+    let text = mutable_parameters.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(", ");
+    let json = json!({ "id": id, "attributes": mutable_parameters });
+    let volume_id = id.clone();
+    let request =
+        ControllerModifyVolumeRequest { volume_id, mutable_parameters, ..ControllerModifyVolumeRequest::default() };
+    client.controller.controller_modify_volume(request).await?;
+    Ok(Report::new(json, Table::line(format!("{id} has {text}"))))
 }
 
 async fn stats(mut client: Client, id: String, path: String) -> Result<Report, Failure> {

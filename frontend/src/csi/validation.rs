@@ -49,7 +49,9 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
     let spec = &volume.usage.spec;
     let wanted = attributes(&request.mutable_parameters)?;
     let has = |wanted| matches!(spec.kind, VolumeKind::Directory { inodes, .. } if inodes == wanted);
-    if wanted.inodes.is_some_and(|inodes| !has(inodes)) {
+    let is_sparse =
+        matches!(spec.kind, VolumeKind::Image { sparse: true, .. } | VolumeKind::Filesystem { sparse: true, .. });
+    if wanted.inodes.is_some_and(|inodes| !has(inodes)) || wanted.thick && is_sparse {
         return Err(Fault::unsupported("the volume has other attributes (mutable_parameters)"));
     }
     let asked = with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?;

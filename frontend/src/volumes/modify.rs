@@ -21,6 +21,12 @@ impl Volumes {
                 let request = Request::SetInodes { volume, inodes };
                 self.helper.size(request).await.map(drop).map_err(|error| of_promise(error, &pool))
             }
+            (_, VolumeKind::Image { sparse: true, .. } | VolumeKind::Filesystem { sparse: true, .. })
+                if attributes.thick =>
+            {
+                let allocated = self.helper.size(Request::Allocate { volume }).await;
+                allocated.map(drop).map_err(|error| of_promise(error, &pool))
+            }
             _ => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use super::filesystem::limits;
 use super::log;
 use super::room::Share;
 use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, wrong_kind};
-use crate::sys::Result as SysResult;
+use crate::sys::{Result as SysResult, file};
 
 /// Raises a directory volume's quota.
 pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
@@ -64,6 +64,29 @@ pub fn grow_image(held: &mut Held<'_>, kind: Kind, size: Bytes) -> Result<Reply,
             rustix::fs::fallocate(&image, FallocateFlags::KEEP_SIZE, old.size.get(), added)?;
         }
         rustix::fs::ftruncate(&image, spec.size.get())
+    })
+}
+
+/// Allocates what a sparse image lacks. From then on it is one that was allocated when it was made.
+pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
+    let (id, volume) = (held.id, held.known().ok_or_else(|| held.state.unknown(held.id))?);
+    let (old, pool) = (volume.record.spec, volume.pool.clone());
+    let kind = match old.kind {
+        VolumeKind::Image { block_size, .. } => VolumeKind::Image { sparse: false, block_size },
+        VolumeKind::Filesystem { mode, .. } => VolumeKind::Filesystem { sparse: false, mode },
+        VolumeKind::Directory { .. } | VolumeKind::Snapshot { .. } => return Err(wrong_kind(id, Kind::Block)),
+    };
+    let image = held.open_content(OFlags::RDWR)?;
+    let fail = |errno| failed("inspect the image of volume", id, errno);
+    let missing = old.size.get().saturating_sub(file::status(&image).map_err(fail)?.allocated);
+    // It is promised already, but what the others do not use yet may be used up.
+    let lacking = Share { bytes: missing, preallocated: true, project: None };
+    check_room(&pool, &measure(held.state, &pool)?, 0, lacking)?;
+    grow(&mut held, VolumeSpec { kind, ..old }, "allocate the image of volume", |_, spec, _| match spec.kind {
+        VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } => {
+            file::fill_holes(&image, spec.size.get())
+        }
+        _ => Ok(()),
     })
 }
 

@@ -20,7 +20,7 @@ mod watch;
 pub use create::{Original, create, make};
 pub use delta::delta;
 pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
-pub use grow::{grow_image, set_inodes, set_quota};
+pub use grow::{allocate, grow_image, set_inodes, set_quota};
 pub use limits::{Limits, check_filesystem, check_number_of_targets};
 pub use owner::{owner, set_owner};
 pub use release::{Deletions, Progress};

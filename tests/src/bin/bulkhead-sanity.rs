@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 
 fn mount_access(stand: &mut Stand) -> Result<()> {
     // They are directories, which cannot be copied, even where the pool can copy others.
-    sanity(stand, "mount", &["-uncopyable".to_owned()])
+    sanity(stand, "mount", &["-uncopyable", "-attribute=inodes=2000"].map(str::to_owned))
 }
 
 fn block_access(stand: &mut Stand) -> Result<()> {

@@ -5,7 +5,7 @@ use bulkhead_protocol::{ErrorKind, Inodes, VolumeKind};
 use super::{Fault, FaultKind};
 
 /// The keys that can be given.
-const SUPPORTED: &str = "inodes";
+const SUPPORTED: &str = "inodes, allocation";
 
 /// The attributes of a volume: those of a VolumeAttributesClass, which CSI calls mutable parameters. What is not given stays
 /// as it is.
@@ -13,6 +13,8 @@ const SUPPORTED: &str = "inodes";
 pub struct Attributes {
     /// How many inodes a directory volume may use.
     pub inodes: Option<Inodes>,
+    /// Whether all of its image is allocated.
+    pub thick: bool,
 }
 
 impl Attributes {
@@ -25,6 +27,12 @@ impl Attributes {
         for (key, value) in pairs {
             match key {
                 "inodes" => attributes.inodes = Some(parse_inodes("attribute inodes", value)?),
+                "allocation" if value == "thick" => attributes.thick = true,
+                "allocation" => {
+                    return Err(Fault::invalid(format!(
+                        "invalid attribute allocation={value:?}: give thick; what is allocated stays allocated"
+                    )));
+                }
                 _ => return Err(Fault::invalid(format!("unknown attribute {key:?}; supported: {SUPPORTED}"))),
             }
         }
@@ -36,17 +44,24 @@ impl Attributes {
     /// # Errors
     /// When one would have no effect.
     pub fn check(&self, kind: &VolumeKind) -> Result<(), Fault> {
-        let reason = match kind {
-            _ if self.inodes.is_none() => return Ok(()),
-            VolumeKind::Directory { .. } => return Ok(()),
-            VolumeKind::Image { .. } => "a block volume has no inodes",
-            VolumeKind::Filesystem { .. } => "the volume has as many as its own filesystem has room for",
-            VolumeKind::Snapshot { .. } => {
-                let kind = FaultKind::Typed(ErrorKind::WrongKind);
-                return Err(Fault::new(kind, "a snapshot is never modified: modify the volume that is made from it"));
-            }
+        let wrong = |key, reason| {
+            Err(Fault::invalid(format!("attribute {key}: {reason}; use a class of attributes without it")))
         };
-        Err(Fault::invalid(format!("attribute inodes: {reason}; use a class of attributes without it")))
+        let is_any = self.inodes.is_some() || self.thick;
+        match kind {
+            VolumeKind::Snapshot { .. } if is_any => {
+                let kind = FaultKind::Typed(ErrorKind::WrongKind);
+                Err(Fault::new(kind, "a snapshot is never modified: modify the volume that is made from it"))
+            }
+            VolumeKind::Directory { .. } if self.thick => {
+                wrong("allocation", "a directory is not allocated beforehand")
+            }
+            VolumeKind::Image { .. } if self.inodes.is_some() => wrong("inodes", "a block volume has no inodes"),
+            VolumeKind::Filesystem { .. } if self.inodes.is_some() => {
+                wrong("inodes", "the volume has as many as its own filesystem has room for")
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -69,19 +84,29 @@ mod tests {
     fn only_known_attributes_with_valid_values() {
         assert_eq!(Attributes::parse([]).unwrap(), Attributes::default());
         assert_eq!(Attributes::parse([("inodes", "5000")]).unwrap().inodes.map(Inodes::get), Some(5000));
-        for (key, value) in [("inodes", "0"), ("inodes", "many"), ("inodes", "4294967296"), ("Inodes", "1"), ("", "")] {
+        for (key, value) in [
+            ("inodes", "0"),
+            ("inodes", "many"),
+            ("inodes", "4294967296"),
+            ("Inodes", "1"),
+            ("allocation", "thin"),
+            ("", ""),
+        ] {
             let fault = Attributes::parse([(key, value)]).unwrap_err();
             assert!(fault.is(ErrorKind::Invalid) && fault.to_string().contains(key), "{fault}");
         }
         let unknown = Attributes::parse([("iops", "5")]).unwrap_err().to_string();
-        assert_eq!(unknown, "unknown attribute \"iops\"; supported: inodes");
+        assert_eq!(unknown, "unknown attribute \"iops\"; supported: inodes, allocation");
     }
 
     #[test]
-    fn inodes_are_for_directories() {
+    fn inodes_are_for_directories_and_allocation_for_images() {
         let inodes = Attributes::parse([("inodes", "5000")]).unwrap();
         let mode = DirectoryMode::try_from(0o755).unwrap();
-        inodes.check(&VolumeKind::Directory { inodes: Inodes::try_from(1).unwrap(), mode }).unwrap();
+        let thick = Attributes::parse([("allocation", "thick")]).unwrap();
+        let directory = VolumeKind::Directory { inodes: Inodes::try_from(1).unwrap(), mode };
+        inodes.check(&directory).unwrap();
+        thick.check(&directory).unwrap_err();
         for kind in [
             VolumeKind::Image { sparse: false, block_size: BlockSize::B512 },
             VolumeKind::Filesystem { sparse: false, mode },
@@ -89,6 +114,7 @@ mod tests {
         ] {
             inodes.check(&kind).unwrap_err();
             Attributes::default().check(&kind).unwrap();
+            assert_eq!(thick.check(&kind).is_ok(), !matches!(kind, VolumeKind::Snapshot { .. }), "{kind:?}");
         }
     }
 }

@@ -112,6 +112,7 @@ impl Parameters {
         // The size does not decide what kind it is.
         attributes.check(&self.kind(mode, Bytes::MAX))?;
         self.inodes = attributes.inodes.or(self.inodes);
+        self.sparse &= !attributes.thick;
         Ok(self)
     }
 

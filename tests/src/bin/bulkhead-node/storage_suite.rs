@@ -41,6 +41,7 @@ const LIST: &str = "skipped.txt";
 pub fn run(node: &Node, definitions: &Path, filter: Option<&str>) -> Result<ExitCode> {
     let common = Skips::read(&definitions.join(LIST))?;
     grant_all_classes(node)?;
+    node.kubectl.run(&["apply", "--filename", &definitions.join("attributes.yaml").to_string_lossy()])?;
     let mut verdict = Verdict::default();
     let (mut listed, mut used) = (BTreeSet::new(), BTreeSet::new());
     for class in CLASSES {

@@ -1,12 +1,17 @@
 //! Claims that name a class of volume attributes: their volumes have them from the beginning, or get them while they are in
 //! use.
 
+use std::fs;
+
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request, VolumeKind};
 use bulkhead_tests::cases;
-use bulkhead_tests::cluster::Cluster;
+use bulkhead_tests::cluster::control_plane::assets;
 use bulkhead_tests::cluster::objects::{block, claim, handle, on};
+use bulkhead_tests::cluster::{Cluster, manifests};
+use bulkhead_tests::documented::{KUBERNETES, blocks, run_all, section, subsection};
 use bulkhead_tests::expect::same;
+use bulkhead_tests::node::Kubectl;
 use serde_json::{Value, json, to_value};
 
 use super::resize::ask_for;
@@ -26,6 +31,7 @@ cases! {
     what_was_begun_is_finished_first: Recent,
     an_agent_that_was_dead_modifies_when_it_is_back: Recent,
     a_change_of_attributes_does_not_hold_up_a_growth: Recent,
+    what_is_documented_works: Recent,
 }
 
 /// A class of attributes. It is removed when the test ends.
@@ -253,4 +259,24 @@ fn a_change_of_attributes_does_not_hold_up_a_growth(cluster: &mut Cluster) -> Re
     ask_for(cluster, "data", "32Mi")?;
     super::resize::has(cluster, "data", "32Mi")?;
     is(cluster, "data", "Pending", &name).map(drop)
+}
+
+fn what_is_documented_works(cluster: &mut Cluster) -> Result<()> {
+    let page = subsection(section(KUBERNETES, "Use")?, "Change attributes of a volume")?;
+    let class = Class { cluster, name: format!("{}-documented", cluster.namespace) };
+    let object = made(cluster, "first")?;
+    let written = |text: &str| text.replace("bulkhead-many-files", &class.name);
+    let file = cluster.agents[0].stand.work().join("documented.yaml");
+    for manifest in blocks(page, "yaml") {
+        fs::write(&file, written(&manifest))?;
+        manifests::kubectl(&cluster.access.kubeconfig(), &["apply", "--filename", &file.to_string_lossy()])?;
+    }
+    let kubectl = Kubectl { program: assets()?.join("kubectl"), kubeconfig: cluster.access.kubeconfig() };
+    let commands: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("    kubectl ")).collect();
+    ensure!(commands.len() == 2, "{commands:?}");
+    for command in commands {
+        run_all(&kubectl, &format!("kubectl --namespace {} {}", cluster.namespace, written(command)))?;
+    }
+    has(cluster, "first", &class.name)?;
+    has_inodes(cluster, &object, 500_000)
 }

@@ -1,7 +1,9 @@
-//! Changing how many inodes a volume may use, while it is in use.
+//! Changing attributes of a volume while it is in use: how many inodes it may use, and whether all of it is allocated.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use bulkhead_protocol::{Reply, Request, VolumeKind};
@@ -11,6 +13,7 @@ use bulkhead_tests::csi::v1::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::helper::volume;
 use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait;
 use tonic::Code;
 
 cases! {
@@ -18,7 +21,9 @@ cases! {
     attributes_are_changed_and_stay_changed,
     what_cannot_be_changed_is_refused,
     the_limit_on_inodes_follows_at_once: Quota,
-    inodes_that_the_pool_cannot_promise_are_refused: Quota + Xfs,
+    inodes_that_the_pool_cannot_promise_are_refused: Quota + Xfs + OwnPool,
+    a_sparse_volume_is_allocated,
+    a_sparse_volume_is_not_allocated_without_room: OwnPool,
 }
 
 const SIZE: i64 = 16 * MIB;
@@ -110,10 +115,12 @@ fn what_cannot_be_changed_is_refused(stand: &mut Stand) -> Result<()> {
         (modify("", some), Code::InvalidArgument, "volume_id"),
         (modify("vol-z", some), Code::NotFound, "vol-z"),
         (modify("../vol-a", some), Code::NotFound, ""),
-        (modify("vol-a", &[("iops", "5")]), Code::InvalidArgument, "supported: inodes"),
+        (modify("vol-a", &[("iops", "5")]), Code::InvalidArgument, "supported: inodes, allocation"),
         (modify("vol-a", &[("inodes", "0")]), Code::InvalidArgument, "inodes"),
         (modify("vol-a", &[("inodes", "4294967296")]), Code::InvalidArgument, "inodes"),
         (modify("vol-b", some), Code::InvalidArgument, "a block volume has no inodes"),
+        (modify("vol-a", &[("allocation", "thick")]), Code::InvalidArgument, "a directory is not allocated"),
+        (modify("vol-b", &[("allocation", "sparse")]), Code::InvalidArgument, "stays allocated"),
     ] {
         refused(csi.controller_modify_volume(request), code, word)?;
     }
@@ -154,7 +161,8 @@ fn the_limit_on_inodes_follows_at_once(stand: &mut Stand) -> Result<()> {
         for number in 49..149 {
             fs::remove_file(target.join(number.to_string()))?;
         }
-        set("50")?;
+        // XFS frees inodes a little later.
+        wait::until(stand.patience(Duration::from_secs(20)), || Ok(set("50").map(drop)?))?;
         make(target, 0..49)?;
         stand.restart_helper()?;
         make(target, 0..49)
@@ -165,7 +173,7 @@ fn inodes_that_the_pool_cannot_promise_are_refused(stand: &mut Stand) -> Result<
     with_volume(stand, |stand, _| {
         let before = stand.helper()?.pool_status("default")?.promised;
         let request = modify("vol-a", &[("inodes", "4000000000")]);
-        refused(stand.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "cannot promise")?;
+        refused(stand.csi()?.controller_modify_volume(request), Code::ResourceExhausted, "too much")?;
         ensure!(inodes(stand)? == 100 && stand.helper()?.pool_status("default")?.promised == before);
         stand.csi()?.controller_modify_volume(modify("vol-a", &[("inodes", "1100")]))?;
         ensure!(stand.helper()?.pool_status("default")?.promised == before + 1000 * 512);
@@ -173,4 +181,70 @@ fn inodes_that_the_pool_cannot_promise_are_refused(stand: &mut Stand) -> Result<
         ensure!(stand.helper()?.pool_status("default")?.promised == before, "what is not needed is not given back");
         Ok(())
     })
+}
+
+/// How many bytes of a volume's image are allocated.
+fn allocated(stand: &Stand, volume: &str) -> Result<u64> {
+    Ok(stand.pool().volume(volume).join("image").metadata()?.blocks() * 512)
+}
+
+/// Makes a sparse block volume, and publishes it.
+fn sparse(stand: &Stand, bytes: i64) -> Result<()> {
+    let csi = stand.csi()?;
+    let parameters = parameters(&[("sparse", "true")]);
+    csi.create_volume(CreateVolumeRequest { parameters, ..create("vol-a", bytes, block()) })?;
+    csi.node_publish_volume(publish("vol-a", &stand.target("a"), block()))?;
+    ensure!(allocated(stand, "vol-a")? < 1 << 20);
+    Ok(())
+}
+
+fn end(stand: &Stand) -> Result<()> {
+    let csi = stand.csi()?;
+    csi.node_unpublish_volume(unpublish("vol-a", &stand.target("a")))?;
+    csi.delete_volume(delete("vol-a"))?;
+    Ok(())
+}
+
+fn a_sparse_volume_is_allocated(stand: &mut Stand) -> Result<()> {
+    const MARK: &[u8; 4096] = &[0x5a; 4096];
+    sparse(stand, SIZE)?;
+    let device = File::options().read(true).write(true).open(stand.target("a"))?;
+    device.write_all_at(MARK, 8 << 20)?;
+    device.sync_all()?;
+    let thick = || -> Result<()> {
+        stand.csi()?.controller_modify_volume(modify("vol-a", &[("allocation", "thick")]))?;
+        Ok(())
+    };
+    thick()?;
+    ensure!(allocated(stand, "vol-a")? >= SIZE.try_into()?);
+    let mut found = [0; 4096];
+    device.read_exact_at(&mut found, 8 << 20)?;
+    ensure!(&found == MARK, "what was written is gone");
+    device.read_exact_at(&mut found, 4 << 20)?;
+    ensure!(found == [0; 4096], "what was not written is not zero");
+    drop(device);
+    thick()?;
+    stand.restart_helper()?;
+    // What is added is allocated as well.
+    stand.csi()?.controller_expand_volume(controller_expand("vol-a", 2 * SIZE))?;
+    ensure!(allocated(stand, "vol-a")? >= (2 * SIZE).try_into()?);
+    end(stand)
+}
+
+fn a_sparse_volume_is_not_allocated_without_room(stand: &mut Stand) -> Result<()> {
+    let free = || -> Result<u64> { Ok(stand.helper()?.pool_status("default")?.largest_volume) };
+    let size = free()? / 2 / MIB as u64 * MIB as u64;
+    sparse(stand, size.try_into()?)?;
+    let taken = stand.pool().directory.join(".taken");
+    let file = File::create(&taken)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size + size / 2)?;
+    file.sync_all()?;
+    let thick = || stand.csi().map(|csi| csi.controller_modify_volume(modify("vol-a", &[("allocation", "thick")])));
+    refused(thick()?, Code::ResourceExhausted, "")?;
+    ensure!(allocated(stand, "vol-a")? < 1 << 20, "{} bytes were taken all the same", allocated(stand, "vol-a")?);
+    fs::remove_file(&taken)?;
+    drop(file);
+    wait::until(stand.patience(Duration::from_secs(20)), || Ok(thick()?.map(drop)?))?;
+    ensure!(allocated(stand, "vol-a")? >= size);
+    end(stand)
 }

@@ -101,6 +101,7 @@ fn requests_of_the_other_kind_are_refused(stand: &mut Stand) -> Result<()> {
         (grow("vol-a"), "vol-a"),
         (set("vol-b"), "vol-b"),
         (Request::SetInodes { volume: volume("vol-b"), inodes }, "vol-b"),
+        (Request::Allocate { volume: volume("vol-a") }, "vol-a"),
         (bind("vol-b", "b"), "vol-b"),
         (unbind("vol-b", "b"), "vol-b"),
     ] {
@@ -123,6 +124,7 @@ fn requests_for_unknown_volumes_are_not_found_and_undoing_is_done(stand: &mut St
         Request::GrowImage { volume: volume("vol-z"), size: bytes(SIZE) },
         Request::SetQuota { volume: volume("vol-z"), size: bytes(SIZE), inodes },
         Request::SetInodes { volume: volume("vol-z"), inodes },
+        Request::Allocate { volume: volume("vol-z") },
         Request::Usage { volume: volume("vol-z"), target: None },
     ] {
         denied(helper.request(&request)?, ErrorKind::NotFound, "vol-z").with_context(|| format!("{request:?}"))?;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::Result;
-use bulkhead_protocol::{Request, Socket, TargetPath};
+use bulkhead_protocol::{BlockSize, Request, Socket, TargetPath, VolumeKind, VolumeSpec};
 use bulkhead_tests::helper::{
     bind, bytes, create, create_from, create_snapshot, delete, delete_snapshot, directory_spec, filesystem_spec,
     grow_filesystem, image_spec, mount_filesystem, target, unbind, unmount_filesystem, volume,
@@ -241,12 +241,16 @@ pub fn on_devices() -> Vec<Operation> {
     let usage = Request::Usage { volume: volume(DEVICE), target: Some(target) };
     let unused = Request::DeleteUnused { volume: volume(DEVICE) };
     let read_only = Request::LoopAttach { volume: volume(DEVICE), read_only: true };
+    let kind = VolumeKind::Image { sparse: true, block_size: BlockSize::B512 };
+    let sparse = bulkhead_tests::helper::create(DEVICE, VolumeSpec { kind, ..image_spec(SIZE) });
+    let allocate = Request::Allocate { volume: volume(DEVICE) };
     vec![
         operation("create an image", &[], &create),
         operation("attach", &[&create], &attach),
         operation("attach read-only", &[&create], &read_only),
         operation("make a device", &[&create, &attach], &make),
         operation("grow an image", &[&create, &attach, &make], &grow),
+        operation("allocate an image", &[&sparse, &attach, &make], &allocate),
         operation("resize a device", &[&create, &attach, &make, &grow], &resize),
         operation("usage of a device", &[&create, &attach, &make], &usage),
         operation("remove a device", &[&create, &attach, &make], &remove),
