@@ -44,7 +44,16 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         Request::PoolCounts { .. } => {
             let (inodes, free_inodes, snapshots, extent_limit) = (65_536, 65_000, 3, 200_000);
             let (filesystem_limit, filesystems) = (0, 0);
-            let counts = Reply::Counts { filesystem_limit, filesystems, inodes, free_inodes, snapshots, extent_limit };
+            let snapshot_bytes = 3 << 20;
+            let counts = Reply::Counts {
+                filesystem_limit,
+                filesystems,
+                inodes,
+                free_inodes,
+                snapshots,
+                extent_limit,
+                snapshot_bytes,
+            };
             Act::Answer(Ok(counts))
         }
         Request::PoolStatus { .. } => {

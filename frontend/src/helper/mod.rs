@@ -24,7 +24,7 @@ use outcome::outcome;
 
 use crate::metrics::METRICS;
 
-pub use calls::{Counts, Owned, Ranges};
+pub use calls::{Counts, Owned, Ranges, Sharing};
 pub use error::{CallError, Unreachable};
 
 /// The maximum number of connections, not counting those that hang. The helper serves seventeen, and sixteen more for

@@ -248,8 +248,15 @@ pub fn roomy() -> Act {
 
 /// How many filesystems in images a pool may have, and has; and how many inodes, and how many of them are free.
 pub fn counts(filesystem_limit: u32, filesystems: u32, (inodes, free_inodes): (u64, u64)) -> Act {
-    let (snapshots, extent_limit) = (0, 0);
-    Act::Answer(Ok(Reply::Counts { filesystem_limit, filesystems, inodes, free_inodes, snapshots, extent_limit }))
+    Act::Answer(Ok(Reply::Counts {
+        filesystem_limit,
+        filesystems,
+        inodes,
+        free_inodes,
+        snapshots: 0,
+        extent_limit: 0,
+        snapshot_bytes: 0,
+    }))
 }
 
 /// The status of an empty pool with this much room, in which inodes take nothing.

@@ -18,8 +18,10 @@ const MOUNTING: [&str; 5] = [
     "privhelper/src/state/mounting.rs", "privhelper/src/sys/xfs.rs",
 ];
 /// What runs only where a pool's filesystem can share blocks.
-const COPYING: [&str; 3] =
-    ["privhelper/src/bookkeeping/delta.rs", "privhelper/src/ops/copy.rs", "privhelper/src/sys/extents.rs"];
+const COPYING: [&str; 4] = [
+    "privhelper/src/bookkeeping/delta.rs", "privhelper/src/bookkeeping/sharing.rs", "privhelper/src/ops/copy.rs",
+    "privhelper/src/sys/extents.rs",
+];
 /// What counts, reports and limits.
 const BOOKKEEPING: [&str; 6] = [
     "privhelper/src/bookkeeping", "privhelper/src/sys/quota.rs", "protocol/src/condition.rs", "protocol/src/error.rs",
@@ -41,10 +43,10 @@ struct Budget {
     goal: usize,
 }
 
-const CORE: Budget = Budget { name: "core", limit: 4_453, goal: 2_600 };
+const CORE: Budget = Budget { name: "core", limit: 4_458, goal: 2_600 };
 const FILESYSTEMS: Budget = Budget { name: "mounting", limit: 385, goal: 325 };
-const COPIES: Budget = Budget { name: "copying", limit: 299, goal: 270 };
-const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_882, goal: 1_600 };
+const COPIES: Budget = Budget { name: "copying", limit: 330, goal: 270 };
+const BOOKS: Budget = Budget { name: "bookkeeping", limit: 1_890, goal: 1_600 };
 const AT_START: Budget = Budget { name: "start", limit: 2_329, goal: 1_650 };
 const BY_COMMENT: Budget = Budget { name: "rules kept by a comment only", limit: 13, goal: 14 };
 
