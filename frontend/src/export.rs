@@ -26,7 +26,7 @@ pub async fn page(volumes: &Volumes, entries: usize, token: &str) -> Result<Expo
     Ok(page)
 }
 
-/// A page of snapshots, in the same way.
+/// A page of snapshots, in the same way. Of what they are is not said: those who ask may not know what volumes there are.
 ///
 /// # Errors
 /// When the helper cannot be reached. One of a release that takes none has none.
@@ -35,10 +35,9 @@ pub async fn snapshots(volumes: &Volumes, entries: usize, token: &str) -> Result
         Err(fault) if fault.is(ErrorKind::Unsupported) => return Ok(SnapshotPage::default()),
         page => page?,
     };
-    let export = |Snapshot { snapshot, pool, allocated: bytes, origin, .. }| ExportedSnapshot {
+    let export = |Snapshot { snapshot, pool, allocated: bytes, .. }| ExportedSnapshot {
         snapshot: VolumeId::to_string(&snapshot),
         pool: pool.to_string(),
-        source: origin.source.to_string(),
         bytes,
     };
     Ok(SnapshotPage { snapshots: page.entries.into_iter().map(export).collect(), next: page.next })

@@ -117,8 +117,8 @@ pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
     }
     notes.extend(unnamed.notes);
     let snapshots = unnamed.snapshots.iter().map(|(node, found)| {
-        let ExportedSnapshot { snapshot, pool, source, bytes } = found;
-        json!({ "node": node, "pool": pool, "snapshot": snapshot, "source": source, "bytes": bytes })
+        let ExportedSnapshot { snapshot, pool, bytes } = found;
+        json!({ "node": node, "pool": pool, "snapshot": snapshot, "bytes": bytes })
     });
     let mut all = lost.json();
     all["orphanedSnapshots"] = snapshots.collect();

@@ -54,8 +54,6 @@ pub struct ExportedSnapshot {
     pub snapshot: String,
     /// Its pool.
     pub pool: String,
-    /// The volume that it is of.
-    pub source: String,
     /// The bytes that it refers to.
     pub bytes: u64,
 }

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::conditions::{Health, Orphan};
 use super::{Room, Volumes};
-use crate::helper::Counts;
+use crate::helper::{COPY_REFUSALS, Counts};
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.
@@ -177,6 +177,9 @@ impl Volumes {
                 METRICS.pool_snapshots.with(name).set(snapshots.into());
                 METRICS.pool_snapshot_bytes.with(name).set(snapshot_bytes as f64);
             }
+            if extent_limit > 0 {
+                count_refusals();
+            }
             if let Some(inodes) = inodes {
                 METRICS.pool_inodes.with(name).set(inodes.total as f64);
                 METRICS.pool_free_inodes.with(name).set(inodes.free as f64);
@@ -191,6 +194,15 @@ impl Volumes {
                 METRICS.pool_volumes.with(name).set(status.volumes.into());
                 METRICS.pool_emptying.with(name).set(status.emptying.into());
             }
+        }
+    }
+}
+
+/// Counts the outcomes of copies that operators are told of, from zero: the first is to be an increase.
+fn count_refusals() {
+    for request in ["create-snapshot", "create-from"] {
+        for outcome in COPY_REFUSALS {
+            METRICS.helper_requests.with([request, outcome]);
         }
     }
 }
