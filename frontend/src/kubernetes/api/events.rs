@@ -278,3 +278,78 @@ async fn write_first(
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::{Request, Response, StatusCode};
+    use http_body_util::BodyExt as _;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower::service_fn;
+
+    use super::*;
+
+    /// An API server that accepts each name once, and what it was sent.
+    fn server() -> (Client, Arc<Mutex<Vec<Value>>>) {
+        let received = Arc::new(Mutex::new(Vec::<Value>::new()));
+        let seen = Arc::clone(&received);
+        let service = service_fn(move |request: Request<Body>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                let mut seen = seen.lock().unwrap();
+                let is_new = seen.iter().all(|other| other["metadata"]["name"] != event["metadata"]["name"]);
+                seen.push(event.clone());
+                let (code, answer) = if is_new {
+                    (StatusCode::CREATED, event)
+                } else {
+                    let reason = "AlreadyExists";
+                    let status = json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": 409 });
+                    (StatusCode::CONFLICT, status)
+                };
+                let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, std::convert::Infallible>(answer.unwrap())
+            }
+        });
+        (Client::new(service, "default"), received)
+    }
+
+    #[tokio::test]
+    async fn what_every_agent_sees_is_written_once_and_about_one_object() {
+        let (client, received) = server();
+        let driver = "bulkhead.csi.local".parse().unwrap();
+        let claim = |name: &str| -> PersistentVolumeClaim {
+            let metadata = json!({ "namespace": "shop", "name": name, "uid": format!("uid-of-{name}") });
+            serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+        };
+        for (node, name) in [("a", "data"), ("b", "data"), ("b", "other")] {
+            let events = Events::new(client.clone(), &driver, node);
+            events.publish_once(&claim(name), Reason::ProvisioningFailed, "unheld", "no node has it");
+        }
+        while received.lock().unwrap().len() < 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let mut received = received.lock().unwrap().clone();
+        received.sort_by_key(|event| event["regarding"]["name"].to_string());
+        let names: Vec<_> = received.iter().map(|event| event["metadata"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["uid-of-data.unheld", "uid-of-data.unheld", "uid-of-other.unheld"]);
+        for event in &received {
+            let (note, reason, kind) = (&event["note"], &event["reason"], &event["type"]);
+            assert_eq!(
+                (note, reason, kind),
+                (&"no node has it".into(), &"ProvisioningFailed".into(), &"Warning".into())
+            );
+            // As the admission policy wants it.
+            assert_eq!(event["reportingController"], "bulkhead.csi.local");
+            assert!(["a", "b"].contains(&event["reportingInstance"].as_str().unwrap()), "{event}");
+            assert_eq!(
+                (&event["regarding"]["kind"], &event["metadata"]["namespace"]),
+                (&"PersistentVolumeClaim".into(), &"shop".into())
+            );
+        }
+    }
+}
