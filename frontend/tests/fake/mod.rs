@@ -235,6 +235,7 @@ pub fn no_volumes() -> Act {
 /// No volume began as a copy, and there are no snapshots. `None` if that is not what is asked.
 pub fn no_copies(request: &Request) -> Option<Act> {
     match request {
+        Request::Sharing { .. } => Some(Act::Answer(Ok(Reply::Sharing { allocated: 1 << 20, shared: 0, next: None }))),
         Request::Origin { .. } => Some(Act::Answer(Ok(Reply::Origin(None)))),
         Request::ListSnapshots { .. } => Some(Act::Answer(Ok(Reply::Snapshots(UpTo::default())))),
         _ => None,
