@@ -1,9 +1,9 @@
 //! The volumes of the node, with what is noted on each about whose it is.
 
-use bulkhead_model::exported::{Exported, ExportedPage};
+use bulkhead_model::exported::{Exported, ExportedPage, ExportedSnapshot, SnapshotPage};
 use bulkhead_model::owner::{self, Keys};
 use bulkhead_model::volumes::Fault;
-use bulkhead_protocol::{ErrorKind, Listed, VolumeId};
+use bulkhead_protocol::{ErrorKind, Listed, Snapshot, VolumeId};
 
 use crate::volumes::Volumes;
 
@@ -24,6 +24,23 @@ pub async fn page(volumes: &Volumes, entries: usize, token: &str) -> Result<Expo
         page.volumes.extend(export(volumes, listed).await?);
     }
     Ok(page)
+}
+
+/// A page of snapshots, in the same way. Of what they are is not said: those who ask may not know what volumes there are.
+///
+/// # Errors
+/// When the helper cannot be reached. One of a release that takes none has none.
+pub async fn snapshots(volumes: &Volumes, entries: usize, token: &str) -> Result<SnapshotPage, Fault> {
+    let page = match volumes.list_snapshots(None, entries, token).await {
+        Err(fault) if fault.is(ErrorKind::Unsupported) => return Ok(SnapshotPage::default()),
+        page => page?,
+    };
+    let export = |Snapshot { snapshot, pool, allocated: bytes, .. }| ExportedSnapshot {
+        snapshot: VolumeId::to_string(&snapshot),
+        pool: pool.to_string(),
+        bytes,
+    };
+    Ok(SnapshotPage { snapshots: page.entries.into_iter().map(export).collect(), next: page.next })
 }
 
 async fn export(volumes: &Volumes, listed: Listed) -> Result<Option<Exported>, Fault> {

@@ -122,8 +122,7 @@ async fn run(options: Options, monitoring: Option<Monitoring>) -> Result<(), Sta
     let unseen = if options.access().is_some() { Unseen::NotKnownYet } else { Unseen::NotNeeded };
     let volumes = Volumes::new(helper.clone()).with_optional_pools(options.optional_pools.iter().cloned(), unseen);
     if let Some(monitoring) = monitoring {
-        let shared = options.share_owners.then(|| volumes.clone());
-        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.health(), shared));
+        tokio::spawn(monitoring.serve(helper.clone(), readiness.clone(), volumes.clone(), options.share_owners));
     }
     let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Signals)?;

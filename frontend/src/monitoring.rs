@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use bulkhead_model::findings::Findings;
 use bulkhead_model::printable::printable;
+use bulkhead_model::volumes::Fault;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -127,14 +128,8 @@ impl Monitoring {
         Ok(Self { listener, process })
     }
 
-    /// Serves for as long as it is polled. Whose the volumes are is served only if `owners` are given.
-    pub async fn serve(
-        self,
-        helper: Helper,
-        readiness: Readiness,
-        health: watch::Receiver<Health>,
-        owners: Option<Volumes>,
-    ) {
+    /// Serves for as long as it is polled. Whose `volumes` are is served only if `shares_owners`.
+    pub async fn serve(self, helper: Helper, readiness: Readiness, volumes: Volumes, shares_owners: bool) {
         let listener = match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
             Err(error) => return warn!("metrics and probes are not served: {error}"),
@@ -146,9 +141,10 @@ impl Monitoring {
         let shared = Arc::new(Shared {
             helper,
             readiness,
-            health,
+            health: volumes.health(),
             process,
-            owners,
+            volumes,
+            shares_owners,
             exporting: Mutex::default(),
             helper_answered: Mutex::default(),
             written: Mutex::default(),
@@ -179,9 +175,10 @@ struct Shared {
     readiness: Readiness,
     health: watch::Receiver<Health>,
     process: Process,
-    /// The volumes, if it is served whose they are.
-    owners: Option<Volumes>,
-    /// Locked while a page of volumes is made.
+    volumes: Volumes,
+    /// Whether it is served whose they are.
+    shares_owners: bool,
+    /// Locked while a page of volumes or snapshots is made.
     exporting: Mutex<()>,
     /// When the helper last answered, or failed to. Locked while it is asked, so that concurrent requests share one
     /// answer.
@@ -218,6 +215,7 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
             json(&findings)
         }
         "/volumes/owners" => owners(shared, request.uri().query().unwrap_or_default()).await,
+        "/snapshots" => snapshots(shared, request.uri().query().unwrap_or_default()).await,
         "/healthz" => text(StatusCode::OK, "ok\n"),
         "/readyz" => {
             look_at_helper(shared).await;
@@ -225,7 +223,10 @@ async fn answer(request: &Request<Incoming>, shared: &Shared) -> Response<Full<B
             let report = unserved_pools(&shared.health.borrow()) + &report;
             text(if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, report)
         }
-        _ => text(StatusCode::NOT_FOUND, "/metrics, /volumes, /volumes/owners, /healthz and /readyz are served here\n"),
+        _ => text(
+            StatusCode::NOT_FOUND,
+            "/metrics, /volumes, /volumes/owners, /snapshots, /healthz and /readyz are served here\n",
+        ),
     }
 }
 
@@ -243,13 +244,26 @@ fn unserved_pools(health: &Health) -> String {
 /// A page of volumes with whose they are. Anyone who can reach the port may ask for it, so it is made at a pace that the
 /// helper does not notice, one page at a time.
 async fn owners(shared: &Shared, query: &str) -> Response<Full<Bytes>> {
-    let Some(volumes) = &shared.owners else {
+    if !shared.shares_owners {
         return text(StatusCode::NOT_FOUND, "whose the volumes are is served with --share-owners only\n");
-    };
+    }
+    paged(shared, query, |token| export::page(&shared.volumes, EXPORTED, token)).await
+}
+
+/// A page of snapshots, likewise.
+async fn snapshots(shared: &Shared, query: &str) -> Response<Full<Bytes>> {
+    paged(shared, query, |token| export::snapshots(&shared.volumes, EXPORTED, token)).await
+}
+
+async fn paged<'q, T: Serialize, P: Future<Output = Result<T, Fault>>>(
+    shared: &Shared,
+    query: &'q str,
+    page: impl FnOnce(&'q str) -> P,
+) -> Response<Full<Bytes>> {
     let token = query.strip_prefix("after=").unwrap_or_default();
     let _turn = shared.exporting.lock().await;
     sleep(EXPORT_PAUSE).await;
-    match export::page(volumes, EXPORTED, token).await {
+    match page(token).await {
         Ok(page) => json(&page),
         Err(fault) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{fault}\n")),
     }

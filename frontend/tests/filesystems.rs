@@ -206,7 +206,7 @@ async fn its_figures_are_those_of_the_filesystem_in_it() {
     let figures: Vec<_> = told.usage.iter().map(|usage| (usage.total, usage.used, usage.available)).collect();
     assert_eq!(figures, [(448 << 20, 18 << 20, 430 << 20), (262_144, 4, 262_140)]);
     assert!(!told.volume_condition.unwrap().abnormal);
-    let request = GetVolumeRequest { id: "pvc-1".to_owned(), without_owner: true };
+    let request = GetVolumeRequest { id: "pvc-1".to_owned(), without_owner: true, with_sharing: false };
     let shown = fake.inspector().get_volume(Call::new(request)).await.unwrap().into_inner().volume.unwrap();
     assert_eq!((shown.kind.as_str(), shown.size_bytes, shown.inside_bytes), ("filesystem", 512 << 20, Some(448 << 20)));
     assert_eq!(shown.settings["backing"], "image");

@@ -15,15 +15,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use bulkhead_frontend::proto::csi::CreateSnapshotRequest;
 use bulkhead_frontend::proto::csi::controller_client::ControllerClient;
 use bulkhead_frontend::proto::registration::RegistrationStatus;
 use bulkhead_frontend::proto::registration::registration_client::RegistrationClient;
-use bulkhead_protocol::{Condition, HIGHEST_VERSION, PoolStatus, Reply, Request, Socket, Welcome};
+use bulkhead_protocol::{
+    Condition, ErrorKind, HIGHEST_VERSION, Origin, PoolStatus, Reply, Request, Snapshot, Socket, VolumeId, Welcome,
+};
 use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
+use tonic::Code;
 
-use fake::{Act, FakeHelper, Greeting, creation, done, no_volumes, size, welcome};
+use fake::{Act, FakeHelper, Greeting, creation, done, failure, no_volumes, size, welcome};
 use mock_api::{Fault, MockApi};
 use program::{Frontend, address, ask, channel, get};
 
@@ -44,9 +48,24 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         Request::PoolCounts { .. } => {
             let (inodes, free_inodes, snapshots, extent_limit) = (65_536, 65_000, 3, 200_000);
             let (filesystem_limit, filesystems) = (0, 0);
-            let counts = Reply::Counts { filesystem_limit, filesystems, inodes, free_inodes, snapshots, extent_limit };
+            let snapshot_bytes = 3 << 20;
+            let counts = Reply::Counts {
+                filesystem_limit,
+                filesystems,
+                inodes,
+                free_inodes,
+                snapshots,
+                extent_limit,
+                snapshot_bytes,
+            };
             Act::Answer(Ok(counts))
         }
+        Request::CreateSnapshot { .. } => failure(ErrorKind::TooFragmented { extents: 250_000, limit: 200_000 }),
+        Request::ListSnapshots { after: None, .. } => {
+            let page = vec![snapshot("snap-1"), snapshot("snap-2")];
+            Act::Answer(Ok(Reply::Snapshots(page.try_into().unwrap())))
+        }
+        Request::ListSnapshots { .. } => Act::Answer(Ok(Reply::Snapshots(Vec::new().try_into().unwrap()))),
         Request::PoolStatus { .. } => {
             let conditions = vec![Condition::Overpromised { promised: 9 << 30, limit: 8 << 30 }].try_into().unwrap();
             Act::Answer(Ok(Reply::Pool(PoolStatus { inode_size: 512, conditions, ..fake::status(33 << 30) })))
@@ -54,6 +73,18 @@ fn helper() -> (FakeHelper, PathBuf, PathBuf) {
         _ => done(),
     });
     (fake, csi, registration)
+}
+
+fn snapshot(id: &str) -> Snapshot {
+    let source: VolumeId = "pvc-1".parse().unwrap();
+    Snapshot {
+        snapshot: id.parse().unwrap(),
+        pool: "default".parse().unwrap(),
+        size: (8 << 20).try_into().unwrap(),
+        block: true,
+        allocated: 4096,
+        origin: Origin { source: source.clone(), family: source, copied: 1 },
+    }
 }
 
 /// Waits until /readyz answers with this status and its report contains `part`.
@@ -165,6 +196,28 @@ async fn metrics_are_served_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn snapshots_are_listed_and_their_refusals_counted_by_reason() {
+    let (mut fake, csi, _) = helper();
+    fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
+    fake.run();
+    let frontend = Frontend::start(&fake, &["--metrics-address", "127.0.0.1:0"]);
+    let address = address(&frontend).await;
+    readyz(&address, 200, "[+]kubelet-registration ok\n").await;
+    let mut controller = ControllerClient::new(channel(&csi).await);
+    let (name, source_volume_id) = ("snap-3".to_owned(), "pvc-1".to_owned());
+    let request = CreateSnapshotRequest { name, source_volume_id, ..CreateSnapshotRequest::default() };
+    assert_eq!(controller.create_snapshot(request).await.unwrap_err().code(), Code::FailedPrecondition);
+    let refused =
+        "bulkhead_helper_request_duration_seconds_count{request=\"create-snapshot\",outcome=\"TooFragmented\"} 1\n";
+    let (_, metrics) = get(&address, "/metrics").await;
+    assert!(metrics.contains(refused), "{metrics}");
+    let (status, page) = get(&address, "/snapshots?after=").await;
+    let page: serde_json::Value = serde_json::from_str(&page).unwrap();
+    let expected = ["snap-1", "snap-2"].map(|id| json!({ "snapshot": id, "pool": "default", "bytes": 4096 }));
+    assert_eq!((status, page), (200, json!({ "snapshots": expected, "next": null })), "of what they are is not said");
+}
+
+#[tokio::test]
 async fn pools_are_measured_and_their_conditions_counted() {
     let (mut fake, ..) = helper();
     fake.greet_with(Greeting::Welcome(Box::new(Welcome { version: HIGHEST_VERSION, ..welcome(&["default"]) })));
@@ -180,6 +233,10 @@ async fn pools_are_measured_and_their_conditions_counted() {
         "\nbulkhead_pool_inodes{pool=\"default\"} 65536",
         "\nbulkhead_pool_free_inodes{pool=\"default\"} 65000",
         "\nbulkhead_pool_snapshots{pool=\"default\"} 3",
+        "\nbulkhead_pool_snapshot_bytes{pool=\"default\"} 3145728",
+        // Nothing was refused yet.
+        "\nbulkhead_helper_request_duration_seconds_count{request=\"create-snapshot\",outcome=\"TooFragmented\"} 0",
+        "\nbulkhead_helper_request_duration_seconds_count{request=\"create-from\",outcome=\"NoRoom\"} 0",
     ];
     loop {
         let (_, metrics) = get(&address, "/metrics").await;

@@ -83,7 +83,7 @@ async fn what_takes_a_copy_is_advertised_only_where_a_pool_can() {
     let ext4 = FakeHelper::start(|_| fake::counts(300, 0, (0, 0)));
     let where_it_cannot = offered(&ext4).await;
     assert!(!copying.iter().any(|one| where_it_cannot.contains(one)), "{where_it_cannot:?}");
-    assert_eq!(where_it_cannot.len(), 6);
+    assert_eq!(where_it_cannot.len(), 7);
 }
 
 #[tokio::test]

@@ -66,6 +66,7 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         Request::Delta { snapshot, base, from } => bookkeeping::delta(state, snapshot, base.as_ref(), *from),
         Request::Allocate { volume } => bookkeeping::allocate(state.hold(volume)?),
         Request::SetInodes { volume, inodes } => bookkeeping::set_inodes(state.hold(volume)?, *inodes),
+        Request::Sharing { volume, from } => bookkeeping::sharing(state, volume, *from),
     };
     reply.map(|reply| (reply, None))
 }

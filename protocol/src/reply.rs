@@ -63,6 +63,8 @@ pub enum Reply {
         snapshots: u32,
         /// The most extents that a volume may have when it is copied; 0 where volumes cannot be copied at all.
         extent_limit: u64,
+        /// How many bytes the snapshots refer to, in total.
+        snapshot_bytes: u64,
     },
     /// A snapshot. Since version 4.
     Snapshot(Snapshot),
@@ -74,6 +76,15 @@ pub enum Reply {
     Ranges {
         /// The ranges.
         ranges: UpTo<Range, MAX_RANGES>,
+        /// The offset at which to continue; `None` if these were the last.
+        next: Option<u64>,
+    },
+    /// How much of an image is shared with others. Since version 4.
+    Sharing {
+        /// How many bytes the whole image occupies.
+        allocated: u64,
+        /// How many of those that were looked at are shared.
+        shared: u64,
         /// The offset at which to continue; `None` if these were the last.
         next: Option<u64>,
     },

@@ -320,6 +320,13 @@ requests! {
         /// The volume.
         volume: VolumeId,
     }
+    /// How much of the image of a volume or snapshot is shared with others. Since version 4.
+    Sharing "sharing", since 4, Disk, reads, [] {
+        /// The volume or snapshot.
+        volume: VolumeId,
+        /// The offset at which to begin.
+        from: u64,
+    }
 }
 
 impl Request {

@@ -92,6 +92,7 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("delta-of-one", Request::Delta { snapshot: id("snap-1"), base: None, from: 0 }),
         ("set-inodes", Request::SetInodes { volume: id("pvc-1"), inodes: inodes(2048) }),
         ("allocate", Request::Allocate { volume: id("pvc-1") }),
+        ("sharing", Request::Sharing { volume: id("pvc-1"), from: 4096 }),
     ]
 }
 
@@ -225,12 +226,14 @@ fn responses() -> Vec<(&'static str, Response)> {
                 free_inodes: 7,
                 snapshots: 5,
                 extent_limit: 200_000,
+                snapshot_bytes: 8192,
             }),
         ),
         ("snapshot", Ok(Reply::Snapshot(snapshot()))),
         ("snapshots", Ok(Reply::Snapshots(UpTo::try_from(vec![snapshot()]).expect("one snapshot")))),
         ("origin-reply", Ok(Reply::Origin(Some(origin())))),
         ("ranges", Ok(Reply::Ranges { ranges: ranges(), next: Some(8192) })),
+        ("sharing-reply", Ok(Reply::Sharing { allocated: 12_288, shared: 4096, next: Some(8192) })),
         ("usage-of-snapshot", Ok(Reply::Usage(of_snapshot))),
     ];
     let kinds = [
@@ -308,7 +311,7 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
     let names = "create set-quota grow-image bind-mount unmount loop-attach loop-detach loop-resize make-device \
         remove-device usage list delete pool-status listen delete-unused set-owner owner mount-filesystem \
         unmount-filesystem grow-filesystem pool-counts create-snapshot create-from delete-snapshot list-snapshots \
-        origin delta set-inodes allocate";
+        origin delta set-inodes allocate sharing";
     let mut found: Vec<_> =
         requests().iter().map(|(_, request)| (request.name(), request.row().since_version)).collect();
     found.dedup();
@@ -316,7 +319,8 @@ fn each_request_has_a_name_and_a_version_of_its_own() {
         "delete-unused" => 2,
         "set-owner" | "owner" => 3,
         "mount-filesystem" | "unmount-filesystem" | "grow-filesystem" | "pool-counts" | "create-snapshot"
-        | "create-from" | "delete-snapshot" | "list-snapshots" | "origin" | "delta" | "set-inodes" | "allocate" => 4,
+        | "create-from" | "delete-snapshot" | "list-snapshots" | "origin" | "delta" | "set-inodes" | "allocate"
+        | "sharing" => 4,
         _ => 1,
     };
     assert_eq!(

@@ -18,7 +18,8 @@ MAGIC = b"BULKHEAD"
 REQUESTS = ["Create", "SetQuota", "GrowImage", "BindMount", "Unmount", "LoopAttach", "LoopDetach", "LoopResize",
             "MakeDevice", "RemoveDevice", "Usage", "List", "Delete", "PoolStatus", "Listen", "DeleteUnused",
             "SetOwner", "Owner", "MountFilesystem", "UnmountFilesystem", "GrowFilesystem", "PoolCounts",
-            "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes", "Allocate"]
+            "CreateSnapshot", "CreateFrom", "DeleteSnapshot", "ListSnapshots", "Origin", "Delta", "SetInodes",
+            "Allocate", "Sharing"]
 KINDS = ["NotFound", "AlreadyExists", "Incompatible", "InUse", "Busy", "NoSpace", "Unsupported", "Invalid", "Refused",
          "PoolBroken", "Io", "WrongKind", "NoRoom", "TooFragmented"]
 
@@ -174,7 +175,7 @@ class Reader:
         }
 
     def reply(self):
-        variant = self.below(12, "reply")
+        variant = self.below(13, "reply")
         if variant == 0:
             return {"reply": "Done"}
         if variant == 1:
@@ -203,6 +204,7 @@ class Reader:
             return {
                 "reply": "Counts", "filesystem_limit": self.u32(), "filesystems": self.u32(), "inodes": self.u64(),
                 "free_inodes": self.u64(), "snapshots": self.u32(), "extent_limit": self.u64(),
+                "snapshot_bytes": self.u64(),
             }
         if variant == 8:
             return {"reply": "Snapshot"} | self.snapshot()
@@ -213,6 +215,10 @@ class Reader:
         if variant == 11:
             ranges = self.sequence(200, lambda: (self.u64(), self.u64()))
             return {"reply": "Ranges", "ranges": ranges, "next": self.option(self.u64)}
+        if variant == 12:
+            return {
+                "reply": "Sharing", "allocated": self.u64(), "shared": self.u64(), "next": self.option(self.u64),
+            }
         return {"reply": "Listening"}
 
 

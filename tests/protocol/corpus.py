@@ -46,6 +46,7 @@ class Corpus:
             "Delta": (NOBODY, option(None), u64(0)),
             "SetInodes": (NOBODY, u64(1)),
             "Allocate": (NOBODY,),
+            "Sharing": (NOBODY, u64(0)),
         }
         # The answer to a request about a volume that does not exist.
         self.answers = dict.fromkeys(REQUESTS, "NotFound") | {

@@ -14,7 +14,7 @@ use crate::volume::{capability, described, made};
 
 /// Makes a volume from the volume `id`.
 pub async fn clone(mut client: Client, id: String, copy: Copy) -> Result<Report, Failure> {
-    let request = GetVolumeRequest { id: id.clone(), without_owner: true };
+    let request = GetVolumeRequest { id: id.clone(), without_owner: true, with_sharing: false };
     let found = client.inspection.get_volume(request).await?.into_inner().volume;
     let kind = found.ok_or(Failure::Incomplete("volume"))?.kind;
     let source = Type::Volume(VolumeSource { volume_id: id.clone() });

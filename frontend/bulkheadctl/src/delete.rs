@@ -31,7 +31,7 @@ pub enum Needed {
 
 pub async fn run(mut client: Client, id: String, yes: bool, force: bool) -> Result<Report, Failure> {
     // To CSI, a volume that does not exist counts as deleted; to a person, the id may be a typo.
-    let request = GetVolumeRequest { id: id.clone(), without_owner: false };
+    let request = GetVolumeRequest { id: id.clone(), without_owner: false, with_sharing: false };
     let found = match client.inspection.get_volume(request).await {
         Ok(answer) => Some(answer.into_inner()),
         Err(status) if status.code() == Code::NotFound => None,

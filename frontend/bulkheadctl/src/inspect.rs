@@ -31,7 +31,7 @@ pub async fn orphans(mut client: Client) -> Result<Report, Failure> {
 
 pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
     let targets = targets::seen(&id);
-    let request = GetVolumeRequest { id, without_owner: false };
+    let request = GetVolumeRequest { id, without_owner: false, with_sharing: true };
     let answer = client.inspection.get_volume(request).await?.into_inner();
     let (ownership, reason) = (answer.ownership(), answer.reason);
     let volume = answer.volume.ok_or(Failure::Incomplete("volume"))?;
@@ -58,6 +58,8 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
     let copies = [
         ("source", named(&volume.source).unwrap_or("none").to_owned()),
         ("family", family.to_owned()),
+        ("shared", counted(volume.shared_bytes)),
+        ("own", counted(volume.own_bytes)),
         ("snapshots", if snapshots.is_empty() { "none".to_owned() } else { snapshots.join(", ") }),
     ];
     let copies = copies.into_iter().filter(|_| volume.kind != "directory");
@@ -78,6 +80,8 @@ pub async fn show(mut client: Client, id: String) -> Result<Report, Failure> {
     let mut json = described(&volume);
     json["source"] = json!(named(&volume.source));
     json["family"] = json!(family);
+    json["sharedBytes"] = json!(volume.shared_bytes);
+    json["ownBytes"] = json!(volume.own_bytes);
     json["snapshots"] = json!(snapshots);
     json["targetPaths"] = json!(targets);
     json["ownerKnown"] = json!(ownership == Ownership::Known || !volume.persistent_volume.is_empty());

@@ -58,6 +58,7 @@ fn described(pool: &Pool) -> Value {
         "filesystemLimit": pool.filesystem_limit,
         "snapshots": pool.snapshots,
         "extentLimit": pool.extent_limit,
+        "snapshotBytes": pool.snapshot_bytes,
         "conditions": pool.conditions,
         "conditionNames": pool.condition_names,
     })

@@ -105,7 +105,7 @@ enum Published {
 }
 
 async fn targets(client: &mut Client, id: &str) -> Published {
-    let request = GetVolumeRequest { id: id.to_owned(), without_owner: true };
+    let request = GetVolumeRequest { id: id.to_owned(), without_owner: true, with_sharing: false };
     match client.inspection.get_volume(request).await {
         Ok(answer) => answer.into_inner().volume.map_or(Published::Unknown, |volume| Published::At(volume.targets)),
         Err(status) if status.code() == Code::NotFound => Published::NoVolume,

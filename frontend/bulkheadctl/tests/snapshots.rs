@@ -69,10 +69,15 @@ async fn volumes_are_made_as_copies_and_say_of_what() {
     let cloned = json(&fake, &["volume", "clone", "copy", "second"]).await;
     assert_eq!(cloned, json!({ "id": "second", "bytes": 16 << 20, "source": "copy" }));
     let shown = run(&fake, &["volume", "show", "second"]).await.unwrap();
-    assert!(shown.contains("source:            copy\nfamily:            block\nsnapshots:         none\n"), "{shown}");
+    assert!(shown.contains("source:            copy\nfamily:            block\n"), "{shown}");
+    let sharing = "shared:            12 KiB\nown:               1012 KiB\nsnapshots:         none\n";
+    assert!(shown.contains(sharing), "both parts of the helper's answer count: {shown}");
     let shown = json(&fake, &["volume", "show", "block"]).await;
     assert_eq!((&shown["source"], &shown["family"]), (&Value::Null, &"block".into()));
     assert_eq!(shown["snapshots"], json!(["monday"]));
+    assert_eq!((&shown["sharedBytes"], &shown["ownBytes"]), (&(12 << 10).into(), &(1012 << 10).into()));
+    let directory = json(&fake, &["volume", "show", "directory"]).await;
+    assert_eq!((&directory["sharedBytes"], &directory["ownBytes"]), (&Value::Null, &Value::Null));
     let refused = run(&fake, &["volume", "clone", "directory", "third"]).await.unwrap_err();
     assert!(refused.starts_with("bulkheadctl: INVALID_ARGUMENT"), "{refused}");
     let refused = run(&fake, &["volume", "clone", "monday", "third"]).await.unwrap_err();

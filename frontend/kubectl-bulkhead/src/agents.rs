@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_model::exported::{Exported, ExportedPage};
+use bulkhead_model::exported::{Exported, ExportedPage, ExportedSnapshot, SnapshotPage};
 use bulkhead_model::exposition::{Sample, samples};
 use bulkhead_model::findings::Findings;
 use bulkhead_model::volumes::{ConditionKind, InodeCount};
@@ -115,14 +115,30 @@ pub async fn read_all<'n>(
 /// What the agents on `nodes` have found about volumes; where that is unknown, the result says why. Without the right to
 /// list the agents' pods nothing is known of any.
 pub async fn findings(cluster: &Cluster, nodes: BTreeSet<String>) -> BTreeMap<String, Result<Findings, String>> {
+    of_each(cluster, nodes, |pod| async move { pod.findings(&cluster.client).await }).await
+}
+
+/// The snapshots on `nodes`, likewise.
+pub async fn snapshots(
+    cluster: &Cluster,
+    nodes: BTreeSet<String>,
+) -> BTreeMap<String, Result<Vec<ExportedSnapshot>, String>> {
+    of_each(cluster, nodes, |pod| async move { pod.snapshots(&cluster.client).await }).await
+}
+
+async fn of_each<T, F: Future<Output = Result<T, Unread>>>(
+    cluster: &Cluster,
+    nodes: BTreeSet<String>,
+    ask: impl Fn(AgentPod) -> F,
+) -> BTreeMap<String, Result<T, String>> {
     let pods = match pods(cluster).await {
         Ok(pods) => pods.into_iter().collect::<BTreeMap<_, _>>(),
         Err(failure) => return nodes.into_iter().map(|node| (node, Err(failure.to_string()))).collect(),
     };
-    let pods = &pods;
+    let (pods, ask) = (&pods, &ask);
     let ask = |node: String| async move {
         let found = match pods.get(&node) {
-            Some(pod) => pod.findings(&cluster.client).await.map_err(|failure| failure.to_string()),
+            Some(pod) => ask(pod.clone()).await.map_err(|failure| failure.to_string()),
             None => Err("no agent's pod is there: see `bulkheadctl doctor` on the node".to_owned()),
         };
         (node, found)
@@ -168,6 +184,27 @@ impl AgentPod {
                 // Each page is later than the one before, whatever an agent says.
                 Some(next) if next > token => token = next,
                 _ => return Ok(volumes),
+            }
+        }
+    }
+
+    /// All its snapshots.
+    async fn snapshots(&self, client: &Client) -> Result<Vec<ExportedSnapshot>, Unread> {
+        let (mut snapshots, mut token) = (Vec::new(), String::new());
+        loop {
+            let (status, text) = self.get(client, &format!("snapshots?after={token}")).await?;
+            match status {
+                StatusCode::OK => {}
+                // It is of a release that takes none.
+                StatusCode::NOT_FOUND => return Ok(snapshots),
+                _ => return Err(Unread::Status(status)),
+            }
+            let page: SnapshotPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
+            snapshots.extend(page.snapshots);
+            match page.next {
+                // Each page is later than the one before, whatever an agent says.
+                Some(next) if next > token => token = next,
+                _ => return Ok(snapshots),
             }
         }
     }

@@ -28,6 +28,7 @@ use crate::pods;
 use crate::rollout;
 use crate::snapshots;
 use crate::split;
+use crate::unheld::{self, Sources};
 
 /// All checks, and whether none failed.
 pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
@@ -75,12 +76,20 @@ pub async fn run(cluster: &Cluster) -> Result<(Report, bool), Failure> {
     let claims = cluster.unbound_claims().await?;
     let volumes = cluster.volumes().await?;
     checks.extend(decoys::find(&cluster.driver, &claims, &volumes));
+    let unbound = claims.clone();
     let claims = cluster.waiting(claims);
     if let Some(pods) = pods::by_claim(cluster, None).await? {
         checks.extend(split::find(&pods, &volumes, &claims));
     }
     checks.extend(waiting(&claims, &members));
-    let snapshots = snapshots::all(cluster).await?.unwrap_or_default();
+    let snapshots = snapshots::all(cluster).await?;
+    let sources = Sources {
+        volumes: &volumes,
+        snapshots: snapshots.as_deref(),
+        nodes: members.iter().filter(|(_, member)| member.exists).map(|(node, _)| node.as_str()).collect(),
+    };
+    checks.extend(unheld::find(&cluster.driver, &unbound, &sources));
+    let snapshots = snapshots.unwrap_or_default();
     checks.extend(snapshots::unowned(&snapshots));
     checks.extend(snapshots::on_lost_nodes(&snapshots, |node| members.get(node).is_some_and(|member| member.exists)));
     let lost = Lost::find(cluster).await?;

@@ -1,6 +1,9 @@
 //! What refers to nodes that no longer exist, and what is on nodes though nothing refers to it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use bulkhead_console::report::{Report, Table};
+use bulkhead_model::exported::ExportedSnapshot;
 use bulkhead_model::findings::OrphanedVolume;
 use bulkhead_model::quantity::{Quantity, parse};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -85,12 +88,15 @@ fn requested(claim: &PersistentVolumeClaim) -> u64 {
     requests.and_then(|requests| parse(&requests.get("storage")?.0)).unwrap_or_default()
 }
 
-/// `orphans`: what nodes that are gone have left behind, and the volumes on other nodes that no PersistentVolume names.
+/// `orphans`: what nodes that are gone have left behind, and on other nodes the volumes that no PersistentVolume names, and the
+/// snapshots that no VolumeSnapshotContent names.
 pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
     let lost = Lost::find(cluster).await?;
     let (mut rows, mut json, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     let nodes = nodes::members(cluster).await?.into_iter().filter(|(_, member)| member.exists).map(|(node, _)| node);
-    for (node, findings) in agents::findings(cluster, nodes.collect()).await {
+    let nodes: BTreeSet<_> = nodes.collect();
+    let unnamed = unnamed_snapshots(cluster, nodes.clone()).await?;
+    for (node, findings) in agents::findings(cluster, nodes).await {
         match findings {
             Ok(findings) => {
                 for OrphanedVolume { volume, pool, bytes } in &findings.orphans {
@@ -105,7 +111,76 @@ pub async fn orphans(cluster: &Cluster) -> Result<Report, Failure> {
             Err(why) => notes.push(format!("what is on {node} is unknown: {why}")),
         }
     }
+    for (node, ExportedSnapshot { snapshot, bytes, .. }) in &unnamed.snapshots {
+        let size = Quantity::from(*bytes).to_string();
+        rows.push(["orphan-snapshot".to_owned(), node.clone(), "-".to_owned(), size, snapshot.clone()]);
+    }
+    notes.extend(unnamed.notes);
+    let snapshots = unnamed.snapshots.iter().map(|(node, found)| {
+        let ExportedSnapshot { snapshot, pool, bytes } = found;
+        json!({ "node": node, "pool": pool, "snapshot": snapshot, "bytes": bytes })
+    });
     let mut all = lost.json();
+    all["orphanedSnapshots"] = snapshots.collect();
     all["orphanedVolumes"] = json.into();
     Ok(Report::new(all, lost.table().and(rows).noting(notes)))
+}
+
+/// Snapshots on nodes that no VolumeSnapshotContent names, each with its node; and what is unknown.
+#[derive(Default)]
+struct Unnamed {
+    snapshots: Vec<(String, ExportedSnapshot)>,
+    notes: Vec<String>,
+}
+
+/// Those on `nodes`. The nodes are asked first: an object is there before its snapshot, and goes after it.
+async fn unnamed_snapshots(cluster: &Cluster, nodes: BTreeSet<String>) -> Result<Unnamed, Failure> {
+    let of_nodes = agents::snapshots(cluster, nodes).await;
+    let named = snapshots::all(cluster).await?.map(|all| all.into_iter().map(|snapshot| snapshot.handle).collect());
+    Ok(unnamed(of_nodes, named.as_ref()))
+}
+
+fn unnamed(
+    of_nodes: BTreeMap<String, Result<Vec<ExportedSnapshot>, String>>,
+    named: Option<&BTreeSet<String>>,
+) -> Unnamed {
+    let mut unnamed = Unnamed::default();
+    for (node, found) in of_nodes {
+        match found {
+            Ok(found) => {
+                let is_unnamed =
+                    |snapshot: &ExportedSnapshot| named.is_none_or(|named| !named.contains(&snapshot.snapshot));
+                let found = found.into_iter().filter(is_unnamed).map(|snapshot| (node.clone(), snapshot));
+                unnamed.snapshots.extend(found);
+            }
+            Err(why) => unnamed.notes.push(format!("which snapshots are on {node} is unknown: {why}")),
+        }
+    }
+    if named.is_none() && !unnamed.snapshots.is_empty() {
+        unnamed.snapshots.clear();
+        let note = "there are snapshots on nodes; which of them VolumeSnapshotContents name is unknown: the cluster does not know the kind, or you may not list it";
+        unnamed.notes.push(note.to_owned());
+    }
+    unnamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn snapshots_that_no_object_names_are_told_and_no_others() {
+        let snapshot = |id: &str| ExportedSnapshot { snapshot: id.to_owned(), ..ExportedSnapshot::default() };
+        let of_nodes = || {
+            let known = Ok(vec![snapshot("snapshot-1"), snapshot("by-hand")]);
+            BTreeMap::from([("a".to_owned(), known), ("b".to_owned(), Err("no agent".to_owned()))])
+        };
+        let named = BTreeSet::from(["snapshot-1".to_owned()]);
+        let found = unnamed(of_nodes(), Some(&named));
+        assert_eq!(found.snapshots, [("a".to_owned(), snapshot("by-hand"))]);
+        assert_eq!(found.notes, ["which snapshots are on b is unknown: no agent"]);
+        // What may be named is not called an orphan.
+        let found = unnamed(of_nodes(), None);
+        assert!(found.snapshots.is_empty() && found.notes[1].contains("is unknown"), "{:?}", found.notes);
+    }
 }

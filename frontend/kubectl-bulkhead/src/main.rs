@@ -19,6 +19,7 @@ mod rollout;
 mod snapshots;
 mod split;
 mod state;
+mod unheld;
 mod usage;
 mod volumes;
 mod watch;

@@ -29,7 +29,10 @@ pub struct Snapshot {
     pub node: String,
     /// Namespace and name of the VolumeSnapshot that it is for.
     pub of: (String, String),
-    handle: String,
+    /// What it is called on its node; empty if that is not known.
+    pub handle: String,
+    /// Whether volumes can be made from it.
+    pub is_ready: bool,
     bytes: Option<u64>,
     state: &'static str,
     policy: String,
@@ -54,6 +57,7 @@ impl Snapshot {
             node: content.node(place).unwrap_or_default().to_owned(),
             of: (of.namespace.clone(), of.name.clone()),
             handle: content.handle().unwrap_or_default(),
+            is_ready: content.is_ready(),
             bytes,
             state,
             policy: content.spec.deletion_policy.clone(),

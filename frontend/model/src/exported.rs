@@ -1,5 +1,6 @@
 //! Volumes with what is noted on each about whose it is, as JSON: `bulkheadctl volume export` prints them, the frontend
-//! serves them at /volumes/owners, and `kubectl bulkhead adopt` makes PersistentVolumes of them.
+//! serves them at /volumes/owners, and `kubectl bulkhead adopt` makes PersistentVolumes of them. And snapshots, which the
+//! frontend serves at /snapshots, so that `kubectl bulkhead orphans` finds those that no object names.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,6 +42,28 @@ pub struct Exported {
 pub struct ExportedPage {
     /// The volumes.
     pub volumes: Vec<Exported>,
+    /// The token for the next page, if there is one.
+    pub next: Option<String>,
+}
+
+/// A snapshot as it is exported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ExportedSnapshot {
+    /// Its id.
+    pub snapshot: String,
+    /// Its pool.
+    pub pool: String,
+    /// The bytes that it refers to.
+    pub bytes: u64,
+}
+
+/// Snapshots in the order of their ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SnapshotPage {
+    /// The snapshots.
+    pub snapshots: Vec<ExportedSnapshot>,
     /// The token for the next page, if there is one.
     pub next: Option<String>,
 }

@@ -33,6 +33,17 @@ pub struct Counts {
     pub snapshots: u32,
     /// The most extents that a volume may have when it is copied; 0 where volumes cannot be copied at all.
     pub extent_limit: u64,
+    /// How many bytes the snapshots refer to, in total.
+    pub snapshot_bytes: u64,
+}
+
+/// How the image of a volume occupies its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sharing {
+    /// How many bytes it shares with others: with its snapshots, its copies, what it is a copy of.
+    pub shared: u64,
+    /// How many bytes only it has.
+    pub own: u64,
 }
 
 /// Some of the ranges of a snapshot.
@@ -117,9 +128,10 @@ impl Helper {
                 free_inodes: free,
                 snapshots,
                 extent_limit,
+                snapshot_bytes,
             } => {
                 let inodes = (total > 0).then_some(InodeCount { total, free });
-                Ok(Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit })
+                Ok(Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit, snapshot_bytes })
             }
             _ => Err(CallError::Mismatched(request.name())),
         }
@@ -187,6 +199,25 @@ impl Helper {
         match self.reply(&request).await? {
             Reply::Ranges { ranges, next } => Ok(Ranges { ranges: ranges.into_vec(), next }),
             _ => Err(CallError::Mismatched(request.name())),
+        }
+    }
+
+    /// How much the image of `volume` occupies, and shares.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn sharing(&self, volume: &VolumeId) -> Result<Sharing, CallError> {
+        let (mut sum, mut from) = (0, 0_u64);
+        loop {
+            let request = Request::Sharing { volume: volume.clone(), from };
+            let Reply::Sharing { allocated, shared, next } = self.reply(&request).await? else {
+                return Err(CallError::Mismatched(request.name()));
+            };
+            sum += shared;
+            match next.filter(|next| *next > from) {
+                Some(next) => from = next,
+                None => return Ok(Sharing { shared: sum, own: allocated.saturating_sub(sum) }),
+            }
         }
     }
 

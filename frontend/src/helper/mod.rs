@@ -24,8 +24,9 @@ use outcome::outcome;
 
 use crate::metrics::METRICS;
 
-pub use calls::{Counts, Owned, Ranges};
+pub use calls::{Counts, Owned, Ranges, Sharing};
 pub use error::{CallError, Unreachable};
+pub use outcome::COPY_REFUSALS;
 
 /// The maximum number of connections, not counting those that hang. The helper serves seventeen, and sixteen more for
 /// each pool, and works on sixteen requests for one filesystem at a time.

@@ -4,6 +4,9 @@ use bulkhead_protocol::{ErrorKind, Response};
 
 use super::CallError;
 
+/// How snapshots and copies are refused, as far as operators can do something about it.
+pub const COPY_REFUSALS: [&str; 4] = ["TooFragmented", "NoRoom", "NoSpace", "Unsupported"];
+
 /// How a request ended.
 pub(super) fn outcome<T>(answer: &Result<(Response, T), CallError>) -> String {
     match answer {
@@ -27,5 +30,13 @@ mod tests {
     fn figures_are_in_no_label() {
         let no_room = ErrorKind::NoRoom { room: 1, wanted: 2 };
         assert_eq!([ErrorKind::Io(5), ErrorKind::Busy, no_room].map(kind_name), ["Io", "Busy", "NoRoom"]);
+    }
+
+    #[test]
+    fn the_refusals_that_alerts_name_are_called_so() {
+        let too_fragmented = ErrorKind::TooFragmented { extents: 2, limit: 1 };
+        let kinds =
+            [too_fragmented, ErrorKind::NoRoom { room: 1, wanted: 2 }, ErrorKind::NoSpace, ErrorKind::Unsupported];
+        assert_eq!(kinds.map(kind_name), COPY_REFUSALS);
     }
 }

@@ -69,7 +69,7 @@ impl Inspection for Inspector {
     }
 
     async fn get_volume(&self, request: Request<GetVolumeRequest>) -> Result<Response<GetVolumeResponse>, Status> {
-        let GetVolumeRequest { id, without_owner } = request.into_inner();
+        let GetVolumeRequest { id, without_owner, with_sharing } = request.into_inner();
         let volume = existing(&id).map_err(status)?;
         let inspected = self.volumes.inspect(volume.clone()).await.map_err(status)?;
         let ownership = if without_owner {
@@ -79,7 +79,11 @@ impl Inspection for Inspector {
         };
         let mut answer = with_ownership(inspected, ownership);
         if let Some(volume) = answer.volume.take() {
-            answer.volume = Some(snapshots::with_origin(&self.volumes, volume).await.map_err(status)?);
+            let mut volume = snapshots::with_origin(&self.volumes, volume).await.map_err(status)?;
+            if with_sharing {
+                volume = snapshots::with_sharing(&self.volumes, volume).await.map_err(status)?;
+            }
+            answer.volume = Some(volume);
         }
         Ok(Response::new(answer))
     }
@@ -199,6 +203,7 @@ fn pool(state: PoolState) -> Pool {
         free_inodes: state.counts.inodes.map(|inodes| inodes.free),
         snapshots: state.counts.snapshots,
         extent_limit: state.counts.extent_limit,
+        snapshot_bytes: state.counts.snapshot_bytes,
         ..Pool::default()
     };
     match state.status {

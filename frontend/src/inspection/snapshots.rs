@@ -3,6 +3,7 @@
 use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{ErrorKind, Snapshot as Taken};
 
+use crate::helper::Sharing;
 use crate::proto::inspection::{ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, Volume};
 use crate::volumes::{Volumes, existing};
 
@@ -46,6 +47,19 @@ pub(super) async fn with_origin(volumes: &Volumes, volume: Volume) -> Result<Vol
         }
         Ok(None) => Ok(volume),
         // It is too old to say, and has copied none.
+        Err(fault) if fault.is(ErrorKind::Unsupported) => Ok(volume),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// The same volume, with how much of its image it shares.
+///
+/// # Errors
+/// When the helper does not say, although it could.
+pub(super) async fn with_sharing(volumes: &Volumes, volume: Volume) -> Result<Volume, Fault> {
+    match volumes.sharing(&existing(&volume.id)?).await {
+        Ok(Sharing { shared, own }) => Ok(Volume { shared_bytes: Some(shared), own_bytes: Some(own), ..volume }),
+        // The volume is a directory, or the helper too old to say.
         Err(fault) if fault.is(ErrorKind::Unsupported) => Ok(volume),
         Err(fault) => Err(fault),
     }

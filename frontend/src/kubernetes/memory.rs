@@ -30,6 +30,10 @@ pub struct Entry {
     pub no_room_reported: bool,
     /// Of a claim that any node may take: whether its owner was told that this node may not.
     pub refusal_reported: bool,
+    /// Of a claim whose source no node has: when this one says so, unless another has.
+    pub report_unheld_at: Option<Instant>,
+    /// Of such a claim: whether it has.
+    pub unheld_reported: bool,
     /// Of a PersistentVolume: whether it was said that its deletion waits for a pool.
     pub waiting_reported: bool,
     /// Of a claim: its last expansion, if that failed for good.

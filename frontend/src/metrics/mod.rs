@@ -55,6 +55,8 @@ table! {
         "Volumes of the pool with a filesystem in an image.";
     pool_snapshots: Gauge "bulkhead_pool_snapshots" [pool]
         "Snapshots of the pool's volumes; missing if the pool cannot take any and has none.";
+    pool_snapshot_bytes: Gauge "bulkhead_pool_snapshot_bytes" [pool]
+        "How much these refer to, whether they share it with others or not: what each is promised, but for a hundredth; missing with them.";
     pool_inodes: Gauge "bulkhead_pool_inodes" [pool]
         "Inodes of the pool's filesystem. XFS makes them from free space: those that it could still make are among them.";
     pool_free_inodes: Gauge "bulkhead_pool_free_inodes" [pool]

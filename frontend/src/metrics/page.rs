@@ -19,6 +19,28 @@ This page is made from the code: `BULKHEAD_WRITE_DOCS=1 cargo test -p bulkhead-f
 |---|---|---|---|
 ";
 
+/// The text about snapshots, which have few metrics of their own.
+const SNAPSHOTS: &str = "
+## Snapshots
+
+How long a snapshot (`create-snapshot`) or a copy of a volume (`create-from`) takes, and why it is refused, is in
+`bulkhead_helper_request_duration_seconds`, by the labels `request` and `outcome`. The refusals below are counted from
+zero where a pool can copy volumes, so that the first is an increase:
+
+| outcome | meaning |
+|---|---|
+| `ok` | taken, or found |
+| `TooFragmented` | [the image is in too many pieces](alerts.md#bulkheadsnapshotstoofragmented) |
+| `NoRoom`, `NoSpace` | [the pool has no room](alerts.md#bulkheadsnapshotsnoroom) |
+| `Unsupported` | the volume or the pool [cannot be copied](snapshots.md) |
+| any other | [errors.md](errors.md#kinds-of-errors) |
+
+The time is more than what the volume's writers wait, never less: it includes the wait for a connection, writing out
+what the kernel still holds of the volume, and making and syncing the new file. Writers wait while the list of the
+image's extents is copied, about a second for each 40,000, and, as for any sync, while what they have written is
+written out. An agent repeats what is refused until somebody deletes the VolumeSnapshot, so the count is one of attempts.
+";
+
 /// The text between the tables.
 const CONDITIONS: &str = "
 ## Conditions of pools
@@ -37,6 +59,7 @@ pub fn page() -> String {
         let labels = row.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>().join(", ");
         page += &format!("| `{}` | {} | {labels} | {} |\n", row.name, row.kind, row.help.trim_end_matches('.'));
     }
+    page += SNAPSHOTS;
     page += CONDITIONS;
     for ConditionKind { name, severity, meaning, .. } in of_pools() {
         let severity = match severity {

@@ -15,7 +15,7 @@ use tracing::debug;
 
 use super::conditions::{Health, Orphan};
 use super::{Room, Volumes};
-use crate::helper::Counts;
+use crate::helper::{COPY_REFUSALS, Counts};
 use crate::metrics::METRICS;
 
 /// The longest pause between two looks. Changes noticed in between are looked into at once.
@@ -156,7 +156,7 @@ impl Volumes {
             &METRICS.pool_size, &METRICS.pool_available, &METRICS.pool_largest_volume, &METRICS.pool_promised,
             &METRICS.pool_overpromised, &METRICS.pool_used, &METRICS.pool_volumes, &METRICS.pool_emptying,
             &METRICS.pool_abnormal, &METRICS.pool_filesystem_limit, &METRICS.pool_filesystems, &METRICS.pool_snapshots,
-            &METRICS.pool_inodes, &METRICS.pool_free_inodes,
+            &METRICS.pool_snapshot_bytes, &METRICS.pool_inodes, &METRICS.pool_free_inodes,
         ] {
             // A pool that is no longer there has no figures.
             gauge.clear();
@@ -167,7 +167,7 @@ impl Volumes {
             let abnormal = health.volumes.values().filter(|abnormal| abnormal.pool.as_ref() == Some(pool)).count();
             METRICS.pool_abnormal.with(name).set(abnormal as f64);
             METRICS.pool_used.with(name).set(used.get(pool).copied().unwrap_or(0) as f64);
-            let Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit } =
+            let Counts { filesystem_limit, filesystems, inodes, snapshots, extent_limit, snapshot_bytes } =
                 counts.get(pool).copied().unwrap_or_default();
             if filesystem_limit > 0 {
                 METRICS.pool_filesystem_limit.with(name).set(filesystem_limit.into());
@@ -175,6 +175,10 @@ impl Volumes {
             }
             if extent_limit > 0 || snapshots > 0 {
                 METRICS.pool_snapshots.with(name).set(snapshots.into());
+                METRICS.pool_snapshot_bytes.with(name).set(snapshot_bytes as f64);
+            }
+            if extent_limit > 0 {
+                count_refusals();
             }
             if let Some(inodes) = inodes {
                 METRICS.pool_inodes.with(name).set(inodes.total as f64);
@@ -190,6 +194,15 @@ impl Volumes {
                 METRICS.pool_volumes.with(name).set(status.volumes.into());
                 METRICS.pool_emptying.with(name).set(status.emptying.into());
             }
+        }
+    }
+}
+
+/// Counts the outcomes of copies that operators are told of, from zero: the first is to be an increase.
+fn count_refusals() {
+    for request in ["create-snapshot", "create-from"] {
+        for outcome in COPY_REFUSALS {
+            METRICS.helper_requests.with([request, outcome]);
         }
     }
 }

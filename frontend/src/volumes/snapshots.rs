@@ -7,7 +7,7 @@ use bulkhead_protocol::{ErrorKind, Origin, Request, Snapshot, SnapshotOf, Usage,
 
 use super::Volumes;
 use super::fault::of_copy;
-use crate::helper::Ranges;
+use crate::helper::{Ranges, Sharing};
 
 impl Volumes {
     /// Takes a snapshot of `source`, or finds the one that was taken of it before under the same name. What was written to
@@ -68,6 +68,15 @@ impl Volumes {
     /// `NotFound` when there is no such volume or snapshot.
     pub async fn origin(&self, volume: &VolumeId) -> Result<Option<Origin>, Fault> {
         Ok(self.helper.origin(volume).await?)
+    }
+
+    /// How much of a volume's image is shared with others, and how much is its own. It takes a while where the image is in
+    /// very many pieces.
+    ///
+    /// # Errors
+    /// `Unsupported` for a directory, and where the helper is too old.
+    pub async fn sharing(&self, volume: &VolumeId) -> Result<Sharing, Fault> {
+        Ok(self.helper.sharing(volume).await?)
     }
 
     /// The ranges of `snapshot` from an offset on: those in which it may differ from `base`, or without one those that hold

@@ -235,6 +235,7 @@ pub fn no_volumes() -> Act {
 /// No volume began as a copy, and there are no snapshots. `None` if that is not what is asked.
 pub fn no_copies(request: &Request) -> Option<Act> {
     match request {
+        Request::Sharing { .. } => Some(Act::Answer(Ok(Reply::Sharing { allocated: 1 << 20, shared: 0, next: None }))),
         Request::Origin { .. } => Some(Act::Answer(Ok(Reply::Origin(None)))),
         Request::ListSnapshots { .. } => Some(Act::Answer(Ok(Reply::Snapshots(UpTo::default())))),
         _ => None,
@@ -248,8 +249,15 @@ pub fn roomy() -> Act {
 
 /// How many filesystems in images a pool may have, and has; and how many inodes, and how many of them are free.
 pub fn counts(filesystem_limit: u32, filesystems: u32, (inodes, free_inodes): (u64, u64)) -> Act {
-    let (snapshots, extent_limit) = (0, 0);
-    Act::Answer(Ok(Reply::Counts { filesystem_limit, filesystems, inodes, free_inodes, snapshots, extent_limit }))
+    Act::Answer(Ok(Reply::Counts {
+        filesystem_limit,
+        filesystems,
+        inodes,
+        free_inodes,
+        snapshots: 0,
+        extent_limit: 0,
+        snapshot_bytes: 0,
+    }))
 }
 
 /// The status of an empty pool with this much room, in which inodes take nothing.

@@ -52,6 +52,7 @@ fn answer(volumes: &mut Volumes, request: &Request) -> Result<Reply, ErrorKind> 
             free_inodes: 0,
             snapshots: u32::try_from(volumes.values().filter(|(spec, _)| is_snapshot(spec)).count()).unwrap(),
             extent_limit: 200_000,
+            snapshot_bytes: 0,
         }),
         Request::Usage { volume, .. } => Ok(Reply::Usage(Usage {
             pool: "default".parse().unwrap(),
@@ -63,6 +64,12 @@ fn answer(volumes: &mut Volumes, request: &Request) -> Result<Reply, ErrorKind> 
             targets: 0,
             condition: None,
         })),
+        // In two parts, as of an image in very many pieces.
+        Request::Sharing { volume, from } => match (known(volume)?.0.kind, *from) {
+            (VolumeKind::Directory { .. }, _) => Err(ErrorKind::Unsupported),
+            (_, 0) => Ok(Reply::Sharing { allocated: 1 << 20, shared: 4096, next: Some(1 << 19) }),
+            _ => Ok(Reply::Sharing { allocated: 1 << 20, shared: 8192, next: None }),
+        },
         Request::Origin { volume } => Ok(Reply::Origin(known(volume)?.1)),
         Request::CreateSnapshot { volume, snapshot, name_hash } => {
             let (spec, origin) = known(volume)?;

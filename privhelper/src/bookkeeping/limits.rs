@@ -60,7 +60,7 @@ pub fn check_filesystem(state: &State, pool: &Pool, id: &VolumeId, size: Bytes) 
             "create volume {id}: a filesystem in an image takes at least 300 MiB, at most 64 TiB"
         )));
     }
-    let number = state.volumes.number_of(Kind::Filesystem, pool);
+    let number = state.volumes.of_kind(Kind::Filesystem, pool).len();
     if number >= limit {
         return Err(no_space(format!(
             "pool {name} has {number} volumes with filesystems of their own; the limit is filesystems={limit}"

@@ -207,8 +207,7 @@ pub fn pool_status(state: &State, name: &PoolName) -> Result<Reply, Error> {
 /// free space, and counts those that it could make as free.
 pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let pool = state.pool(name)?;
-    let [filesystems, snapshots] =
-        [Kind::Filesystem, Kind::Snapshot].map(|kind| count(state.volumes.number_of(kind, pool)));
+    let [filesystems, snapshots] = [Kind::Filesystem, Kind::Snapshot].map(|kind| state.volumes.of_kind(kind, pool));
     let extent_limit =
         pool.served().map_or(0, |served| if served.filesystem.can_copy() { pool.config.extents } else { 0 });
     let space = |served: &Served| if hangs(served).is_none() { served.filesystem.space().ok() } else { None };
@@ -216,11 +215,12 @@ pub fn pool_counts(state: &State, name: &PoolName) -> Result<Reply, Error> {
     let (used, free_inodes) = space.map_or((0, 0), |space| (space.inodes_in_use, space.free_inodes));
     Ok(Reply::Counts {
         filesystem_limit: count(pool.config.filesystems),
-        filesystems,
+        filesystems: count(filesystems.len()),
         inodes: used.saturating_add(free_inodes),
         free_inodes,
-        snapshots,
+        snapshots: count(snapshots.len()),
         extent_limit,
+        snapshot_bytes: snapshots.into_iter().fold(0, u64::saturating_add),
     })
 }
 

@@ -382,10 +382,10 @@ impl Volumes {
         })
     }
 
-    /// How many volumes of a kind a pool has.
-    pub fn number_of(&self, kind: Kind, pool: &Pool) -> usize {
+    /// The volumes of a kind that a pool has: what is noted as allocated for each.
+    pub fn of_kind(&self, kind: Kind, pool: &Pool) -> Vec<u64> {
         let is_one = |volume: &Volume| volume.kind() == kind && volume.pool.config.name == pool.config.name;
-        self.page(None, usize::MAX, |_, volume| is_one(volume).then_some(())).len()
+        self.page(None, usize::MAX, |_, volume| is_one(volume).then_some(volume.allocated))
     }
 
     /// The volume that is published at a target. Looks at all rows: it is for messages.

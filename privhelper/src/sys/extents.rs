@@ -15,6 +15,8 @@ const AT_ONCE: usize = 64;
 const LAST: u32 = 0x1;
 /// `FIEMAP_EXTENT_UNWRITTEN`: allocated, and reads as zeros.
 const UNWRITTEN: u32 = 0x800;
+/// `FIEMAP_EXTENT_SHARED`: other files have these blocks, too.
+const SHARED: u32 = 0x2000;
 
 /// A part of a file that has blocks, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +27,8 @@ pub struct Extent {
     pub length: u64,
     /// Where it begins on the filesystem.
     pub place: u64,
+    /// Whether other files have it, too.
+    pub shared: bool,
 }
 
 /// Extents from an offset on.
@@ -73,18 +77,32 @@ pub fn page(file: &OwnedFd, from: u64) -> Result<Page> {
     let last = found.clone().next_back().filter(|last| last.flags & LAST == 0);
     let next = last.map(|last| last.offset.saturating_add(last.length));
     let holds_data = found.filter(|found| found.flags & UNWRITTEN == 0);
-    let extents = holds_data.map(|found| Extent { offset: found.offset, length: found.length, place: found.place });
+    let extents = holds_data.map(|found| {
+        let Found { offset, length, place, flags, .. } = *found;
+        Extent { offset, length, place, shared: flags & SHARED != 0 }
+    });
     Ok(Page { extents: extents.collect(), next })
 }
 
 /// How many bytes of a file hold data.
 pub fn written(file: &OwnedFd) -> Result<u64> {
-    let (mut sum, mut next) = (0_u64, Some(0));
-    while let Some(from) = next {
+    sum(file, 0, usize::MAX, |_| true).map(|(written, _)| written)
+}
+
+/// How many bytes of a file, in so many pages from an offset on, are shared with other files; and where to ask for more.
+pub fn shared(file: &OwnedFd, from: u64, pages: usize) -> Result<(u64, Option<u64>)> {
+    sum(file, from, pages, |extent| extent.shared)
+}
+
+fn sum(file: &OwnedFd, from: u64, pages: usize, counts: fn(&Extent) -> bool) -> Result<(u64, Option<u64>)> {
+    let (mut sum, mut next) = (0_u64, Some(from));
+    for _ in 0..pages {
+        let Some(from) = next else { break };
         let page = page(file, from)?;
-        sum = page.extents.iter().fold(sum, |sum, extent| sum.saturating_add(extent.length));
+        let counted = page.extents.iter().filter(|extent| counts(extent));
+        sum = counted.fold(sum, |sum, extent| sum.saturating_add(extent.length));
         // Where nothing is left, nothing is mapped.
         next = page.next.filter(|next| *next > from);
     }
-    Ok(sum)
+    Ok((sum, next))
 }

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bulkhead_protocol::DriverName;
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1 as events;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::PostParams;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Client, Resource};
+use kube::{Api, Client, Resource};
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
@@ -135,6 +139,8 @@ struct PendingEvent {
     reason: Reason,
     note: String,
     about: ObjectReference,
+    /// Of an event that is written once by all agents together: what distinguishes it from others about the object.
+    mark: Option<&'static str>,
 }
 
 /// Accepts events, and never fails.
@@ -162,9 +168,21 @@ impl Events {
 
     /// The same, about an object of which only the reference is known.
     pub fn publish_about(&self, about: ObjectReference, reason: Reason, note: impl Into<String>) {
-        let mut note = note.into();
+        self.send(about, reason, note.into(), None);
+    }
+
+    /// The same, about something that every agent sees, and only one is to say: the API server accepts no second event with
+    /// this mark about `object`.
+    pub fn publish_once<K>(&self, object: &K, reason: Reason, mark: &'static str, note: impl Into<String>)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        self.send(object.object_ref(&()), reason, note.into(), Some(mark));
+    }
+
+    fn send(&self, about: ObjectReference, reason: Reason, mut note: String, mark: Option<&'static str>) {
         note.truncate(note.floor_char_boundary(LONGEST_NOTE));
-        if self.pending.try_send(PendingEvent { reason, note, about }).is_err() {
+        if self.pending.try_send(PendingEvent { reason, note, about, mark }).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
             METRICS.events_dropped.with([]).inc();
         }
@@ -177,7 +195,7 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
     let mut notes: HashMap<(String, Reason), String> = HashMap::new();
     let mut writing = FuturesUnordered::new();
     loop {
-        let PendingEvent { reason, note, about } = tokio::select! {
+        let PendingEvent { reason, note, about, mark } = tokio::select! {
             next = pending.recv(), if writing.len() < CONCURRENCY => match next {
                 Some(event) => event,
                 None => break,
@@ -189,13 +207,17 @@ async fn write(client: Client, reporter: Reporter, mut pending: mpsc::Receiver<P
             0 => {}
             lost => warn!(lost, "events were lost: too many were waiting to be written"),
         }
+        if let Some(mark) = mark {
+            writing.push(write_first(client.clone(), reporter.clone(), reason, note, about, mark).boxed());
+            continue;
+        }
         let key = (about.uid.clone().unwrap_or_default(), reason);
         if notes.get(&key).is_some_and(|before| *before != note) {
             // A recorder counts repetitions and keeps the first note: an event with a different note is not a
             // repetition.
             recorder = Recorder::new(client.clone(), reporter.clone());
         }
-        writing.push(write_one(recorder.clone(), reason, note.clone(), about));
+        writing.push(write_one(recorder.clone(), reason, note.clone(), about).boxed());
         if notes.len() >= REMEMBERED {
             notes.clear();
             // It remembers every event of the last minutes, however many there are.
@@ -218,5 +240,116 @@ async fn write_one(recorder: Recorder, reason: Reason, note: String, about: Obje
     // A namespace that is being deleted accepts no events, and that is as it should be.
     if let Err(failure) = request("writing an event", recorder.publish(&event, &about)).await {
         debug!(?reason, "{failure}");
+    }
+}
+
+/// Writes an event unless another agent has.
+async fn write_first(
+    client: Client,
+    reporter: Reporter,
+    reason: Reason,
+    note: String,
+    about: ObjectReference,
+    mark: &'static str,
+) {
+    let namespace = about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let event = events::Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{mark}", about.uid.as_deref().unwrap_or_default())),
+            namespace: Some(namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(Timestamp::now())),
+        type_: Some(match reason.event_type() {
+            EventType::Normal => "Normal".to_owned(),
+            EventType::Warning => "Warning".to_owned(),
+        }),
+        reason: Some(format!("{reason:?}")),
+        note: Some(note),
+        action: Some(reason.action().to_owned()),
+        regarding: Some(about),
+        reporting_controller: Some(reporter.controller),
+        reporting_instance: reporter.instance,
+        ..events::Event::default()
+    };
+    let events: Api<events::Event> = Api::namespaced(client, &namespace);
+    match request("writing an event", events.create(&PostParams::default(), &event)).await {
+        Err(failure) if !failure.is_already_exists() => debug!(?reason, "{failure}"),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http::{Request, Response, StatusCode};
+    use http_body_util::BodyExt as _;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower::service_fn;
+
+    use super::*;
+
+    /// An API server that accepts each name once, and what it was sent.
+    fn server() -> (Client, Arc<Mutex<Vec<Value>>>) {
+        let received = Arc::new(Mutex::new(Vec::<Value>::new()));
+        let seen = Arc::clone(&received);
+        let service = service_fn(move |request: Request<Body>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                let mut seen = seen.lock().unwrap();
+                let is_new = seen.iter().all(|other| other["metadata"]["name"] != event["metadata"]["name"]);
+                seen.push(event.clone());
+                let (code, answer) = if is_new {
+                    (StatusCode::CREATED, event)
+                } else {
+                    let reason = "AlreadyExists";
+                    let status = json!({ "kind": "Status", "status": "Failure", "reason": reason, "code": 409 });
+                    (StatusCode::CONFLICT, status)
+                };
+                let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, std::convert::Infallible>(answer.unwrap())
+            }
+        });
+        (Client::new(service, "default"), received)
+    }
+
+    #[tokio::test]
+    async fn what_every_agent_sees_is_written_once_and_about_one_object() {
+        let (client, received) = server();
+        let driver = "bulkhead.csi.local".parse().unwrap();
+        let claim = |name: &str| -> PersistentVolumeClaim {
+            let metadata = json!({ "namespace": "shop", "name": name, "uid": format!("uid-of-{name}") });
+            serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+        };
+        for (node, name) in [("a", "data"), ("b", "data"), ("b", "other")] {
+            let events = Events::new(client.clone(), &driver, node);
+            events.publish_once(&claim(name), Reason::ProvisioningFailed, "unheld", "no node has it");
+        }
+        while received.lock().unwrap().len() < 3 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let mut received = received.lock().unwrap().clone();
+        received.sort_by_key(|event| event["regarding"]["name"].to_string());
+        let names: Vec<_> = received.iter().map(|event| event["metadata"]["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["uid-of-data.unheld", "uid-of-data.unheld", "uid-of-other.unheld"]);
+        for event in &received {
+            let (note, reason, kind) = (&event["note"], &event["reason"], &event["type"]);
+            assert_eq!(
+                (note, reason, kind),
+                (&"no node has it".into(), &"ProvisioningFailed".into(), &"Warning".into())
+            );
+            // As the admission policy wants it.
+            assert_eq!(event["reportingController"], "bulkhead.csi.local");
+            assert!(["a", "b"].contains(&event["reportingInstance"].as_str().unwrap()), "{event}");
+            assert_eq!(
+                (&event["regarding"]["kind"], &event["metadata"]["namespace"]),
+                (&"PersistentVolumeClaim".into(), &"shop".into())
+            );
+        }
     }
 }

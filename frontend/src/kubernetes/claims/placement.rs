@@ -6,15 +6,17 @@
 
 use std::time::Duration;
 
-use bulkhead_model::objects::storage_class;
+use bulkhead_model::objects::{claim, storage_class};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
+use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::holder::{check_node, is_here};
 use super::node_selection::select;
+use super::source::source;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
@@ -22,6 +24,10 @@ use crate::kubernetes::context::Context;
 
 /// How soon to look again whether this node has the source: a snapshot may be about to be taken. It asks nobody.
 const PAUSE: Duration = Duration::from_secs(4);
+
+/// How long no agent has taken a claim that binds immediately when the first of them says so, and how long until the last
+/// one may.
+const UNHELD: Duration = Duration::from_secs(60);
 
 /// How soon to try again to take a claim that the agents may not take: its class may be granted to them meanwhile.
 const AFTER_REFUSAL: Duration = Duration::from_secs(300);
@@ -36,6 +42,9 @@ pub async fn take_if_held(
     class: &StorageClass,
 ) -> Result<Action, Failure> {
     if !is_here(context, claim) {
+        if storage_class::binds_immediately(class) {
+            report_unheld(context, claim);
+        }
         return Ok(Action::requeue(PAUSE + jitter(PAUSE)));
     }
     match select(context, claim, Some(&context.node.name)).await {
@@ -49,6 +58,25 @@ pub async fn take_if_held(
     // The volume is made when the watch reports the claim with this node.
     debug!(claim = %claim.name_any(), "claim taken: its source is on this node");
     Ok(Action::await_change())
+}
+
+/// Tells the claim's owner that no node has taken it, which one agent does for all: each has waited until its own moment. What
+/// the matter is, none of them knows without asking the API server, and all would ask.
+fn report_unheld(context: &Context, claim: &PersistentVolumeClaim) {
+    let now = Instant::now();
+    let is_time = context.memory.with(claim::uid(claim), |entry| {
+        let at = *entry.report_unheld_at.get_or_insert_with(|| now + UNHELD + jitter(UNHELD));
+        at <= now && !std::mem::replace(&mut entry.unheld_reported, at <= now)
+    });
+    let Ok(Some(source)) = source(claim) else { return };
+    if !is_time {
+        return;
+    }
+    let note = format!(
+        "no node has taken the claim: none has {}, which it is to begin as a copy of. It may not exist or not be ready, or the agent of its node does not run; `kubectl bulkhead doctor` says what is known. If the node or the source is gone for good, delete the claim",
+        source.shown()
+    );
+    context.events.publish_once(claim, Reason::ProvisioningFailed, "unheld", note);
 }
 
 /// Hands `claim` over to the node called `node`, which has its source.

@@ -9,7 +9,8 @@ fn file(places: &[Option<u64>], extents: usize) -> impl FnMut(u64) -> SysResult<
     let places = places.to_vec();
     move |from| {
         let blocks = (from..).zip(places.iter().skip(usize::try_from(from).expect("an offset")));
-        let mut found = blocks.filter_map(|(offset, place)| Some(Extent { offset, length: 1, place: (*place)? }));
+        let mut found =
+            blocks.filter_map(|(offset, place)| Some(Extent { offset, length: 1, place: (*place)?, shared: false }));
         let page: Vec<_> = found.by_ref().take(extents).collect();
         let next = found.next().and_then(|_| page.last().map(|last| last.offset + 1));
         Ok(Page { extents: page, next })

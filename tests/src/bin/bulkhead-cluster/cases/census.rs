@@ -9,9 +9,10 @@ use bulkhead_tests::cases;
 use bulkhead_tests::cluster::Cluster;
 use bulkhead_tests::cluster::manifests::NAMESPACE;
 use bulkhead_tests::cluster::node;
-use bulkhead_tests::cluster::objects::{claim, handle, on, volume};
+use bulkhead_tests::cluster::objects::{block, claim, handle, on, volume};
 use bulkhead_tests::commands::{Printed, bulkheadctl};
 use bulkhead_tests::csi::requests;
+use bulkhead_tests::csi::v1::DeleteSnapshotRequest;
 use bulkhead_tests::monitoring;
 use serde_json::Value;
 
@@ -22,6 +23,7 @@ cases! {
     on Cluster;
     a_volume_that_is_gone_is_missed_until_it_is_back: Bare,
     a_volume_that_nobody_needs_is_shown_until_somebody_does: Bare,
+    a_snapshot_that_no_object_names_is_shown: Bare,
     a_renamed_node_keeps_what_claims_are_bound_to,
     a_renamed_node_keeps_what_is_noted_while_the_former_one_exists,
 }
@@ -127,6 +129,29 @@ fn a_volume_that_nobody_needs_is_shown_until_somebody_does(cluster: &mut Cluster
     // The frontend has closed the first connection, on which nothing was said for so long.
     cluster.agent().stand.csi()?.delete_volume(requests::delete("by-hand"))?;
     Ok(())
+}
+
+fn a_snapshot_that_no_object_names_is_shown(cluster: &mut Cluster) -> Result<()> {
+    let class = reachable_agent(cluster)?;
+    let daily = cluster.add_snapshot_class("daily", |_| {})?;
+    let node = cluster.node();
+    cluster.create_claim(&on(block(claim("data", &class, "16Mi")), &node))?;
+    let object = cluster.bound("data")?.metadata.name.context("a name")?;
+    cluster.snapshot("monday", "data", &daily)?;
+    let named = cluster.snapshot_ready("monday")?["status"]["snapshotHandle"].as_str().context("a handle")?.to_owned();
+    let csi = cluster.agent().stand.csi()?;
+    csi.create_snapshot(requests::take("by-hand", handle(&object)))?;
+    let orphans = plugin(cluster, &["orphans"])?.succeeded()?;
+    let told = Printed::row(&orphans, &["orphan-snapshot", &node, "-"])?;
+    ensure!(told.ends_with("by-hand") && !orphans.contains(&named), "{orphans}");
+    let orphans = as_json(cluster, &["orphans"])?;
+    let found = orphans["orphanedSnapshots"].as_array().context("orphans")?;
+    ensure!(found.len() == 1 && found[0]["snapshot"] == "by-hand" && found[0]["node"] == node, "{orphans}");
+    // It is told, and left alone.
+    csi.create_volume(requests::restore("copy", "by-hand", requests::block()))?;
+    csi.delete_volume(requests::delete("copy"))?;
+    csi.delete_snapshot(DeleteSnapshotRequest { snapshot_id: "by-hand".to_owned(), ..Default::default() })?;
+    cluster.delete_snapshot("monday")
 }
 
 fn a_renamed_node_keeps_what_claims_are_bound_to(cluster: &mut Cluster) -> Result<()> {

@@ -244,6 +244,10 @@ fn what_the_page_says_works(stand: &mut Stand) -> Result<()> {
         if number == 1 {
             Printed::row(&printed, &["source:", "monday"])?;
         }
+        // What was written, and what `data-copy` has, too.
+        if block_of_page.contains("volume show data\n") {
+            Printed::row(&printed, &["shared:", "4 KiB"])?;
+        }
     }
     let image = backup.join("data.img");
     ensure!(read(&image, 7, 12 << 20)? == "tuesday", "the backup lacks what has changed");

@@ -34,13 +34,16 @@ fn what_is_not_read_is_not_kept() {
             "selector": { "matchLabels": { "a": "b" } },
             "resources": { "limits": {}, "requests": { "storage": "1Gi", "other": 1 } },
         },
-        "status": { "conditions": [[], {}, [{ "a": [1, true, null] }]], "phase": "Bound" },
+        "status": {
+            "conditions": [{ "type": "ModifyingVolume", "message": "z".repeat(5000) }],
+            "others": [[], {}, [{ "a": [1, true, null] }]], "phase": "Bound",
+        },
     });
     let expected = json!({
         "kind": "PersistentVolumeClaim",
         "metadata": { "name": "data", "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
         "spec": { "selector": {}, "resources": { "requests": { "storage": "1Gi" } } },
-        "status": { "phase": "Bound" },
+        "status": { "conditions": [{ "type": "ModifyingVolume" }], "phase": "Bound" },
     });
     assert_eq!(kept(Fields::Claim, &claim), expected);
     let list =

@@ -1,6 +1,6 @@
 //! A volume that begins as a copy is where its source is, whatever the scheduler thinks.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_tests::cases;
@@ -22,10 +22,14 @@ cases! {
     a_pod_with_a_copy_and_a_new_claim_goes_where_the_source_is: Recent,
     a_copy_that_binds_at_once_is_where_its_source_is,
     a_source_on_a_node_that_is_gone_is_told,
+    a_source_that_no_node_has_is_told_once: Long,
     a_lost_nodes_snapshots_are_given_up,
     a_pod_between_two_nodes_is_told: Recent,
     a_full_node_keeps_a_copy,
 }
+
+/// When the last agent has said that no node has a claim's source.
+const LAST_TOLD: Duration = Duration::from_secs(140);
 
 /// Two agents; the second has a claim called `data` and a snapshot of it called `monday`. Returns both nodes' names.
 fn set_up(cluster: &mut Cluster) -> Result<(String, String)> {
@@ -126,6 +130,28 @@ fn a_source_on_a_node_that_is_gone_is_told(cluster: &mut Cluster) -> Result<()> 
     cluster.delete_claim("restored")?;
     cluster.ask("PATCH", &path, Some(&json!({ "metadata": { "labels": labels } })))?;
     cluster.agents[1].stand.start_frontend()?;
+    cluster.delete_snapshot("monday")
+}
+
+fn a_source_that_no_node_has_is_told_once(cluster: &mut Cluster) -> Result<()> {
+    let (first, second) = set_up(cluster)?;
+    let immediate = cluster.add_class(|class| class["volumeBindingMode"] = json!("Immediate"))?;
+    let mut copy = from_claim(device(cluster, "cloned"), "nothing");
+    copy["spec"]["storageClassName"] = json!(immediate);
+    cluster.create_claim(&copy)?;
+    let told = "no node has taken the claim: none has claim nothing";
+    let times = || -> Result<usize> { Ok(cluster.notes("cloned")?.iter().filter(|note| note.contains(told)).count()) };
+    cluster.access.wait(LAST_TOLD, "an event about the claim", || {
+        ensure!(times()? > 0, "there are: {:?}", cluster.notes("cloned")?);
+        Ok(())
+    })?;
+    let doctor = plugin(cluster, &["doctor"])?.text;
+    let line = format!("claim {}/cloned is taken by no node: claim nothing", cluster.namespace);
+    ensure!(doctor.contains(&line), "{doctor}");
+    // By then every agent has had its turn.
+    std::thread::sleep(LAST_TOLD);
+    ensure!(times()? == 1, "{first} and {second} have said: {:?}", cluster.notes("cloned")?);
+    cluster.delete_claim("cloned")?;
     cluster.delete_snapshot("monday")
 }
 

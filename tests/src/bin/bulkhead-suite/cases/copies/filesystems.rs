@@ -9,6 +9,7 @@ use bulkhead_tests::expect::denied;
 use bulkhead_tests::helper::*;
 use bulkhead_tests::stand::Stand;
 
+use super::sharing::sharing;
 use super::{listed, take};
 use crate::cases::filesystems::{SIZE, check_detached, check_image, helper_flags, make_pool};
 
@@ -52,6 +53,8 @@ fn a_filesystem_is_restored_as_it_was(stand: &mut Stand) -> Result<()> {
     // A larger one shows the larger filesystem, and has nothing else than the original had.
     ensure!(helper.ask(&create_from("vol-b", filesystem_spec(2 * SIZE), "snap-1"))? == Reply::Size(bytes(2 * SIZE)));
     helper.ask(&create_from("vol-c", filesystem_spec(SIZE), "vol-a"))?;
+    let (_, shared, _) = sharing(&helper, "vol-a")?;
+    ensure!(shared > 0, "a filesystem's image is shared as well");
     for (id, content) in [("vol-b", "before"), ("vol-c", "after")] {
         publish(&helper, id)?;
         ensure!(fs::read_to_string(file(id))? == content, "{id}");

@@ -170,9 +170,11 @@ fn snapshots_are_found_again_after_a_restart(stand: &mut Stand) -> Result<()> {
     take(&helper, "vol-b", "snap-of-b")?;
     let known = |helper: &HelperClient| -> Result<_> {
         let counts = helper.ask(&Request::PoolCounts { pool: "default".parse()? })?;
-        let Reply::Counts { snapshots, extent_limit, .. } = counts else { bail!("{counts:?}") };
+        let Reply::Counts { snapshots, extent_limit, snapshot_bytes, .. } = counts else { bail!("{counts:?}") };
         let promised = helper.pool_status("default")?.promised;
-        Ok((listed(helper, None)?, origin(helper, "vol-b")?, volumes(helper)?, snapshots, extent_limit, promised))
+        let listed = listed(helper, None)?;
+        ensure!(snapshot_bytes == listed.iter().map(|snapshot| snapshot.allocated).sum::<u64>(), "{snapshot_bytes}");
+        Ok((listed, origin(helper, "vol-b")?, volumes(helper)?, snapshots, extent_limit, promised))
     };
     let before = known(&helper)?;
     ensure!(before.0.len() == 6 && before.2 == [volume("vol-a"), volume("vol-b")], "{before:?}");

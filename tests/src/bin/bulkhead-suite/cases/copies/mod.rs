@@ -19,6 +19,7 @@ mod order;
 mod promises;
 mod room;
 mod scale;
+mod sharing;
 
 /// All of them.
 pub fn cases() -> Vec<Case> {
@@ -32,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         promises::cases(),
         room::cases(),
         scale::cases(),
+        sharing::cases(),
     ]
     .concat()
 }

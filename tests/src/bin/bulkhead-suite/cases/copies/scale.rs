@@ -14,6 +14,7 @@ use bulkhead_tests::setting::Setting;
 use bulkhead_tests::stand::Stand;
 use rustix::fs::XattrFlags;
 
+use super::sharing::sharing;
 use super::{image, ranges, take};
 
 cases! {
@@ -219,6 +220,9 @@ fn a_copy_of_many_pieces_holds_up_nobody_else(stand: &mut Stand) -> Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         let work = || -> Result<()> {
             timed("a snapshot", || take(&helper, "vol-a", "snap-1"))?;
+            let ((_, shared, requests), took) = timed("what is shared", || sharing(&helper, "vol-a"))?;
+            ensure!(shared == PIECES * 4096 && requests > 1, "{shared} in {requests} requests");
+            ensure!(took < Duration::from_secs(2), "what is shared takes {took:?}");
             for piece in (0..PIECES).step_by(7) {
                 file.write_all_at(&[2; 4096], piece * 8192)?;
             }

@@ -170,6 +170,7 @@ pub fn on_copies() -> Vec<Operation> {
         operation("restore a snapshot", &[&create, &take], &restore),
         operation("copy a volume", &[&create, &attach], &copy),
         operation("read a delta", &[&create, &take], &delta),
+        operation("read what is shared", &[&create, &take], &Request::Sharing { volume: volume(DEVICE), from: 0 }),
         operation("list snapshots", &[&create, &take], &list),
         operation("delete a snapshot", &[&create, &take], &drop),
         of_filesystem("take a snapshot of a filesystem", &[&create_filesystem, &mount], &take_of_filesystem),

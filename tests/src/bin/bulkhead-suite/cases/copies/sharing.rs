@@ -1,0 +1,68 @@
+//! How much of an image is shared with others.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use bulkhead_protocol::{ErrorKind, Reply, Request};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::wait::until;
+
+use super::{allocated, fill, image, take};
+
+cases! {
+    an_image_says_what_it_shares: Xfs + Kernel,
+}
+
+const SIZE: u64 = 16 << 20;
+const MIB: u64 = 1 << 20;
+
+/// What an image occupies, what of it is shared, and in how many requests that was told.
+pub fn sharing(helper: &HelperClient, id: &str) -> Result<(u64, u64, usize)> {
+    let (mut sum, mut from, mut requests) = (0, 0, 0);
+    loop {
+        let reply = helper.ask(&Request::Sharing { volume: volume(id), from })?;
+        let Reply::Sharing { allocated, shared, next } = reply else { bail!("{reply:?}") };
+        (sum, requests) = (sum + shared, requests + 1);
+        let Some(next) = next else { return Ok((allocated, sum, requests)) };
+        ensure!(next > from, "{next} after {from}");
+        from = next;
+    }
+}
+
+fn an_image_says_what_it_shares(stand: &mut Stand) -> Result<()> {
+    let helper = stand.helper()?;
+    helper.ask(&create("vol-a", image_spec(SIZE)))?;
+    helper.ask(&create("vol-d", directory_spec(SIZE)))?;
+    helper.ask(&attach("vol-a"))?;
+    helper.ask(&make_device("vol-a", "vol-a"))?;
+    fill(&stand.target("vol-a"), 1, 0, SIZE / 2)?;
+    let check = |id: &str, shared: u64| -> Result<()> {
+        let (told, found, _) = sharing(&helper, id)?;
+        ensure!(told == allocated(&image(stand, id))?, "{id} occupies {told}");
+        ensure!(found == shared, "{id} shares {found}, and not {shared}");
+        Ok(())
+    };
+    check("vol-a", 0)?;
+    take(&helper, "vol-a", "snap-1")?;
+    // What has never been written is nobody's but the volume's.
+    check("vol-a", SIZE / 2)?;
+    check("snap-1", SIZE / 2)?;
+    // One block in the middle, and the first half of what there is.
+    fill(&stand.target("vol-a"), 2, 7 * MIB, 4096)?;
+    fill(&stand.target("vol-a"), 2, 0, 4 * MIB)?;
+    check("vol-a", 4 * MIB - 4096)?;
+    check("snap-1", 4 * MIB - 4096)?;
+    let rest = Request::Sharing { volume: volume("vol-a"), from: 7 * MIB + 4096 };
+    let reply = helper.ask(&rest)?;
+    ensure!(matches!(reply, Reply::Sharing { shared, next: None, .. } if shared == MIB - 4096), "{reply:?}");
+    denied(helper.request(&Request::Sharing { volume: volume("vol-d"), from: 0 })?, ErrorKind::Unsupported, "vol-d")?;
+    for request in [remove_device("vol-a", "vol-a"), detach("vol-a"), delete("vol-a"), delete("vol-d")] {
+        helper.ask(&request)?;
+    }
+    // It has its blocks for itself once the volume's are gone.
+    until(Duration::from_secs(20), || check("snap-1", 0))?;
+    helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
