@@ -70,6 +70,8 @@ pub struct Room {
 
 /// The inodes that the smallest volume takes.
 const INODES_OF_A_VOLUME: u64 = 4;
+/// What a snapshot takes that refers to nothing: a directory, an image, and what is recorded of them, in bytes.
+const EMPTY: u64 = 8192;
 /// The distance from one project id that is tried to the next. It is a prime greater than any range of ids, so that all
 /// ids in a range are tried before any is tried again; and consecutive tries lie far apart, so that a run of ids taken
 /// by a hostile pod is soon left behind.
@@ -79,13 +81,13 @@ const TRIES: usize = 1000;
 
 impl Share {
     /// What a volume with these settings takes, where each inode that is promised takes `inode_size` bytes. A snapshot takes
-    /// the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; and a hundredth more for
-    /// what the filesystem notes of that.
+    /// the bytes that it refers to, `allocated`, as its source is to be able to replace all of them; a hundredth more for what
+    /// the filesystem notes of that; and what it is itself, or as many as one likes could be taken of an empty volume.
     pub fn of(spec: &VolumeSpec, inode_size: u64, project: Option<ProjectId>, allocated: u64) -> Self {
         let (bytes, inodes, preallocated) = match spec.kind {
             VolumeKind::Directory { inodes, .. } => (spec.size.get(), inodes.get(), false),
             VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => (spec.size.get(), 0, !sparse),
-            VolumeKind::Snapshot { .. } => (allocated.saturating_add(allocated / 100), 0, false),
+            VolumeKind::Snapshot { .. } => (allocated.saturating_add(allocated / 100).saturating_add(EMPTY), 0, false),
         };
         Self { bytes: bytes.saturating_add(inodes.saturating_mul(inode_size)), preallocated, project }
     }

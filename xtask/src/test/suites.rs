@@ -168,8 +168,11 @@ impl Suites<'_> {
         }
         arguments.extend(self.filter.clone());
         let since = transcript.counts();
+        let controller = SNAPSHOT_CONTROLLER.provide(self.workspace)?;
+        let resources = SNAPSHOT_RESOURCES.provide(self.workspace)?;
         let status =
             node::run(self.workspace, &self.programs, Equipment::usual(self.workspace)?, &arguments, |program| {
+                program.env(SNAPSHOT_CONTROLLER.variable, controller).env(SNAPSHOT_RESOURCES.variable, resources);
                 if self.everything {
                     program.env(HELM.variable, HELM.provide(self.workspace)?);
                 }

@@ -40,6 +40,11 @@ pub enum Failure {
     },
 }
 
+/// Whether the API server says that it knows no such kind of objects. It says so in plain words, without a reason.
+pub fn is_unknown_kind(status: &kube::core::Status) -> bool {
+    status.code == 404
+}
+
 impl Failure {
     /// Whether retrying soon is pointless, because something has to be changed first.
     pub fn is_final(&self) -> bool {
@@ -77,6 +82,11 @@ impl Failure {
     /// Whether the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status().is_some_and(kube::core::Status::is_not_found)
+    }
+
+    /// Whether the API server knows no such kind of objects.
+    pub fn is_unknown_kind(&self) -> bool {
+        self.status().is_some_and(is_unknown_kind)
     }
 
     /// Whether the agent may not do it: by its role, or by a policy.
@@ -149,6 +159,14 @@ mod tests {
             let failure = Failure::Api { operation: "testing", error };
             assert_eq!(failure.retry_after(), expected.map(Duration::from_secs), "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_kind_that_the_server_does_not_know_is_recognized_by_its_plain_words() {
+        // As the client presents what is no status object.
+        let status = kube::core::Status::failure("404 page not found", "Failed to parse error data").with_code(404);
+        let failure = Failure::Api { operation: "asking", error: Box::new(kube::Error::Api(Box::new(status))) };
+        assert!(failure.is_unknown_kind() && !failure.is_not_found(), "{failure}");
     }
 
     #[test]

@@ -16,15 +16,18 @@ use crate::kubernetes::context::Context;
 /// `NotYet` when there is no such class.
 pub async fn named(context: &Context, name: &str) -> Result<Attributes, Failure> {
     let classes: Api<VolumeAttributesClass> = Api::all(context.client.clone());
-    let found = if names::is_object_name(name) {
-        request("reading a VolumeAttributesClass", classes.get_opt(name)).await?
-    } else {
-        None
-    };
     let missing = || {
         Failure::NotYet(format!(
             "volume attributes class {name} does not exist: create it, or have the claim name another one (Kubernetes has them from 1.34 on)"
         ))
     };
-    Ok(attributes_class::attributes(&found.ok_or_else(missing)?, &context.driver)?)
+    if !names::is_object_name(name) {
+        return Err(missing());
+    }
+    match request("reading a VolumeAttributesClass", classes.get(name)).await {
+        Ok(class) => Ok(attributes_class::attributes(&class, &context.driver)?),
+        // An older server knows no such kind.
+        Err(failure) if failure.is_not_found() || failure.is_unknown_kind() => Err(missing()),
+        Err(failure) => Err(failure),
+    }
 }

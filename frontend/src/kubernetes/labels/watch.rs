@@ -16,7 +16,7 @@ use super::policy::{WatchMode, watch_mode};
 use super::scope::Scope;
 use super::unlabelled::{Found, Schedule};
 use crate::kubernetes::api::backoff::jitter;
-use crate::kubernetes::api::failure::Failure;
+use crate::kubernetes::api::failure::{Failure, is_unknown_kind};
 
 /// How soon to review the mode again when the API server has not answered.
 const AFTER_FAILURE: Duration = Duration::from_secs(7);
@@ -154,7 +154,7 @@ fn is_unknown(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))
         | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.is_not_found(),
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => is_unknown_kind(status),
         watcher::Error::InitialListFailed(_)
         | watcher::Error::WatchStartFailed(_)
         | watcher::Error::WatchFailed(_)

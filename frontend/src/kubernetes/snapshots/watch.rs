@@ -37,7 +37,7 @@ impl Labelled for VolumeSnapshotContent {
         match found.await {
             Ok(found) if found.resources.iter().any(|known| known.name == Self::plural(&())) => Ok(Ok(())),
             Ok(_) => Ok(Err(UNKNOWN)),
-            Err(failure) if failure.is_not_found() => Ok(Err(UNKNOWN)),
+            Err(failure) if failure.is_unknown_kind() => Ok(Err(UNKNOWN)),
             Err(failure) => Err(failure),
         }
     }

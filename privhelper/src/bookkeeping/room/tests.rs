@@ -56,9 +56,9 @@ fn inodes_are_promised_with_what_each_takes() {
 }
 
 #[test]
-fn a_snapshot_is_promised_what_it_refers_to_and_a_hundredth() {
+fn a_snapshot_is_promised_what_it_refers_to_and_what_it_is() {
     let snapshot = spec(9, VolumeKind::Snapshot { of: SnapshotOf::Filesystem });
-    let share = Share { bytes: 202 << 20, preallocated: false, project: PROJECT };
+    let share = Share { bytes: (202 << 20) + 8192, preallocated: false, project: PROJECT };
     assert_eq!(Share::of(&snapshot, 512, PROJECT, 200 << 20), share);
     assert_eq!(Share::of(&snapshot, 512, None, u64::MAX).bytes, u64::MAX);
 }

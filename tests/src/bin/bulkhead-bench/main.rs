@@ -11,6 +11,7 @@ mod floor;
 mod machine;
 mod options;
 mod output;
+mod room;
 mod run;
 mod storms;
 
@@ -88,6 +89,7 @@ fn measure(run: &mut Run, stand: &mut Stand, options: &Options) -> Result<()> {
         density::measure_created(run, stand, &driver, options.created)?;
     }
     if options.wants(Part::Copies) && options.pool_fs == PoolFilesystem::Xfs {
+        room::measure(run, stand)?;
         copies::measure(run, stand)?;
     }
     // Last, because it makes another pool, which only it needs, and starts the helper on both.

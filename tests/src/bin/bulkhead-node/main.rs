@@ -1,5 +1,6 @@
 //! A Kubernetes node running Bulkhead: tests that run pods there, or a shell with access to it.
 
+mod copies;
 mod deployment;
 mod documented;
 mod hostile;
@@ -68,7 +69,7 @@ const SET: &str = "a stateful set";
 const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 23] = [
+const CHECKS: [Check; 24] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each(CLAIMS, volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
@@ -85,6 +86,7 @@ const CHECKS: [Check; 23] = [
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
     in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
+    in_one("a claim is restored from a snapshot", copies::a_restored_claim_is_used),
     in_one("the kubelet measures the volumes", tenants::the_kubelet_measures),
     in_one("a label for a mount is refused", tenants::a_label_for_a_mount_is_refused),
     in_one(SET, volumes::a_stateful_set),
@@ -129,7 +131,10 @@ fn run(options: &Options) -> Result<ExitCode> {
     let mut node = Node::start(options.relay_port)?;
     println!("the node is ready ({:.1} s)", start.elapsed().as_secs_f64());
     match &options.task {
-        Task::Test { everything, filter } => test(&node, &options.deploy, *everything, filter.as_deref()),
+        Task::Test { everything, filter } => {
+            node.offer_snapshots()?;
+            test(&node, &options.deploy, *everything, filter.as_deref())
+        }
         Task::StorageSuite { definitions, filter } => {
             node.offer_snapshots()?;
             Deployment::Container.install(&node, &options.deploy)?;

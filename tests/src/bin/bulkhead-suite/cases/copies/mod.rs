@@ -11,10 +11,14 @@ use bulkhead_tests::helper::{HelperClient, volume};
 use bulkhead_tests::stand::Stand;
 
 mod delta;
+mod dying;
 mod filesystems;
+mod flood;
+mod frozen;
 mod kinds;
 mod life;
 mod model;
+mod one_filesystem;
 mod order;
 mod promises;
 mod room;
@@ -25,10 +29,14 @@ mod sharing;
 pub fn cases() -> Vec<Case> {
     [
         delta::cases(),
+        dying::cases(),
         filesystems::cases(),
+        flood::cases(),
+        frozen::cases(),
         kinds::cases(),
         life::cases(),
         model::cases(),
+        one_filesystem::cases(),
         order::cases(),
         promises::cases(),
         room::cases(),
@@ -105,6 +113,17 @@ fn check_filled(path: &Path, byte: u8, offset: u64, length: u64) -> Result<()> {
     let other = found.iter().position(|found| *found != byte);
     ensure!(other.is_none(), "{}: byte {other:?} is not {byte}", path.display());
     Ok(())
+}
+
+/// Waits until nothing is left of what was deleted.
+fn gone(stand: &Stand) -> Result<()> {
+    bulkhead_tests::wait::until(stand.patience(std::time::Duration::from_secs(20)), || {
+        for pool in &stand.pools {
+            let status = stand.helper()?.pool_status(&pool.name)?;
+            ensure!(status.emptying == 0, "{status:?}");
+        }
+        Ok(())
+    })
 }
 
 /// The image of a volume or a snapshot.

@@ -32,12 +32,12 @@ fn start(stand: &mut Stand) -> Result<HelperClient> {
     stand.helper()
 }
 
-fn publish(helper: &HelperClient, id: &str) -> Result<()> {
+pub(super) fn publish(helper: &HelperClient, id: &str) -> Result<()> {
     helper.ask(&attach(id))?;
     helper.ask(&make_device(id, id)).map(drop)
 }
 
-fn end(helper: &HelperClient, id: &str) -> Result<()> {
+pub(super) fn end(helper: &HelperClient, id: &str) -> Result<()> {
     for request in [remove_device(id, id), detach(id), delete(id)] {
         helper.ask(&request)?;
     }
@@ -53,14 +53,14 @@ fn sparse(size: u64) -> VolumeSpec {
 }
 
 /// What may still be promised; the measured figure is a second old at most.
-fn rest(helper: &HelperClient) -> Result<u64> {
+pub(super) fn rest(helper: &HelperClient) -> Result<u64> {
     std::thread::sleep(std::time::Duration::from_millis(1100));
     Ok(helper.pool_status("default")?.largest_volume)
 }
 
 /// Writes every other block of a device, and then the others: no two blocks that are next to each other in it are so on the
 /// pool.
-fn rewrite_in_pieces(stand: &Stand, id: &str, size: u64, byte: u8) -> Result<()> {
+pub(super) fn rewrite_in_pieces(stand: &Stand, id: &str, size: u64, byte: u8) -> Result<()> {
     let device = File::options().write(true).open(stand.target(id))?;
     for first in [0, 1] {
         for (number, block) in (first..size / 4096).step_by(2).enumerate() {

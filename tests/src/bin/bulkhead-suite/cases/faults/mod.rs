@@ -35,7 +35,9 @@ cases! {
     a_kill_at_every_call_for_a_directory: Bare + Long + Kernel,
     a_kill_at_every_call_for_a_device: Bare + Long,
     a_kill_at_every_call_for_a_copy: Bare + Long + Xfs,
-    an_error_at_every_call_for_a_copy: Bare + Long + Xfs,
+    an_error_at_every_call_for_a_snapshot: Bare + Long + Xfs,
+    an_error_at_every_call_for_a_restored_volume: Bare + Long + Xfs,
+    an_error_at_every_call_for_a_copied_volume: Bare + Long + Xfs,
     an_error_at_every_call_for_a_copy_of_a_filesystem: Bare + Long + Xfs,
     a_kill_at_any_call_for_a_copy: Bare + Xfs,
     an_error_at_any_call_for_a_copy: Bare + Xfs,
@@ -131,9 +133,21 @@ fn a_kill_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
     operation::kill(stand, &on_copies(), All(40))
 }
 
-fn an_error_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
+// The same goes for these.
+
+fn an_error_at_every_call_for_a_snapshot(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[..6], All(40))
+    operation::error(stand, &on_copies()[..1], All(40))
+}
+
+fn an_error_at_every_call_for_a_restored_volume(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_copies()[1..2], All(40))
+}
+
+fn an_error_at_every_call_for_a_copied_volume(stand: &mut Stand) -> Result<()> {
+    filesystems::make_pool(stand, 3)?;
+    operation::error(stand, &on_copies()[2..6], All(40))
 }
 
 fn an_error_at_every_call_for_a_copy_of_a_filesystem(stand: &mut Stand) -> Result<()> {
