@@ -64,8 +64,8 @@ pub fn dispatch(state: &State, connection: &OwnedFd, request: &Request, call: Ca
         }
         Request::Origin { volume } => ops::origin(state, volume),
         Request::Delta { snapshot, base, from } => bookkeeping::delta(state, snapshot, base.as_ref(), *from),
-        Request::Allocate { volume } => bookkeeping::allocate(state.hold(volume)?),
         Request::SetInodes { volume, inodes } => bookkeeping::set_inodes(state.hold(volume)?, *inodes),
+        Request::Allocate { volume } => bookkeeping::allocate(state.hold(volume)?),
         Request::Sharing { volume, from } => bookkeeping::sharing(state, volume, *from),
     };
     reply.map(|reply| (reply, None))

@@ -69,7 +69,7 @@ const SET: &str = "a stateful set";
 const END: &str = "nothing is left of deleted claims";
 
 /// The story. Later checks build on the volumes and pods of earlier ones.
-const CHECKS: [Check; 24] = [
+const CHECKS: [Check; 25] = [
     in_each("the node is registered and reports its room", deployment::is_installed),
     in_each(CLAIMS, volumes::claims_are_bound_and_written),
     in_each("the doctors find nothing wrong", operator::doctors_find_nothing_wrong),
@@ -86,6 +86,7 @@ const CHECKS: [Check; 24] = [
     in_one("read-only volumes", volumes::read_only_is_read_only),
     in_one("a pod is deleted and created again", volumes::a_new_pod_has_the_data),
     in_one("expansion is seen inside the running pod", volumes::expansion_is_seen_in_the_pod),
+    in_one("attributes are seen inside the running pod", volumes::attributes_are_seen_in_the_pod),
     in_one("a claim is restored from a snapshot", copies::a_restored_claim_is_used),
     in_one("the kubelet measures the volumes", tenants::the_kubelet_measures),
     in_one("a label for a mount is refused", tenants::a_label_for_a_mount_is_refused),

@@ -165,6 +165,32 @@ pub fn expansion_is_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Other attributes reach the pod while it is running, as the page says.
+pub fn attributes_are_seen_in_the_pod(story: &mut Story<'_>) -> Result<()> {
+    let kubectl = &story.node.kubectl;
+    let before = container(kubectl)?;
+    let claim = CLASSES[0].claim;
+    for inodes in ["5000", "700"] {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": { "name": inodes },
+            "driverName": "bulkhead.csi.local", "parameters": { "inodes": inodes },
+        });
+        kubectl.apply(&class.to_string())?;
+        let patch = json!({ "spec": { "volumeAttributesClassName": inodes } });
+        kubectl.run(&["patch", "pvc", claim, "--patch", &patch.to_string()])?;
+        let modified = format!("--for=jsonpath={{.status.currentVolumeAttributesClassName}}={inodes}");
+        kubectl
+            .run(&["wait", &modified, "--timeout=120s", "pvc", claim])
+            .with_context(|| kubectl.describe("pvc", claim))?;
+        let shown = kubectl.exec(POD, &format!("df -i {DIRECTORY}"))?;
+        let total = shown.lines().last().and_then(|line| line.split_whitespace().nth(1)).context("no total")?;
+        // The volume's own directory counts as one.
+        ensure!(total.parse() == Ok(inodes.parse::<u64>()? + 1), "the pod sees: {shown}");
+    }
+    ensure!(container(kubectl)? == before, "the pod's container was restarted");
+    Ok(())
+}
+
 /// Scales the stateful set to this many pods, and waits until they are ready.
 pub fn scale(story: &mut Story<'_>, replicas: u32) -> Result<()> {
     let kubectl = &story.node.kubectl;
