@@ -30,7 +30,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// A packet that says: there is something to empty.
 pub const WAKE: u8 = 0;
-/// The same, and it may have kept the name of a volume: look at the modes of those too.
+/// A packet that says: there is something to empty, which may have kept the name of a volume; look at the modes of
+/// those too.
 pub const WAKE_IN_PLACE: u8 = 1;
 
 /// What has become of a directory that was to be removed with everything in it.
@@ -62,9 +63,9 @@ const NEXT_TURN: Duration = Duration::from_millis(1);
 /// How many packets are received before anything is done: as many as a socket may hold.
 const MOST_PACKETS: usize = 512;
 
-/// Removes what is deleted in the pool, whenever it is woken, in a jail that holds only the pool. It finds by itself what
-/// that is; it does not begin before it is woken for the first time, when the server knows of all of it. Returns when
-/// the server is gone.
+/// Removes what is deleted in the pool, whenever it is woken, in a jail that holds only the pool. It finds by itself
+/// what that is; it does not begin before it is woken for the first time, when the server knows of all of it. Returns
+/// when the server is gone.
 pub fn run(server: &OwnedFd, pool: &OwnedFd) -> Result<(), String> {
     let (mut moved, mut unfinished, mut in_place, mut pause) = (0, Unfinished::new(), false, None);
     while let Some(woken_in_place) = wait(server, pause)? {

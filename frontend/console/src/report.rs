@@ -35,7 +35,7 @@ pub struct Table {
 }
 
 impl Report {
-    /// The same facts in both forms.
+    /// A report of the facts in both forms.
     pub fn new(json: Value, text: Table) -> Self {
         Self { json, text }
     }

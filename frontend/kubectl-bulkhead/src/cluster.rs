@@ -153,8 +153,8 @@ impl Cluster {
         move |error| Failure::Api { operation, server, error: Box::new(error) }
     }
 
-    /// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many others
-    /// may label a DaemonSet or a pod.
+    /// The namespace of the account that has the agents' rights. Only an administrator can set that, whereas many
+    /// others may label a DaemonSet or a pod.
     async fn namespace_of_account(&self) -> Result<Option<String>, Failure> {
         let bindings: Api<ClusterRoleBinding> = Api::all(self.client.clone());
         let binding = match bindings.get_opt(ACCOUNT).await {
@@ -185,7 +185,7 @@ impl Cluster {
         Ok(list.items.iter().map(ResourceExt::name_any).collect())
     }
 
-    /// The same, each with what volumes need of it.
+    /// The cluster's nodes, each with what volumes need of it.
     pub async fn known_nodes(&self) -> Result<BTreeMap<String, KnownNode>, Failure> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let list = nodes.list(&ListParams::default()).await.map_err(self.failed("listing nodes"))?;
@@ -266,8 +266,8 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The same with what nobody maintains: agents write in their own namespace, so objects in any other are from a former
-    /// installation, and the scheduler believes them nevertheless.
+    /// All capacities, those that nobody maintains included: agents write in their own namespace, so objects in any
+    /// other are from a former installation, and the scheduler believes them nevertheless.
     pub async fn all_capacities(&self) -> Result<Vec<(String, CSIStorageCapacity)>, Failure> {
         let capacities: Api<CSIStorageCapacity> = Api::all(self.client.clone());
         let parameters = ListParams::default().labels(&format!("{}={}", names::DRIVER_LABEL, self.driver));
@@ -283,8 +283,8 @@ impl Cluster {
         Ok(own)
     }
 
-    /// The claims that have no volume, whosever they are: whose provisioner a claim is for is known only once a node has
-    /// been selected for it.
+    /// The claims that have no volume, whosever they are: whose provisioner a claim is for is known only once a node
+    /// has been selected for it.
     pub async fn unbound_claims(&self) -> Result<Vec<PersistentVolumeClaim>, Failure> {
         let claims: Api<PersistentVolumeClaim> = Api::all(self.client.clone());
         let mut list = claims.list(&ListParams::default()).await.map_err(self.failed("listing claims"))?.items;

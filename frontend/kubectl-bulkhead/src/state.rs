@@ -30,7 +30,7 @@ impl States {
         }
     }
 
-    /// The same as JSON, with what is wrong; null if it is unknown.
+    /// A volume's state as JSON, with what is wrong; null if it is unknown.
     pub fn json(&self, volume: &Volume) -> Value {
         let Some(Ok(findings)) = self.0.get(&volume.node) else { return Value::Null };
         let found = find(findings, volume);

@@ -16,7 +16,7 @@ pub const HEADINGS: [&str; 8] = ["volume", "node", "claim", "size", "phase", "cl
 /// How many of them are shown unless more are requested.
 pub const NARROW: usize = 5;
 
-/// The same with the volume's state, which comes from the agent on its node.
+/// The columns with the volume's state, which comes from the agent on its node.
 const WITH_STATE: [&str; 6] = ["volume", "node", "claim", "size", "phase", "condition"];
 
 /// All that is to be known of a volume.

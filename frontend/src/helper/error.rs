@@ -55,7 +55,8 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
-    /// The same, but why: the system does not say that the socket is another user's, and the helper only hangs up.
+    /// This, with the likely reason: the system does not say that the socket is another user's, and the helper only
+    /// hangs up.
     pub(super) fn explained(self, socket: &Path) -> Self {
         let may_be_another_users = match &self {
             Self::Connect { error, .. } => error.kind() == io::ErrorKind::PermissionDenied,

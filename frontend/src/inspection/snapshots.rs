@@ -35,7 +35,7 @@ pub(super) fn described(taken: Taken) -> Snapshot {
     }
 }
 
-/// The same volume, with what it began as a copy of.
+/// A volume, with what it began as a copy of.
 ///
 /// # Errors
 /// When the helper does not say, although it could.
@@ -52,7 +52,7 @@ pub(super) async fn with_origin(volumes: &Volumes, volume: Volume) -> Result<Vol
     }
 }
 
-/// The same volume, with how much of its image it shares.
+/// A volume, with how much of its image it shares.
 ///
 /// # Errors
 /// When the helper does not say, although it could.

@@ -28,7 +28,7 @@ pub struct Context {
     pub driver: DriverName,
     /// The agent's node.
     pub node: NodeIdentity,
-    /// The same node, as a place for volumes.
+    /// That node, as a place for volumes.
     pub place: Place,
     /// The namespace of the objects that belong to the agent itself.
     pub namespace: String,
@@ -68,8 +68,8 @@ pub struct Stores {
 }
 
 impl Stores {
-    /// Waits until PersistentVolumes and classes have been listed once: before that, an unknown one must not be mistaken
-    /// for a missing one. Returns whether they have; if not, the agent is stopping.
+    /// Waits until PersistentVolumes and classes have been listed once: before that, an unknown one must not be
+    /// mistaken for a missing one. Returns whether they have; if not, the agent is stopping.
     pub async fn are_complete(&self) -> bool {
         self.persistent_volumes.wait_until_ready().await.is_ok() && self.classes.wait_until_ready().await.is_ok()
     }
@@ -81,8 +81,8 @@ impl Context {
         Api::namespaced(self.client.clone(), &claim.namespace().unwrap_or_default())
     }
 
-    /// What tells this cluster from any other: the uid of its namespace kube-system. `None` while the agent may not read
-    /// it: the rules of an earlier release do not grant that.
+    /// What tells this cluster from any other: the uid of its namespace kube-system. `None` while the agent may not
+    /// read it: the rules of an earlier release do not grant that.
     ///
     /// # Errors
     /// When the API server does not answer.

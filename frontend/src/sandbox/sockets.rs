@@ -44,7 +44,7 @@ pub(super) fn refused(needs: &Needs) -> Result<Vec<SeccompRule>, BackendError> {
     all_but(&allowed)
 }
 
-/// The same for socketpair(2).
+/// The rules by which socketpair(2) is refused.
 pub(super) fn refused_pairs() -> Result<Vec<SeccompRule>, BackendError> {
     all_but(&UNIX)
 }

@@ -38,7 +38,7 @@ pub fn fit(format: LogFormat, line: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The same event with its texts cut until it fits.
+/// An event with its texts cut until it fits.
 fn shortened(mut event: Map<String, Value>) -> Option<String> {
     let mut longest = LONGEST / 2;
     while longest >= SHORTEST {

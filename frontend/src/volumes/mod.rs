@@ -79,7 +79,7 @@ impl Volumes {
         }
     }
 
-    /// The same on a node that may lack these pools, while no more than this is known of what is in them.
+    /// These volumes on a node that may lack these pools, while no more than this is known of what is in them.
     #[must_use]
     pub fn with_optional_pools(mut self, pools: impl IntoIterator<Item = PoolName>, unseen: Unseen) -> Self {
         self.optional = Optional::new(pools, unseen);

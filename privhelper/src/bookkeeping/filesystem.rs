@@ -65,8 +65,8 @@ pub struct Overhead {
 }
 
 impl Overhead {
-    /// What it may be now that the filesystem is so large. What XFS sets aside when it is made larger was a fiftieth at most,
-    /// where it was measured.
+    /// What it may be now that the filesystem is so large. What XFS sets aside when it is made larger was a fiftieth at
+    /// most, where it was measured.
     fn at(self, total: u64) -> u64 {
         let growth = self.of.map_or(0, |of| total.saturating_sub(of));
         self.bytes.saturating_add(growth / 32)
@@ -177,8 +177,8 @@ impl Filesystem {
         Ok(largest.into_values().fold(0, u64::saturating_add))
     }
 
-    /// Whether files can be copied by sharing their blocks, and what they really occupy is known then: where all who share a
-    /// block are charged for it, that is what is in use and is not known to be anything else.
+    /// Whether files can be copied by sharing their blocks, and what they really occupy is known then: where all who
+    /// share a block are charged for it, that is what is in use and is not known to be anything else.
     pub fn can_copy(&self) -> bool {
         self.facts.shares_blocks && (self.facts.overhead.is_some() || !self.facts.counts_projects)
     }
@@ -221,7 +221,8 @@ impl Filesystem {
         quota::get(&self.root, self.look(), project)
     }
 
-    /// The same at start, when a frozen filesystem must not keep the others from being served.
+    /// Returns what a project uses and may use, at start, when a frozen filesystem must not keep the others from being
+    /// served.
     pub fn quota_at_start(&self, project: ProjectId) -> SysResult<ProjectQuota> {
         quota::get(&self.root, Look::AtOnce, project)
     }
@@ -237,10 +238,10 @@ impl Filesystem {
         *lock(&self.strays)
     }
 
-    /// Looks for what is charged to projects that belong to no volume: the owner of a file can move it into any project,
-    /// and so out of its quota. Only the range for volumes is looked at, in the background: the kernel walks through
-    /// every block that such owners have made the quota file grow by, in one call. The project after the range gets a
-    /// limit, so that there is always one where the walk ends.
+    /// Looks for what is charged to projects that belong to no volume: the owner of a file can move it into any
+    /// project, and so out of its quota. Only the range for volumes is looked at, in the background: the kernel walks
+    /// through every block that such owners have made the quota file grow by, in one call. The project after the range
+    /// gets a limit, so that there is always one where the walk ends.
     pub fn look_for_strays(&self, volumes: &Volumes, pool: &Arc<Pool>) {
         *lock(&self.searching) = Some(Instant::now());
         let found = self.find_strays(volumes, pool);

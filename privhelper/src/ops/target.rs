@@ -40,8 +40,8 @@ pub enum Mounted {
     /// statfs(2)) is still readable: XFS fails statx(2) with `EIO` then. Any other filesystem is not asked: it may be a
     /// tenant's own (fuse(4)), and never answer.
     Unreadable(Option<u64>),
-    /// It cannot be inspected, and the volume in question has a filesystem of its own. The host's mount table says on which
-    /// device it is.
+    /// It cannot be inspected, and the volume in question has a filesystem of its own. The host's mount table says on
+    /// which device it is.
     On(Option<(u32, u32)>),
 }
 
@@ -143,8 +143,8 @@ pub fn is_gone(state: &State, published: &Published) -> bool {
     }
 }
 
-/// What will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it: the filter
-/// of a service manager may be older than statmount(2).
+/// What will prove that a mount in this directory is gone. Its id does only if the kernel can be asked for it: the
+/// filter of a service manager may be older than statmount(2).
 fn proof(unique: Option<NonZeroU64>, parent: FileId) -> Proof {
     let is_found = |id: &NonZeroU64| matches!(mount::find(*id), Ok(()) | Err(Errno::OVERFLOW));
     unique.filter(is_found).map_or(Proof::Place(parent), Proof::Id)
@@ -197,7 +197,7 @@ impl<'a> Target<'a> {
         Ok(Self { path, below, parent, name: path.path.split_last().1 })
     }
 
-    /// The same, to publish a volume there: also checks the target's shape, the kubelet's record of it, and that the host
+    /// Opens a target to publish a volume there: also checks its shape, the kubelet's record of it, and that the host
     /// will see the mount.
     pub fn open_to_publish(at: &HeldTarget<'a>, held: &Held<'_>, kind: Kind) -> Result<Self, Error> {
         at.directory.check_shape(at.path, kind)?;
@@ -286,8 +286,8 @@ impl<'a> Target<'a> {
         Ok(self.status()?.is_some_and(|status| status.uid == 0 && is_marked(status.file_type, status.mode)))
     }
 
-    /// Makes the target and binds `content` to it, with the flags set before anybody can see the mount. Returns what was
-    /// bound.
+    /// Makes the target and binds `content` to it, with the flags set before anybody can see the mount. Returns what
+    /// was bound.
     pub fn bind(
         &self,
         kind: Kind,

@@ -85,8 +85,8 @@ fn compile(process: Process, on_violation: OnViolation) -> Result<BpfProgram, se
 #[derive(Debug)]
 pub struct Row(pub &'static [libc::c_long], pub &'static [If], pub &'static str);
 
-/// How an argument (counted from 0) must compare with a value. To the kernel an argument is 32 bits wide, and the upper half
-/// of the register is ignored; a size has 64 bits.
+/// How an argument (counted from 0) must compare with a value. To the kernel an argument is 32 bits wide, and the upper
+/// half of the register is ignored; a size has 64 bits.
 #[derive(Debug)]
 pub enum If {
     /// An argument of 32 bits.
@@ -117,7 +117,7 @@ const EXECUTABLE: u32 = libc::PROT_EXEC as u32;
 const SOCKET: u32 = libc::SOL_SOCKET as u32;
 /// The bits that say that a number is one of a helper's own loop devices: [`crate::sys::loopdevice::OURS`].
 const OURS: u32 = 0xfff8_0000;
-/// The same bits, and the major number, in the encoding of makedev(3).
+/// [`OURS`], and the major number of loop devices, in the encoding of makedev(3).
 const OUR_NODES: u32 = 0x800f_ff00;
 
 /// Commands of fsconfig(2).

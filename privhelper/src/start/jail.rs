@@ -50,9 +50,9 @@ pub struct JailedPool {
 const NODES: &str = "bulkhead-devices";
 /// Size, number of inodes and mode of the jail's root, which holds mount points only.
 const ROOT_LIMITS: (&str, &str, &str) = ("64k", "128", "0700");
-/// The same for the directory of device nodes.
+/// Size, number of inodes and mode of the directory of device nodes.
 const NODES_LIMITS: (&str, &str, &str) = ("64k", "65536", "0700");
-/// The same for a mounter's root. The mounter is not its owner.
+/// Size, number of inodes and mode of a mounter's root. The mounter is not its owner.
 const MOUNTING_LIMITS: (&str, &str, &str) = ("64k", "65536", "0711");
 
 impl Directory {

@@ -234,7 +234,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// The same, after all mounts were seen.
+    /// Why mounts do not reach the host, once all mounts were seen.
     fn whole_way(&self) -> Option<Separation> {
         let gone = (self.seen < self.way.steps.len()).then_some(Separation::Unmounted);
         self.own_mount().or(gone).or(self.is_covered.then_some(Separation::Covered))

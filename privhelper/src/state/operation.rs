@@ -134,7 +134,7 @@ impl Held<'_> {
         let _ = self.change_if(|_| Ok(()), change);
     }
 
-    /// The same if `check` agrees, given what is promised on the filesystem so far.
+    /// Changes what is known of the volume if `check` agrees, given what is promised on the filesystem so far.
     ///
     /// # Errors
     /// Those of `check`.

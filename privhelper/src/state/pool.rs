@@ -78,7 +78,7 @@ pub struct Place {
     pub device: (u32, u32),
     /// The pool's directory when it was opened.
     pub inner: PathBuf,
-    /// The same directory on the host, without symbolic links.
+    /// Its path on the host, without symbolic links.
     pub outside: PathBuf,
     /// Whether that was on another filesystem when the host was last looked at.
     pub is_unmounted: AtomicBool,
@@ -151,8 +151,8 @@ impl Served {
         Self { directory, filesystem, place, inherited, deletions, mounting, marker, unsynced, syncs, numbers }
     }
 
-    /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it. At
-    /// start only.
+    /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it.
+    /// At start only.
     pub fn noted_numbers(&self) -> SysResult<Option<u64>> {
         layout::noted_numbers(&self.marker)
     }
@@ -172,8 +172,8 @@ impl Served {
         Ok(())
     }
 
-    /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full pool
-    /// does not have. From then on the emptier may find the entry.
+    /// Deletes an entry: renames it or, where that fails, marks it in its place. A name can need a block that a full
+    /// pool does not have. From then on the emptier may find the entry.
     pub fn put_aside(&self, name: &str) -> SysResult<Aside> {
         let aside = layout::deleted_name(self.deletions.new_number(), name);
         match file::rename_new(&self.directory, name, &self.directory, &aside) {
@@ -196,7 +196,7 @@ impl Served {
         layout::try_journal(&self.marker, self.syncs.fetch_add(1, Relaxed))
     }
 
-    /// The same for the names of its entries.
+    /// Makes the names of the pool's entries survive a power cut, as [`Self::sync`] does for a file.
     pub fn sync_names(&self) -> SysResult<()> {
         self.noting_failure(self.sync(&self.directory))
     }

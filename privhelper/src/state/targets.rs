@@ -20,7 +20,7 @@ pub struct PublishDirectory {
     pub name: PublishName,
     /// Its path as seen on the host.
     pub host_path: Text,
-    /// The same without symbolic links.
+    /// Its path on the host, without symbolic links.
     pub real_path: PathBuf,
     /// The directory in the jail.
     pub root: OwnedFd,
@@ -136,8 +136,8 @@ impl Shape {
         }
     }
 
-    /// The same for only looking at a volume: a block volume also appears at the kubelet's global map path,
-    /// `volumeDevices/<pv>/dev/<pod uid>`.
+    /// Whether a volume of a kind may be looked at at a path: a block volume also appears at the kubelet's global map
+    /// path, `volumeDevices/<pv>/dev/<pod uid>`.
     pub fn allows_look(self, path: &RelativePath, kind: Kind) -> bool {
         let is_global_map = || matches!(parts(path), ["volumeDevices", _, "dev", pod, ""] if !pod.is_empty());
         self.allows(path, kind) || self == Self::KubeletDevices && kind == Kind::Block && is_global_map()

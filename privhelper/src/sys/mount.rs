@@ -65,8 +65,8 @@ pub fn attach(mount: impl AsFd, target: impl AsFd) -> Result<()> {
     rustix::mount::move_mount(mount, "", target, "", BY_DESCRIPTORS)
 }
 
-/// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it. The
-/// mount table shows `source` as what it was mounted from.
+/// A detached, empty tmpfs with limits on its size and its inodes, and the mode of its root. Device nodes work in it.
+/// The mount table shows `source` as what it was mounted from.
 pub fn tmpfs(source: &str, (size, inodes, mode): (&str, &str, &str)) -> Result<OwnedFd> {
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", source)?;
@@ -86,7 +86,7 @@ pub fn pivot_to_working_directory() -> Result<()> {
     rustix::process::chdir("/")
 }
 
-/// The same with another directory, which is a mount.
+/// Makes another directory, which is a mount, the root in the way of [`pivot_to_working_directory`].
 pub fn pivot_to(directory: &str) -> Result<()> {
     rustix::process::chdir(directory)?;
     pivot_to_working_directory()

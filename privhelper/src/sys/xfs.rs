@@ -14,7 +14,7 @@ use super::{Result, checked};
 
 /// What every mount refuses: setuid programs and device nodes.
 pub const FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-/// The same as statfs(2) shows it, and the bits that are compared: read-only is the first of them.
+/// [`FLAGS`] as statfs(2) shows them, and the bits that are compared: read-only is the first of them.
 const SHOWN: (u64, u64) = (libc::ST_NOSUID | libc::ST_NODEV, libc::ST_RDONLY | libc::ST_NOSUID | libc::ST_NODEV);
 
 /// The length of a block, in bytes. All filesystems here are made with it.
@@ -37,8 +37,8 @@ struct Growth {
     padding: u32,
 }
 
-/// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one template
-/// have one uuid.
+/// Mounts the filesystem on a device, and attaches the mount to nothing. All filesystems that were made from one
+/// template have one uuid.
 pub fn mount(device: &str) -> Result<OwnedFd> {
     let context = fsopen("xfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(context.as_fd(), "source", device)?;
@@ -67,8 +67,8 @@ pub fn shares_blocks(directory: &OwnedFd) -> Result<bool> {
     Ok(geometry.get(flags).is_some_and(|flags| flags & REFLINK != 0))
 }
 
-/// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it has
-/// that size. Needs CAP_SYS_ADMIN.
+/// Makes a mounted filesystem, of which a directory is open for reading, take on a size in bytes. Nothing happens if it
+/// has that size. Needs CAP_SYS_ADMIN.
 pub fn grow(directory: &OwnedFd, size: u64) -> Result<()> {
     let growth = Growth { blocks: size / BLOCK, inodes: INODES, padding: 0 };
     // SAFETY: the kernel reads one `struct xfs_growfs_data` from `growth`, which outlives the call.

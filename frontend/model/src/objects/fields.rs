@@ -13,13 +13,13 @@ use super::names::{
 pub enum Fields {
     /// A claim, a list of claims, or what a watch reports about one.
     Claim,
-    /// The same for PersistentVolumes.
+    /// A PersistentVolume, a list of them, or what a watch reports about one.
     PersistentVolume,
-    /// The same for VolumeSnapshotContents.
+    /// A VolumeSnapshotContent, a list of them, or what a watch reports about one.
     Content,
-    /// The same for VolumeSnapshots.
+    /// A VolumeSnapshot.
     Snapshot,
-    /// The same for objects of which everything is read.
+    /// An object of which everything is read, a list of them, or what a watch reports about one.
     Other,
     /// Everything.
     All,

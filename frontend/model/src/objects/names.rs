@@ -3,7 +3,7 @@
 /// On a claim: the provisioner that is to serve it (Kubernetes 1.23 and newer).
 pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// The same under its older key, which the control plane still writes as well.
+/// On a claim: the provisioner under its older key, which the control plane still writes as well.
 pub const PROVISIONER_BETA: &str = "volume.beta.kubernetes.io/storage-provisioner";
 
 /// On a claim: the storage class, from before there was a field for it.
@@ -97,7 +97,8 @@ pub const CLAIM_POLICY: &str = "bulkhead-claims";
 /// The admission policy, and its binding, that copies into a label which node handles a VolumeSnapshotContent.
 pub const CONTENT_POLICY: &str = "bulkhead-contents";
 
-/// Whether an object can have this name. What somebody has written where a name belongs becomes a part of a request's path.
+/// Whether an object can have this name. What somebody has written where a name belongs becomes a part of a request's
+/// path.
 pub fn is_object_name(name: &str) -> bool {
     let is_allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);

@@ -77,7 +77,7 @@ impl Access {
         }
     }
 
-    /// The same access, read-only if requested or if nobody may write.
+    /// This access, made read-only if requested or if nobody may write.
     #[must_use]
     pub fn restricted(self, read_only: bool) -> Self {
         match self {

@@ -104,7 +104,7 @@ impl Parameters {
         Err(Fault::invalid(format!("backing=image cannot be combined with {reason}; remove one of the two")))
     }
 
-    /// The same parameters, for a volume of this mode with these attributes, which come before those of the class.
+    /// These parameters with the attributes of a volume of this mode, which come before those of the class.
     ///
     /// # Errors
     /// When such a volume does not have them.
@@ -142,7 +142,7 @@ impl Parameters {
         }
     }
 
-    /// The same parameters, for volumes with this filesystem; empty for any.
+    /// These parameters, for volumes with this filesystem; empty for any.
     ///
     /// # Errors
     /// When no such volume can have it, or the parameters already name another one.

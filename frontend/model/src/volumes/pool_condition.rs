@@ -170,7 +170,7 @@ impl PoolCondition {
         }
     }
 
-    /// The same for a pool that the node may lack: that it is not there is no failure.
+    /// The condition as it is judged for a pool that the node may lack: that it is not there is no failure.
     #[must_use]
     pub fn of_optional(self) -> Self {
         match self {

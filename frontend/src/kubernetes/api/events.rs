@@ -59,7 +59,8 @@ pub enum Reason {
     VolumeFailedDelete,
     /// A released volume is deleted once a pool is there that the node may lack.
     VolumeDeleteWaiting,
-    /// A snapshot could not be taken. The names of this and the next two are those that other drivers' snapshotters use.
+    /// A snapshot could not be taken. The names of this and the next two are those that other drivers' snapshotters
+    /// use.
     SnapshotCreationFailed,
     /// A snapshot that somebody has named could not be found.
     SnapshotContentCheckandUpdateFailed,
@@ -166,13 +167,13 @@ impl Events {
         self.publish_about(object.object_ref(&()), reason, note);
     }
 
-    /// The same, about an object of which only the reference is known.
+    /// Publishes an event about an object of which only the reference is known.
     pub fn publish_about(&self, about: ObjectReference, reason: Reason, note: impl Into<String>) {
         self.send(about, reason, note.into(), None);
     }
 
-    /// The same, about something that every agent sees, and only one is to say: the API server accepts no second event with
-    /// this mark about `object`.
+    /// Publishes an event about something that every agent sees, and only one is to say: the API server accepts no
+    /// second event with this mark about `object`.
     pub fn publish_once<K>(&self, object: &K, reason: Reason, mark: &'static str, note: impl Into<String>)
     where
         K: Resource<DynamicType = ()>,

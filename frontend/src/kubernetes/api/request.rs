@@ -22,7 +22,7 @@ pub async fn request<T>(
     request_within(DEADLINE, operation, call).await
 }
 
-/// The same for an answer that may be large, and is waited for until `deadline`.
+/// Waits for an answer that may be large until `deadline`. `operation` names the call in the failure.
 ///
 /// # Errors
 /// `Api` when the request fails, `NoAnswer` when there is no answer in time.

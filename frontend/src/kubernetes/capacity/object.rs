@@ -120,8 +120,8 @@ fn describe(context: &Context, owner_uid: Option<&str>, class: &str, capacity: C
     }
 }
 
-/// The same name each time, so that a single request creates the object or changes it. It ends with the node's name: no
-/// other node's agent may use it.
+/// The object's name, which is equal each time, so that a single request creates the object or changes it. It ends with
+/// the node's name: no other node's agent may use it.
 fn object_name(context: &Context, class: &str) -> String {
     let digest = Sha256::digest(format!("{}\n{}\n{class}", context.driver, context.place.value()));
     let short: String = digest.iter().take(10).map(|byte| format!("{byte:02x}")).collect();

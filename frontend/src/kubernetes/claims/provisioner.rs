@@ -115,8 +115,8 @@ impl Provisioner {
         }
     }
 
-    /// Whether `claim` has been given to this driver. One that waits for a pod has not been given to any yet: it is seen
-    /// only because it has a source.
+    /// Whether `claim` has been given to this driver. One that waits for a pod has not been given to any yet: it is
+    /// seen only because it has a source.
     fn is_ours(&self, claim: &PersistentVolumeClaim) -> bool {
         match claim::provisioner(claim) {
             Some(provisioner) => provisioner == self.context.driver.as_str(),
@@ -246,8 +246,8 @@ impl Provisioner {
         Ok(())
     }
 
-    /// The PersistentVolume that this node has made for `claim`, though it may not know: the answer was lost, and the watch
-    /// is late. The control plane would try in vain to bind the claim to it once another node is selected.
+    /// The PersistentVolume that this node has made for `claim`, though it may not know: the answer was lost, and the
+    /// watch is late. The control plane would try in vain to bind the claim to it once another node is selected.
     async fn made(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Failure> {
         let (objects, volume) = (self.context.persistent_volumes(), claim::volume_name(claim));
         let name = persistent_volume::name_of(&volume, &self.context.place);
@@ -269,7 +269,7 @@ impl Provisioner {
         self.report_with(claim, failure, "")
     }
 
-    /// The same with what else may help, if it is not empty.
+    /// Reports as [`Self::report`] does, and adds `hint`, which says what else may help.
     fn report_with(&self, claim: &PersistentVolumeClaim, failure: Failure, hint: &str) -> Failure {
         METRICS.provisioning_failures.with([failure.cause()]).inc();
         if failure.is_for_owner() {

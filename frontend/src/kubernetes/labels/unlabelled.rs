@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::kubernetes::api::backoff::jitter;
 
-/// How often to look. All objects of other drivers lack the label too, and the more of them there are, the less often it
-/// looks.
+/// How often to look. All objects of other drivers lack the label too, and the more of them there are, the less often
+/// it looks.
 const PERIOD: Duration = Duration::from_secs(1800);
 
 /// Another [`PERIOD`] is added for every this many objects without the label.
@@ -65,7 +65,7 @@ impl<K> Found<K> {
         Self { objects, pause: PERIOD * (1 + seen / MANY) }
     }
 
-    /// The same for a look that has failed on the way.
+    /// What was found by a look that has failed on the way.
     pub fn incomplete(objects: Vec<K>) -> Self {
         Self { objects, pause: AFTER_FAILURE }
     }

@@ -29,7 +29,8 @@ pub fn succeeded(context: &Context, content: &VolumeSnapshotContent) {
     context.memory.with(content.uid(), |entry| entry.failed_attempt = None);
 }
 
-/// Reports that the attempt has failed, if that concerns the snapshot rather than the API server, and returns the failure.
+/// Reports that the attempt has failed, if that concerns the snapshot rather than the API server, and returns the
+/// failure.
 pub fn report(context: &Context, content: &VolumeSnapshotContent, reason: Reason, failure: Failure) -> Failure {
     if failure.is_for_owner() {
         warn!(object = %content.name_any(), "{failure}");
@@ -42,9 +43,9 @@ pub fn report(context: &Context, content: &VolumeSnapshotContent, reason: Reason
     failure
 }
 
-/// The same, and says so in the object, from which the snapshot controller copies it to the VolumeSnapshot. Unless the
-/// snapshot may be taken at this moment, also says that nothing is in progress: as long as something is, nobody else may
-/// act.
+/// Reports as [`report`] does, and says so in the object, from which the snapshot controller copies it to the
+/// VolumeSnapshot. Unless the snapshot may be taken at this moment, also says that nothing is in progress: as long as
+/// something is, nobody else may act.
 pub async fn report_in_object(
     context: &Context,
     content: &VolumeSnapshotContent,

@@ -192,7 +192,7 @@ impl Reclaimer {
         self.patch(object, json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } })).await
     }
 
-    /// The same, unless the object has changed since it was read: it may be in use by now.
+    /// Removes our finalizer, unless the object has changed since it was read: it may be in use by now.
     async fn let_go(&self, object: &PersistentVolume) -> Result<(), Failure> {
         let patch = json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": [FINALIZER] } });
         self.patch(object, if_unchanged(object, patch)).await?;
