@@ -1,4 +1,4 @@
-//! The volumes of the node, with what is noted on each about whose it is.
+//! The volumes of the node, with what is recorded on each about whose it is.
 
 use bulkhead_model::exported::{Exported, ExportedPage, ExportedSnapshot, SnapshotPage};
 use bulkhead_model::owner::{self, Keys};
@@ -10,7 +10,7 @@ use crate::volumes::Volumes;
 /// A page of at most `entries` volumes after `token`, which the previous page returned; it is empty for the first page.
 ///
 /// # Errors
-/// When the helper cannot be reached, or is of a release that notes nothing.
+/// When the helper cannot be reached, or is of a release that records nothing.
 pub async fn page(volumes: &Volumes, entries: usize, token: &str) -> Result<ExportedPage, Fault> {
     if !volumes.keep_owners().await? {
         return Err(Fault::unsupported(
@@ -26,7 +26,8 @@ pub async fn page(volumes: &Volumes, entries: usize, token: &str) -> Result<Expo
     Ok(page)
 }
 
-/// A page of snapshots, in the same way. Of what they are is not said: those who ask may not know what volumes there are.
+/// A page of snapshots, in the same way. Of what they are is not said: those who ask may not know what volumes there
+/// are.
 ///
 /// # Errors
 /// When the helper cannot be reached. One of a release that takes none has none.

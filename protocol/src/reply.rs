@@ -44,7 +44,7 @@ pub enum Reply {
     Listening,
     /// Whose a volume is.
     Owner {
-        /// What a client has noted.
+        /// What a client has recorded.
         owner: Option<OwnerRecord>,
         /// Whether the volume may have been published, and so may hold data.
         used: bool,
@@ -127,8 +127,8 @@ pub struct Usage {
     pub used_bytes: Option<u64>,
     /// Bytes that can still be written; `None` where nothing counts them.
     pub available_bytes: Option<u64>,
-    /// Inodes in use; `None` for a block volume and where nothing counts them. Of a filesystem in an image, all four figures
-    /// are what that filesystem says; `None` while it is not mounted.
+    /// Inodes in use; `None` for a block volume and where nothing counts them. Of a filesystem in an image, all four
+    /// figures are what that filesystem says; `None` while it is not mounted.
     pub used_inodes: Option<u64>,
     /// Inodes that can still be made; `None` for a block volume and where nothing counts them.
     pub available_inodes: Option<u64>,

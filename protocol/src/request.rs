@@ -222,20 +222,20 @@ requests! {
         /// The volume.
         volume: VolumeId,
     }
-    /// Notes on a volume whose it is. Since version 3.
+    /// Records on a volume whose it is. Since version 3.
     SetOwner "set-owner", since 3, Disk, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
         /// The note, which replaces an earlier one.
         owner: OwnerRecord,
     }
-    /// What is noted on a volume about whose it is. Since version 3.
+    /// What is recorded on a volume about whose it is. Since version 3.
     Owner "owner", since 3, Prompt, reads, [SysAdmin] {
         /// The volume.
         volume: VolumeId,
     }
-    /// Mounts the filesystem in a volume's image, so that it can be bound to targets. Does nothing if it is mounted. Since
-    /// version 4.
+    /// Mounts the filesystem in a volume's image, so that it can be bound to targets. Does nothing if it is mounted.
+    /// Since version 4.
     MountFilesystem "mount-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
@@ -245,8 +245,8 @@ requests! {
         /// The volume.
         volume: VolumeId,
     }
-    /// Grows the image of a volume with a filesystem and, if it is mounted, the filesystem. A size smaller than the current
-    /// one is answered with the current one. Since version 4.
+    /// Grows the image of a volume with a filesystem and, if it is mounted, the filesystem. A size smaller than the
+    /// current one is answered with the current one. Since version 4.
     GrowFilesystem "grow-filesystem", since 4, Disk, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
@@ -258,8 +258,8 @@ requests! {
         /// The pool.
         pool: PoolName,
     }
-    /// Takes a snapshot of a volume that has an image. One that already exists, of the same volume and with the same name, is
-    /// taken to be the same snapshot. Since version 4.
+    /// Takes a snapshot of a volume that has an image. One that already exists, of the same volume and with the same
+    /// name, is taken to be the same snapshot. Since version 4.
     CreateSnapshot "create-snapshot", since 4, Disk, changes, [SysAdmin, Mknod] {
         /// The volume.
         volume: VolumeId,
@@ -298,7 +298,8 @@ requests! {
         /// The volume or snapshot.
         volume: VolumeId,
     }
-    /// The ranges in which a snapshot may differ from another one of the same pool, or those that hold data. Since version 4.
+    /// The ranges in which a snapshot may differ from another one of the same pool, or those that hold data. Since
+    /// version 4.
     Delta "delta", since 4, Disk, reads, [] {
         /// The snapshot.
         snapshot: VolumeId,
@@ -307,8 +308,8 @@ requests! {
         /// The offset at which to begin.
         from: u64,
     }
-    /// Sets how many inodes a directory volume may use, which may be fewer than before, but not fewer than it uses. Since
-    /// version 4.
+    /// Sets how many inodes a directory volume may use, which may be fewer than before, but not fewer than it uses.
+    /// Since version 4.
     SetInodes "set-inodes", since 4, Disk, changes, [SysAdmin] {
         /// The volume.
         volume: VolumeId,

@@ -70,12 +70,13 @@ pub const SECTIONS: &[Section] = &[
 
 /// Inspect this node's pools and volumes, and find out what is wrong; create, publish, expand and delete volumes.
 ///
-/// It asks bulkhead-frontend, on the socket that the helper's configuration names. Run it as root on the node, or in the
-/// frontend's container, where it asks bulkhead-privhelper.
+/// It asks bulkhead-frontend, on the socket that the helper's configuration names. Run it as root on the node, or in
+/// the frontend's container, where it asks bulkhead-privhelper.
 #[derive(Debug, Parser)]
 #[command(name = "bulkheadctl", version, after_long_help = manual::help(SECTIONS))]
 pub struct Options {
-    /// Socket served by bulkhead-frontend: unix:///PATH. By default the one that /etc/bulkhead/privhelper.conf leads to.
+    /// Socket served by bulkhead-frontend: unix:///PATH. By default the one that /etc/bulkhead/privhelper.conf leads
+    /// to.
     #[arg(long, global = true, value_name = "ENDPOINT", env = "BULKHEAD_ENDPOINT")]
     pub endpoint: Option<Endpoint>,
 
@@ -151,10 +152,11 @@ pub enum NodeCommand {
 pub enum VolumeCommand {
     /// Create a volume, or find the one with this name.
     Create(Create),
-    /// Create a volume that begins as a copy of another one, as that is at this moment. They share what neither writes to.
+    /// Create a volume that begins as a copy of another one, as that is at this moment. They share what neither writes
+    /// to.
     ///
-    /// It is in the same pool and of the same kind. Only block volumes and filesystems in images can be copied, in pools
-    /// on XFS with reflink.
+    /// It is in the same pool and of the same kind. Only block volumes and filesystems in images can be copied, in
+    /// pools on XFS with reflink.
     Clone {
         /// Id of the volume to copy.
         #[arg(value_parser = volume_id)]
@@ -172,8 +174,8 @@ pub enum VolumeCommand {
     },
     /// List the volumes that no PersistentVolume names. This needs a frontend that is the node's storage agent.
     Orphans,
-    /// Print all volumes with what is noted on each about whose it is: a JSON object for each volume, one a line, which also
-    /// says when it was printed, on which node, and by which release.
+    /// Print all volumes with what is recorded on each about whose it is: a JSON object for each volume, one a line,
+    /// which also says when it was printed, on which node, and by which release.
     ///
     /// Whoever has these lines can bring the volumes back into a cluster that has lost its objects, with
     /// `kubectl bulkhead adopt --from FILE`.
@@ -229,8 +231,8 @@ pub enum VolumeCommand {
     },
     /// Delete a volume and all its data. Asks first.
     ///
-    /// It is refused if a PersistentVolume names the volume or a claim waits for it, or if the node's storage agent cannot
-    /// tell. Without a storage agent nobody knows what an orchestrator thinks of the volume.
+    /// It is refused if a PersistentVolume names the volume or a claim waits for it, or if the node's storage agent
+    /// cannot tell. Without a storage agent nobody knows what an orchestrator thinks of the volume.
     Delete {
         /// Volume id.
         #[arg(value_parser = volume_id)]
@@ -314,8 +316,8 @@ pub struct Publish {
     pub mount_flag: Vec<String>,
 }
 
-/// The id of a volume, which may also be given by the name of the PersistentVolume that an agent made for it. That has the
-/// node's name at its end.
+/// The id of a volume, which may also be given by the name of the PersistentVolume that an agent made for it. That has
+/// the node's name at its end.
 #[allow(clippy::unnecessary_wraps, reason = "clap wants a result")]
 fn volume_id(text: &str) -> Result<String, Infallible> {
     let made_by_agent = |id: &str| id.starts_with("pvc-") && id.len() == "pvc-".len() + UID_LENGTH;

@@ -119,7 +119,7 @@ pub struct Adopt {
     /// Only volumes on this node; with --from, the node that the volumes in the file are on now.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Only this volume, and for this claim, whatever is noted on it.
+    /// Only this volume, and for this claim, whatever is recorded on it.
     #[arg(long, num_args = 2, value_names = ["NAMESPACE/NAME", "VOLUME"])]
     pub claim: Option<Vec<String>>,
     /// Read what `bulkheadctl volume export` printed, where agents are not pods.
@@ -137,7 +137,7 @@ pub struct Adopt {
     /// Include volumes that were never published, which hold no data.
     #[arg(long)]
     pub include_unused: bool,
-    /// The storage class, instead of the noted one.
+    /// The storage class, instead of the recorded one.
     #[arg(long, value_name = "NAME")]
     pub class: Option<String>,
     /// The disk was in this node before: replace the PersistentVolumes that say so. Their claims stay.
@@ -151,14 +151,15 @@ pub enum Command {
     Nodes,
     /// List the pools of all nodes as their agents know them: room, volumes, condition.
     ///
-    /// The agents' metrics are read through the API server's proxy to their pods, which takes the right to get pods/proxy.
+    /// The agents' metrics are read through the API server's proxy to their pods, which takes the right to get
+    /// pods/proxy.
     Pools,
     /// List the room that each node publishes for each storage class, by which the scheduler chooses.
     Capacity,
     /// List the volumes: node, claim, size, phase, condition.
     ///
-    /// The condition is what the agents have found: a volume that needs attention is abnormal, and one that does not exist
-    /// is missing. Reading it takes the right to get pods/proxy.
+    /// The condition is what the agents have found: a volume that needs attention is abnormal, and one that does not
+    /// exist is missing. Reading it takes the right to get pods/proxy.
     ///
     /// With -o wide, json or yaml also what is used of each, as its kubelet measures it (which takes the right to get
     /// nodes/proxy, or nodes/stats), and the pods that have it.
@@ -171,8 +172,8 @@ pub enum Command {
     },
     /// List the snapshots: node, VolumeSnapshot, size, state.
     Snapshots,
-    /// List what nobody needs any more, or nobody can have: what refers to nodes that no longer exist (volumes, and claims
-    /// that wait for such a node), and volumes on nodes that no PersistentVolume names.
+    /// List what nobody needs any more, or nobody can have: what refers to nodes that no longer exist (volumes, and
+    /// claims that wait for such a node), and volumes on nodes that no PersistentVolume names.
     Orphans,
     /// Check what volumes depend on: driver object, policies, agents, registration, capacity, lost nodes.
     ///
@@ -180,8 +181,9 @@ pub enum Command {
     Doctor,
     /// Give up the volumes of a node that is gone for good. Shows them, and asks.
     ///
-    /// Claims that wait for the node go back to the scheduler. Claims, PersistentVolumes and VolumeSnapshots that were on it
-    /// are deleted, whatever their policy. The data stays on the node's disk; if that is found again, adopt brings it back.
+    /// Claims that wait for the node go back to the scheduler. Claims, PersistentVolumes and VolumeSnapshots that were
+    /// on it are deleted, whatever their policy. The data stays on the node's disk; if that is found again, adopt
+    /// brings it back.
     ReleaseNode {
         /// The name of the node, whose Node object must have been deleted.
         node: String,
@@ -189,12 +191,14 @@ pub enum Command {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Bring volumes back whose PersistentVolumes are gone: etcd was lost, a disk is in another node, an object was deleted.
+    /// Bring volumes back whose PersistentVolumes are gone: etcd was lost, a disk is in another node, an object was
+    /// deleted.
     ///
     /// Each volume carries a note of whose it was. This reads the notes from the agents (which takes the right to get
-    /// pods/proxy) or from a file, and says what it would do with each volume; with --apply it makes a PersistentVolume for
-    /// each, with the policy Retain, that no claim but the noted one can have. Existing objects are never changed, and it may
-    /// be repeated. Run it before workloads are restored: a claim that is made first gets a new, empty volume.
+    /// pods/proxy) or from a file, and says what it would do with each volume; with --apply it makes a PersistentVolume
+    /// for each, with the policy Retain, that no claim but the recorded one can have. Existing objects are never
+    /// changed, and it may be repeated. Run it before workloads are restored: a claim that is made first gets a new,
+    /// empty volume.
     Adopt(Adopt),
     /// Print the program by which kubectl completes this plugin's commands.
     ///

@@ -1,6 +1,7 @@
-//! Volumes with what is noted on each about whose it is, as JSON: `bulkheadctl volume export` prints them, the frontend
-//! serves them at /volumes/owners, and `kubectl bulkhead adopt` makes PersistentVolumes of them. And snapshots, which the
-//! frontend serves at /snapshots, so that `kubectl bulkhead orphans` finds those that no object names.
+//! Volumes with what is recorded on each about whose it is, as JSON: `bulkheadctl volume export` prints them, the
+//! frontend serves them at /volumes/owners, and `kubectl bulkhead adopt` makes PersistentVolumes of them. And
+//! snapshots, which the frontend serves at /snapshots, so that `kubectl bulkhead orphans` finds those that no object
+//! names.
 
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +30,9 @@ pub struct Exported {
     pub bytes: u64,
     /// Whether it may have been published, and so may hold data.
     pub ever_published: bool,
-    /// What is noted about whose it is; nothing if nothing is.
+    /// What is recorded about whose it is; nothing if nothing is.
     pub owner: Option<Keys>,
-    /// Why what is noted cannot be read.
+    /// Why what is recorded cannot be read.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }

@@ -11,10 +11,10 @@ use bulkhead_protocol::{
 
 use super::{CallError, Helper, Unreachable};
 
-/// Whose a volume is, as far as is noted on it.
+/// Whose a volume is, as far as is recorded on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
-    /// What has been noted.
+    /// What has been recorded.
     pub owner: Option<OwnerRecord>,
     /// Whether the volume may have been published, and so may hold data.
     pub used: bool,
@@ -137,7 +137,7 @@ impl Helper {
         }
     }
 
-    /// Whose `volume` is, as far as is noted on it.
+    /// Whose `volume` is, as far as is recorded on it.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -160,8 +160,8 @@ impl Helper {
         }
     }
 
-    /// Lists at most `limit` snapshots after `after`, all of them or those taken of `of`. The list is empty when there are
-    /// no more.
+    /// Lists at most `limit` snapshots after `after`, all of them or those taken of `of`. The list is empty when there
+    /// are no more.
     ///
     /// # Errors
     /// See [`CallError`].

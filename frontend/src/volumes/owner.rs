@@ -18,15 +18,15 @@ impl Volumes {
         Ok(self.helper.welcome().await?.version >= SINCE)
     }
 
-    /// What is noted on `volume`.
+    /// What is recorded on `volume`.
     ///
     /// # Errors
-    /// `Io` when what is noted is not readable, `Unsupported` when the helper is too old for the request.
+    /// `Io` when what is recorded is not readable, `Unsupported` when the helper is too old for the request.
     pub async fn owner(&self, volume: &VolumeId) -> Result<Owned, Fault> {
         Ok(self.helper.owner(volume).await?)
     }
 
-    /// Notes on `volume` whose it is, unless that is what is noted already.
+    /// Records on `volume` whose it is, unless that is what is recorded already.
     ///
     /// # Errors
     /// As [`Self::owner`].

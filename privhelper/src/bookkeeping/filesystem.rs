@@ -60,7 +60,7 @@ pub struct Facts {
 pub struct Overhead {
     /// How much.
     pub bytes: u64,
-    /// How large the filesystem was then, if that was noted.
+    /// How large the filesystem was then, if that was recorded.
     pub of: Option<u64>,
 }
 

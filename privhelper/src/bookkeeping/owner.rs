@@ -1,5 +1,5 @@
-//! Whose a volume is: a note that the frontend leaves on the volume's own directory, beside the record, for whoever finds
-//! the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
+//! Whose a volume is: a note that the frontend leaves on the volume's own directory, beside the record, for whoever
+//! finds the volume when nothing else is left. It is kept, and never interpreted: nothing depends on it.
 
 use bulkhead_protocol::{Error, MAX_OWNER, OwnerRecord, Reply, VolumeId};
 use caps::Capability::CAP_SYS_ADMIN;
@@ -10,7 +10,7 @@ use crate::sys::{Errno, Result as SysResult, capability::raise};
 
 const ATTRIBUTE: &str = "trusted.bulkhead.owner";
 
-/// Notes whose a volume is.
+/// Records whose a volume is.
 pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     let Some(volume) = held.known() else { return Err(held.state.unknown(held.id)) };
     let (served, value) = (volume.pool.served()?, owner.as_str().as_bytes());
@@ -22,7 +22,7 @@ pub fn set_owner(held: &Held<'_>, owner: &OwnerRecord) -> Result<Reply, Error> {
     write().map(|()| Reply::Done).map_err(|errno| failed("note the owner of volume", held.id, errno))
 }
 
-/// What is noted about whose a volume is, and whether it may hold data.
+/// What is recorded about whose a volume is, and whether it may hold data.
 pub fn owner(state: &State, id: &VolumeId) -> Result<Reply, Error> {
     let (seen, mut buffer) = (state.see(id)?, [0_u8; MAX_OWNER]);
     let served = seen.volume.pool.served()?;

@@ -1,5 +1,5 @@
-//! A pool on its way through the start, and whether a directory is fit to be one. The latter is checked while the host's
-//! own tree is in sight.
+//! A pool on its way through the start, and whether a directory is fit to be one. The latter is checked while the
+//! host's own tree is in sight.
 
 use std::os::fd::OwnedFd;
 
@@ -79,7 +79,7 @@ impl Candidate<HostPool> {
     }
 }
 
-/// What is noted of a pool even if it is not served.
+/// What is recorded of a pool even if it is not served.
 #[derive(Debug, Serialize, Deserialize)]
 enum Noted {
     /// It is this one, or a copy of it.
@@ -88,8 +88,9 @@ enum Noted {
     Volume(VolumeId),
 }
 
-/// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and it
-/// is a pool already. Sends its uuid and the ids of the volumes in it: even if it is not served, neither may be another's.
+/// Does everything with a pool that may hang if its filesystem does: reads it, and writes to it if that is allowed and
+/// it is a pool already. Sends its uuid and the ids of the volumes in it: even if it is not served, neither may be
+/// another's.
 fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
     let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
     // What fails here fails again when it matters.

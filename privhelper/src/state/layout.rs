@@ -42,7 +42,7 @@ const FILESYSTEM_ATTRIBUTE: &str = "trusted.bulkhead.filesystem";
 /// See [`write_origin`].
 const ORIGIN_ATTRIBUTE: &str = "trusted.bulkhead.origin";
 /// The first byte of a record: `USED` if the volume may hold data, `UNUSED` if it was never published. A helper that
-/// does not know the latter does not serve such a volume, and so never publishes one without noting it.
+/// does not know the latter does not serve such a volume, and so never publishes one without recording it.
 const USED: u8 = 1;
 /// See [`USED`].
 const UNUSED: u8 = 2;
@@ -117,8 +117,8 @@ pub fn is_deleted(name: &str) -> bool {
     name.starts_with(DELETED)
 }
 
-/// The mode of a volume's own directory that was deleted in place; that of any other is 0700. The sticky bit has no other
-/// meaning on a directory to which only root can write; and to set it takes no block, however full the pool is.
+/// The mode of a volume's own directory that was deleted in place; that of any other is 0700. The sticky bit has no
+/// other meaning on a directory to which only root can write; and to set it takes no block, however full the pool is.
 pub const DELETED_MODE: u32 = 0o1700;
 
 /// Deletes a volume in place.
@@ -149,21 +149,21 @@ pub fn remove_empty_data(pool: impl AsFd, id: &VolumeId) -> SysResult<()> {
     file::remove_directory(open_volume(pool, id.as_str())?, DATA)
 }
 
-/// Changes something on the marker of a pool that the filesystem's journal has to write. If the journal cannot write any
-/// more, this fails: it tells the truth where fsync(2) of a directory does not.
+/// Changes something on the marker of a pool that the filesystem's journal has to write. If the journal cannot write
+/// any more, this fails: it tells the truth where fsync(2) of a directory does not.
 pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(marker, JOURNAL_ATTRIBUTE, &value.to_ne_bytes(), XattrFlags::empty())
 }
 
-/// Notes on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine loses
-/// what was not synced, and no device outlives that.
+/// Records on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine
+/// loses what was not synced, and no device outlives that.
 pub fn note_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty())
 }
 
-/// How many numbers of loop devices have been used, as far as is noted on the marker of a pool. At start only.
+/// How many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start only.
 pub fn noted_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     let mut value = [0; 8];
     match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
@@ -172,8 +172,8 @@ pub fn noted_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     }
 }
 
-/// Marks a fresh image, to which no tenant ever writes, as one in which a filesystem is made. A record alone proves nothing
-/// of the image beside it: either may be another volume's.
+/// Marks a fresh image, to which no tenant ever writes, as one in which a filesystem is made. A record alone proves
+/// nothing of the image beside it: either may be another volume's.
 pub fn mark_filesystem(image: impl AsFd) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(image, FILESYSTEM_ATTRIBUTE, b"1", XattrFlags::empty())

@@ -69,7 +69,7 @@ pub struct InProgress(Arc<Mutex<Vec<Instant>>>);
 pub struct Admitted(InProgress, Instant);
 
 impl InProgress {
-    /// Notes an operation on a pool of the filesystem.
+    /// Records an operation on a pool of the filesystem.
     ///
     /// # Errors
     /// `Busy` when too many are in progress: each ties up a thread, and all of them may hang.

@@ -153,7 +153,7 @@ impl Held<'_> {
         self.volume = self.state.volumes.get(self.id);
     }
 
-    /// Notes that the volume, or what was made of it, now has a name under which it is emptied, and for which call.
+    /// Records that the volume, or what was made of it, now has a name under which it is emptied, and for which call.
     pub fn delete(&mut self, name: &str, call: CallId) {
         self.state.volumes.delete(self.id, name, call);
         self.volume = None;

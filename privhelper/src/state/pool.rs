@@ -68,7 +68,7 @@ pub struct Served {
     numbers: Mutex<u64>,
 }
 
-/// How many numbers of loop devices are noted as used in advance.
+/// How many numbers of loop devices are recorded as used in advance.
 const NUMBERS: u64 = 16;
 
 /// Where a pool is on its filesystem.
@@ -157,8 +157,8 @@ impl Served {
         layout::noted_numbers(&self.marker)
     }
 
-    /// Notes that so many numbers of loop devices have been used, before anybody gets a node with one of them: the next
-    /// helper continues after them.
+    /// Records that so many numbers of loop devices have been used, before anybody gets a node with one of them: the
+    /// next helper continues after them.
     ///
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds.

@@ -33,8 +33,8 @@ pub struct Volume {
     pub published: Box<[Published]>,
     /// The loop device its image is attached to.
     pub device: Option<Device>,
-    /// Whether the start saw it mounted where it is not published. It may not be any more: the host is asked again before
-    /// anything depends on it.
+    /// Whether the start saw it mounted where it is not published. It may not be any more: the host is asked again
+    /// before anything depends on it.
     pub seen_elsewhere: bool,
     /// Why its filesystem could not be mounted when that was last tried.
     pub unmountable: Option<Errno>,
@@ -250,8 +250,8 @@ impl Volumes {
         true
     }
 
-    /// Promises so many bytes to a volume that is being made, in place of what it was promised, if `check` agrees, given what
-    /// is promised to all others.
+    /// Promises so many bytes to a volume that is being made, in place of what it was promised, if `check` agrees,
+    /// given what is promised to all others.
     ///
     /// # Errors
     /// Those of `check`.
@@ -301,7 +301,7 @@ impl Volumes {
         Ok(Some(volume))
     }
 
-    /// Notes that a volume, or what was made of one, now has a name under which it is emptied, and for which call.
+    /// Records that a volume, or what was made of one, now has a name under which it is emptied, and for which call.
     pub fn delete(&self, id: &VolumeId, name: &str, call: CallId) {
         let (mut table, key) = (lock(&self.0), Key::Volume(id.clone()));
         if let Some(row) = table.rows.get(&key).cloned() {
@@ -317,8 +317,8 @@ impl Volumes {
         lock(&self.0).set(Key::deleted(&deleted.pool.config.name, name), Some(Row::Deleted(Box::new(deleted))));
     }
 
-    /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged. Unless
-    /// a volume has that project.
+    /// Adds what a helper that was killed has left of a volume: limits of its project, to which nothing is charged.
+    /// Unless a volume has that project.
     pub fn add_remains(&self, pool: &Arc<Pool>, project: ProjectId) {
         let mut table = lock(&self.0);
         if !table.has(pool, project) {
@@ -334,7 +334,7 @@ impl Volumes {
         lock(&self.0).rows.contains_key(&Key::deleted(&pool.config.name, name))
     }
 
-    /// Notes how far the end of a deleted volume has progressed; `None` if nothing is left of it.
+    /// Records how far the end of a deleted volume has progressed; `None` if nothing is left of it.
     pub fn progress(&self, pool: &PoolName, name: &str, progress: Option<Progress>) {
         let (mut table, key) = (lock(&self.0), Key::deleted(pool, name));
         match (table.rows.get_mut(&key), progress) {
@@ -370,8 +370,8 @@ impl Volumes {
         live.take(limit).collect()
     }
 
-    /// The volumes with images on a filesystem that no project accounts for, with their pools, and with the first of those
-    /// that were copied in turn: its copies share blocks with it.
+    /// The volumes with images on a filesystem that no project accounts for, with their pools, and with the first of
+    /// those that were copied in turn: its copies share blocks with it.
     pub fn uncounted_images(&self, filesystem: (u32, u32)) -> Vec<(VolumeId, Arc<Pool>, VolumeId)> {
         let is_uncounted = |volume: &Volume| {
             volume.pool.filesystem() == filesystem && volume.project.is_none() && volume.kind() != Kind::Directory
@@ -382,7 +382,7 @@ impl Volumes {
         })
     }
 
-    /// The volumes of a kind that a pool has: what is noted as allocated for each.
+    /// The volumes of a kind that a pool has: what is recorded as allocated for each.
     pub fn of_kind(&self, kind: Kind, pool: &Pool) -> Vec<u64> {
         let is_one = |volume: &Volume| volume.kind() == kind && volume.pool.config.name == pool.config.name;
         self.page(None, usize::MAX, |_, volume| is_one(volume).then_some(volume.allocated))

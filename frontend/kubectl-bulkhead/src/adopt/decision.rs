@@ -37,7 +37,7 @@ pub struct Facts {
 /// What the user wants.
 #[derive(Default)]
 pub struct Wishes {
-    /// For this claim, whatever is noted.
+    /// For this claim, whatever is recorded.
     pub claim: Option<String>,
     pub class: Option<String>,
     pub include_unused: bool,

@@ -1,4 +1,4 @@
-//! `adopt`: brings volumes back whose PersistentVolumes are gone, by what is noted on each about whose it was.
+//! `adopt`: brings volumes back whose PersistentVolumes are gone, by what is recorded on each about whose it was.
 
 mod age;
 mod apply;

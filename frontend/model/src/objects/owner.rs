@@ -1,4 +1,4 @@
-//! What a PersistentVolume says about whose its volume is, as it is noted on the volume.
+//! What a PersistentVolume says about whose its volume is, as it is recorded on the volume.
 
 use bulkhead_protocol::OwnerRecord;
 use k8s_openapi::api::core::v1::PersistentVolume;

@@ -160,8 +160,8 @@ async fn is_wanted_now(
     Ok(false)
 }
 
-/// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or its
-/// disk has moved here. On a node that exists it is another volume, made after the claim was given to that node.
+/// Whether `object` is bound to a claim and says that its volume is on a node that is gone: the node was renamed, or
+/// its disk has moved here. On a node that exists it is another volume, made after the claim was given to that node.
 async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
     if !persistent_volume::is_of_driver(object, &context.driver) || persistent_volume::phase(object) != "Bound" {
         return Ok(false);
@@ -177,8 +177,8 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
     Ok(true)
 }
 
-/// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was given to
-/// another node has no note: it never had an object.
+/// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was
+/// given to another node has no note: it never had an object.
 async fn is_noted(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
     let noted = match owner_of(context, volume).await {
         Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
@@ -206,7 +206,7 @@ async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<O
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))
 }
 
-/// What is noted on `volume` about whose it is, if anything that can be read is.
+/// What is recorded on `volume` about whose it is, if anything that can be read is.
 async fn owner_of(context: &Context, volume: &VolumeId) -> Result<Option<owner::Keys>, Failure> {
     if !context.volumes.keep_owners().await? {
         return Ok(None);

@@ -1,5 +1,5 @@
-//! Notes on each volume whose it is, and keeps the notes true. Nothing here depends on them: they are for the day on which
-//! the objects are gone.
+//! Records on each volume whose it is, and keeps the notes true. Nothing here depends on them: they are for the day on
+//! which the objects are gone.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -67,7 +67,7 @@ async fn note_all(context: &Context, noted: &mut HashMap<VolumeId, Noted>) -> Re
     Ok(())
 }
 
-/// What is to be noted on each volume of this node.
+/// What is to be recorded on each volume of this node.
 fn wanted(context: &Context, cluster: Option<&str>) -> HashMap<VolumeId, OwnerRecord> {
     let objects = context.stores.persistent_volumes.state();
     let records = objects.iter().filter_map(|object| {
