@@ -181,6 +181,8 @@ fn more_copies_than_a_frozen_pool_admits_are_refused(stand: &mut Stand) -> Resul
         if !refused.contains(&request) {
             answer(client)?.map_err(|error| anyhow::anyhow!("{request:?}: {error}"))?;
         }
+    }
+    for (_, request) in &waiting {
         let reply = helper.ask(request)?;
         ensure!(matches!(reply, Reply::Snapshot(_) | Reply::Size(_)), "{reply:?}");
     }
