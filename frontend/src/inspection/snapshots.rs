@@ -1,11 +1,17 @@
 //! Snapshots, as an operator sees them.
 
+use std::time::Duration;
+
 use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::{ErrorKind, Snapshot as Taken};
+use tokio::time::timeout;
 
 use crate::helper::Sharing;
 use crate::proto::inspection::{ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, Volume};
 use crate::volumes::{Volumes, existing};
+
+/// How long a volume's image may take to be read through. One in as many pieces as can be copied takes about a second.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many snapshots are listed at a time.
 const PAGE: usize = 500;
@@ -52,15 +58,12 @@ pub(super) async fn with_origin(volumes: &Volumes, volume: Volume) -> Result<Vol
     }
 }
 
-/// A volume, with how much of its image it shares.
-///
-/// # Errors
-/// When the helper does not say, although it could.
-pub(super) async fn with_sharing(volumes: &Volumes, volume: Volume) -> Result<Volume, Fault> {
-    match volumes.sharing(&existing(&volume.id)?).await {
-        Ok(Sharing { shared, own }) => Ok(Volume { shared_bytes: Some(shared), own_bytes: Some(own), ..volume }),
-        // The volume is a directory, or the helper too old to say.
-        Err(fault) if fault.is(ErrorKind::Unsupported) => Ok(volume),
-        Err(fault) => Err(fault),
+/// A volume, with how much of its image it shares, if that can be said soon. It cannot for a directory, by an older helper, and
+/// where the disk does not answer: then whoever looks at the volume needs all the rest.
+pub(super) async fn with_sharing(volumes: &Volumes, volume: Volume) -> Volume {
+    let asked = async { volumes.sharing(&existing(&volume.id)?).await };
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(Sharing { shared, own })) => Volume { shared_bytes: Some(shared), own_bytes: Some(own), ..volume },
+        Ok(Err(_)) | Err(_) => volume,
     }
 }

@@ -9,13 +9,17 @@ use bulkhead_tests::commands::{Printed, bulkheadctl, bulkheadctl_json};
 use bulkhead_tests::csi::requests::*;
 use bulkhead_tests::expect::refused;
 use bulkhead_tests::observe::mounts;
+use bulkhead_tests::pool::run;
 use bulkhead_tests::setting::program;
 use bulkhead_tests::stand::Stand;
 use tonic::Code;
 
+use super::copies::dying::repair;
+
 cases! {
     volumes_are_listed_with_what_is_used: Filesystem,
     a_volume_is_shown,
+    a_volume_of_a_dead_pool_is_shown_with_what_is_wrong: Bare + Xfs,
     pools_are_listed: Filesystem,
     a_pool_that_is_not_served_is_listed_and_diagnosed: Bare,
     without_an_agent_nobody_knows_orphans,
@@ -30,6 +34,24 @@ const SIZE: i64 = 16 * MIB;
 
 fn ctl(stand: &Stand, arguments: &[&str]) -> Result<Printed> {
     Printed::by(bulkheadctl(&stand.kubelet.csi_socket())?.args(arguments))
+}
+
+/// What can no longer be read of it keeps nobody from seeing the rest.
+fn a_volume_of_a_dead_pool_is_shown_with_what_is_wrong(stand: &mut Stand) -> Result<()> {
+    stand.add_pool("default")?;
+    stand.start()?;
+    let csi = stand.csi()?;
+    csi.create_volume(create("vol-b", SIZE, block()))?;
+    let shown = ctl(stand, &["volume", "show", "vol-b"])?.succeeded()?;
+    Printed::row(&shown, &["own:", "16 MiB"])?;
+    run(Command::new("xfs_io").args(["-x", "-c", "shutdown"]).arg(&stand.pool().directory))?;
+    let shown = ctl(stand, &["volume", "show", "vol-b"])?.succeeded()?;
+    Printed::row(&shown, &["own:", "-"])?;
+    ensure!(shown.contains("shut down"), "{shown}");
+    repair(stand)?;
+    let shown = ctl(stand, &["volume", "show", "vol-b"])?.succeeded()?;
+    Printed::row(&shown, &["own:", "16 MiB"])?;
+    stand.csi()?.delete_volume(delete("vol-b")).map(drop).map_err(Into::into)
 }
 
 fn volumes_are_listed_with_what_is_used(stand: &mut Stand) -> Result<()> {

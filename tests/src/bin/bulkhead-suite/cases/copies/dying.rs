@@ -97,7 +97,7 @@ fn check_dead(stand: &Stand, request: &Request) -> Result<()> {
 }
 
 /// Mounts the pool anew, which repairs it, and starts another helper.
-fn repair(stand: &mut Stand) -> Result<()> {
+pub fn repair(stand: &mut Stand) -> Result<()> {
     stand.kill_helper()?;
     let (directory, patience) = (stand.pool().directory.clone(), stand.patience(Duration::from_secs(15)));
     wait::until(patience, || mounts::unmount_all(&directory))?;

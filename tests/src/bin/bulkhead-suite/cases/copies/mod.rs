@@ -11,7 +11,7 @@ use bulkhead_tests::helper::{HelperClient, volume};
 use bulkhead_tests::stand::Stand;
 
 mod delta;
-mod dying;
+pub mod dying;
 mod filesystems;
 mod flood;
 mod frozen;
