@@ -48,11 +48,15 @@ impl Controller for ClaimController {
         if !has_volume {
             return self.provisioner.serve(&claim).await;
         }
-        match self.modifier.serve(&claim).await? {
-            Outcome::Written => Ok(Action::await_change()),
-            Outcome::Idle(None) => self.resizer.serve(&claim).await,
+        match self.modifier.serve(&claim).await {
+            Ok(Outcome::Written) => Ok(Action::await_change()),
+            Ok(Outcome::Idle(None)) => self.resizer.serve(&claim).await,
             // The resizer may want to look sooner, and a look in vain costs nothing.
-            Outcome::Idle(Some(pause)) => self.resizer.serve(&claim).await.map(|_| Action::requeue(pause.min(SOON))),
+            Ok(Outcome::Idle(Some(pause))) => {
+                self.resizer.serve(&claim).await.map(|_| Action::requeue(pause.min(SOON)))
+            }
+            // Neither waits for what only the other needs, such as the right to read classes of attributes.
+            Err(failure) => self.resizer.serve(&claim).await.and(Err(failure)),
         }
     }
 
