@@ -10,6 +10,7 @@ use bulkhead_model::volumes::{ConditionKind, InodeCount};
 use futures::{StreamExt, stream};
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodStatus};
+use k8s_openapi::serde::de::DeserializeOwned;
 use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
@@ -170,41 +171,38 @@ impl AgentPod {
 
     /// All its volumes, with whose they are.
     pub async fn exported(&self, client: &Client) -> Result<Vec<Exported>, Unread> {
-        let (mut volumes, mut token) = (Vec::new(), String::new());
-        loop {
-            let (status, text) = self.get(client, &format!("volumes/owners?after={token}")).await?;
-            match status {
-                StatusCode::OK => {}
-                StatusCode::NOT_FOUND => return Err(Unread::NotShared),
-                _ => return Err(Unread::Status(status)),
-            }
-            let page: ExportedPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
-            volumes.extend(page.volumes);
-            match page.next {
-                // Each page is later than the one before, whatever an agent says.
-                Some(next) if next > token => token = next,
-                _ => return Ok(volumes),
-            }
-        }
+        let unfold = |ExportedPage { volumes, next }| (volumes, next);
+        self.pages(client, "volumes/owners", unfold).await?.ok_or(Unread::NotShared)
     }
 
-    /// All its snapshots.
+    /// All its snapshots. An agent of a release that takes none has none.
     async fn snapshots(&self, client: &Client) -> Result<Vec<ExportedSnapshot>, Unread> {
-        let (mut snapshots, mut token) = (Vec::new(), String::new());
+        let unfold = |SnapshotPage { snapshots, next }| (snapshots, next);
+        Ok(self.pages(client, "snapshots", unfold).await?.unwrap_or_default())
+    }
+
+    /// What is on all pages of `list`; `None` if the agent does not serve that.
+    async fn pages<P: DeserializeOwned, T>(
+        &self,
+        client: &Client,
+        list: &str,
+        unfold: impl Fn(P) -> (Vec<T>, Option<String>),
+    ) -> Result<Option<Vec<T>>, Unread> {
+        let (mut all, mut token) = (Vec::new(), String::new());
         loop {
-            let (status, text) = self.get(client, &format!("snapshots?after={token}")).await?;
+            let (status, text) = self.get(client, &format!("{list}?after={token}")).await?;
             match status {
                 StatusCode::OK => {}
-                // It is of a release that takes none.
-                StatusCode::NOT_FOUND => return Ok(snapshots),
+                StatusCode::NOT_FOUND => return Ok(None),
                 _ => return Err(Unread::Status(status)),
             }
-            let page: SnapshotPage = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
-            snapshots.extend(page.snapshots);
-            match page.next {
+            let page = serde_json::from_str(&text).map_err(|error| Unread::Answer(error.into()))?;
+            let (entries, next) = unfold(page);
+            all.extend(entries);
+            match next {
                 // Each page is later than the one before, whatever an agent says.
                 Some(next) if next > token => token = next,
-                _ => return Ok(snapshots),
+                _ => return Ok(Some(all)),
             }
         }
     }

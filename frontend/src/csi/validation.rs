@@ -1,7 +1,6 @@
 //! `ValidateVolumeCapabilities`: checks whether a volume has the stated properties.
 
 use bulkhead_model::volumes::Fault;
-use bulkhead_protocol::VolumeKind;
 
 use super::capability::{access, complete, with_filesystem};
 use super::controller::{attributes, parameters};
@@ -48,10 +47,7 @@ fn confirm(request: &ValidateVolumeCapabilitiesRequest, volume: &Measured) -> Re
     }
     let spec = &volume.usage.spec;
     let wanted = attributes(&request.mutable_parameters)?;
-    let has = |wanted| matches!(spec.kind, VolumeKind::Directory { inodes, .. } if inodes == wanted);
-    let is_sparse =
-        matches!(spec.kind, VolumeKind::Image { sparse: true, .. } | VolumeKind::Filesystem { sparse: true, .. });
-    if wanted.inodes.is_some_and(|inodes| !has(inodes)) || wanted.thick && is_sparse {
+    if !wanted.are_those_of(&spec.kind) {
         return Err(Fault::unsupported("the volume has other attributes (mutable_parameters)"));
     }
     let asked = with_filesystem(parameters(&request.parameters)?, &request.volume_capabilities)?;

@@ -16,18 +16,11 @@ impl Volumes {
         let _guard = self.in_flight.enter(&volume).await?;
         let Usage { pool, spec, .. } = self.helper.usage(&volume, None).await?;
         attributes.check(&spec.kind)?;
-        match (attributes.inodes, spec.kind) {
-            (Some(inodes), VolumeKind::Directory { inodes: has, .. }) if inodes != has => {
-                let request = Request::SetInodes { volume, inodes };
-                self.helper.size(request).await.map(drop).map_err(|error| of_promise(error, &pool))
-            }
-            (_, VolumeKind::Image { sparse: true, .. } | VolumeKind::Filesystem { sparse: true, .. })
-                if attributes.thick =>
-            {
-                let allocated = self.helper.size(Request::Allocate { volume }).await;
-                allocated.map(drop).map_err(|error| of_promise(error, &pool))
-            }
-            _ => Ok(()),
-        }
+        let request = match (spec.kind, attributes.inodes) {
+            _ if attributes.are_those_of(&spec.kind) => return Ok(()),
+            (VolumeKind::Directory { .. }, Some(inodes)) => Request::SetInodes { volume, inodes },
+            _ => Request::Allocate { volume },
+        };
+        self.helper.size(request).await.map(drop).map_err(|error| of_promise(error, &pool))
     }
 }

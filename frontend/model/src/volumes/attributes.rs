@@ -39,6 +39,17 @@ impl Attributes {
         Ok(attributes)
     }
 
+    /// Whether a volume of this kind has them already.
+    pub fn are_those_of(&self, kind: &VolumeKind) -> bool {
+        match *kind {
+            VolumeKind::Directory { inodes, .. } => self.inodes.is_none_or(|wanted| wanted == inodes) && !self.thick,
+            VolumeKind::Image { sparse, .. } | VolumeKind::Filesystem { sparse, .. } => {
+                self.inodes.is_none() && !(self.thick && sparse)
+            }
+            VolumeKind::Snapshot { .. } => *self == Self::default(),
+        }
+    }
+
     /// Checks that a volume of this kind has such attributes.
     ///
     /// # Errors
@@ -97,6 +108,19 @@ mod tests {
         }
         let unknown = Attributes::parse([("iops", "5")]).unwrap_err().to_string();
         assert_eq!(unknown, "unknown attribute \"iops\"; supported: inodes, allocation");
+    }
+
+    #[test]
+    fn a_volume_has_what_differs_in_nothing() {
+        let (inodes, thick) =
+            (Attributes::parse([("inodes", "50")]).unwrap(), Attributes { inodes: None, thick: true });
+        let mode = DirectoryMode::try_from(0o755).unwrap();
+        let directory = |number: u64| VolumeKind::Directory { inodes: Inodes::try_from(number).unwrap(), mode };
+        let image = |sparse| VolumeKind::Image { sparse, block_size: BlockSize::B512 };
+        assert!(inodes.are_those_of(&directory(50)) && !inodes.are_those_of(&directory(51)));
+        assert!(thick.are_those_of(&image(false)) && !thick.are_those_of(&image(true)));
+        assert!(!thick.are_those_of(&directory(50)) && !inodes.are_those_of(&image(false)));
+        assert!([directory(50), image(true)].iter().all(|kind| Attributes::default().are_those_of(kind)));
     }
 
     #[test]

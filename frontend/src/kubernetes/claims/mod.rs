@@ -8,12 +8,14 @@
 //!   [`source`] are the pure parts, and [`node_selection`] the write that gives a claim to a node or back to the scheduler
 //! - [`resizer`]: expands its volume; [`resize_target`] and [`resize_status`] are the pure parts
 //! - [`modifier`]: changes the attributes of its volume; [`modify_status`] is the pure part
-//! - [`attributes`]: which attributes a claim asks for; [`bound`]: which volume it has, and what is written about it
+//! - [`attributes`]: which attributes a claim asks for; [`bound`]: which volume it has, and what is written about it;
+//!   [`conditions`]: a part of that
 //! - [`watch`]: the claims that concern this node, which `scope` defines, and those that are [`unlabelled`]
 
 mod attributes;
 mod bid_order;
 mod bound;
+mod conditions;
 pub mod controller;
 mod decision;
 #[cfg(test)]

@@ -3,8 +3,9 @@
 
 use bulkhead_model::objects::claim;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+
+use super::conditions::{absent, present};
 
 const MODIFYING: &str = "ModifyingVolume";
 const FAILED: &str = "ModifyVolumeError";
@@ -61,7 +62,7 @@ pub fn begun(target: &str) -> Value {
     let message = format!("Modifying volume to \"{target}\" is in progress.");
     json!({ "status": {
         "modifyVolumeStatus": attempt(target, "InProgress"),
-        "conditions": [condition(MODIFYING, "", &message)],
+        "conditions": [present(MODIFYING, "", &message)],
     } })
 }
 
@@ -80,7 +81,7 @@ pub fn failed(target: &str, is_infeasible: bool, reason: &str, message: &str) ->
     let progress = format!("Modifying volume to \"{target}\" failed. Waiting for retry.");
     json!({ "status": {
         "modifyVolumeStatus": attempt(target, if is_infeasible { "Infeasible" } else { "InProgress" }),
-        "conditions": [condition(FAILED, reason, message), condition(MODIFYING, "", &progress)],
+        "conditions": [present(FAILED, reason, message), present(MODIFYING, "", &progress)],
     } })
 }
 
@@ -96,16 +97,6 @@ fn has_condition(claim: &PersistentVolumeClaim, kind: &str) -> bool {
 
 fn attempt(target: &str, status: &str) -> Value {
     json!({ "targetVolumeAttributesClassName": target, "status": status })
-}
-
-fn condition(kind: &str, reason: &str, message: &str) -> Value {
-    let now = Timestamp::now().to_string();
-    json!({ "type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message })
-}
-
-/// Conditions are merged by type, so each one to be removed is named.
-fn absent(kind: &str) -> Value {
-    json!({ "$patch": "delete", "type": kind })
 }
 
 #[cfg(test)]
@@ -149,7 +140,7 @@ mod tests {
         let mut status = failed("silver", true, "InvalidArgument", "no")["status"].clone();
         assert_eq!(next_of(None, status.clone(), false), Next::Withdraw);
         assert_eq!(next_of(Some(""), status.clone(), false), Next::Withdraw);
-        status["conditions"] = json!([condition(FAILED, "InvalidArgument", "no")]);
+        status["conditions"] = json!([present(FAILED, "InvalidArgument", "no")]);
         assert_eq!(next_of(None, status, false), Next::Nothing, "it was said");
     }
 

@@ -5,8 +5,9 @@ use bulkhead_model::objects::names::NO_NODE_EXPANSION;
 use bulkhead_model::objects::storage;
 use bulkhead_model::volumes::Fault;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
+
+use super::conditions::{absent, present};
 
 /// How far an earlier attempt got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub fn started(target: u64) -> Value {
             "allocatedResources": { "storage": storage::quantity(target) },
             "allocatedResourceStatuses": { "storage": "ControllerResizeInProgress" },
             "conditions": [
-                condition("Resizing", ""),
+                present("Resizing", "", ""),
                 absent("FileSystemResizePending"),
                 absent("ControllerResizeError"),
                 absent("NodeResizeError"),
@@ -82,23 +83,14 @@ pub fn infeasible(target: u64, fault: &Fault) -> Value {
         "status": {
             "allocatedResources": { "storage": storage::quantity(target) },
             "allocatedResourceStatuses": { "storage": "ControllerResizeInfeasible" },
-            "conditions": [absent("Resizing"), condition("ControllerResizeError", &fault.to_string())],
+            "conditions": [absent("Resizing"), present("ControllerResizeError", "", &fault.to_string())],
         },
     })
 }
 
 /// The patch for a started expansion that has failed, because of `fault`.
 pub fn failed(fault: &Fault) -> Value {
-    json!({ "status": { "conditions": [condition("ControllerResizeError", &fault.to_string())] } })
-}
-
-fn condition(kind: &str, message: &str) -> Value {
-    json!({ "type": kind, "status": "True", "lastTransitionTime": Timestamp::now().to_string(), "message": message })
-}
-
-/// Conditions are merged by type, so each one to be removed is named.
-fn absent(kind: &str) -> Value {
-    json!({ "$patch": "delete", "type": kind })
+    json!({ "status": { "conditions": [present("ControllerResizeError", "", &fault.to_string())] } })
 }
 
 #[cfg(test)]

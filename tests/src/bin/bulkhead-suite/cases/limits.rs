@@ -46,8 +46,17 @@ cases! {
 const SIZE: i64 = 16 * MIB;
 
 fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
+    with_volume_of(stand, create("vol-a", SIZE, mount()), test)
+}
+
+/// Runs `test` on the volume of this request, `vol-a`, while it is mounted.
+pub fn with_volume_of(
+    stand: &mut Stand,
+    request: CreateVolumeRequest,
+    test: impl FnOnce(&mut Stand, &Path) -> Result<()>,
+) -> Result<()> {
     let csi = stand.csi()?;
-    csi.create_volume(create("vol-a", SIZE, mount()))?;
+    csi.create_volume(request)?;
     let target = stand.target("a");
     csi.node_publish_volume(publish("vol-a", &target, mount()))?;
     test(stand, &target)?;

@@ -16,6 +16,8 @@ use bulkhead_tests::stand::Stand;
 use bulkhead_tests::wait;
 use tonic::Code;
 
+use super::limits::with_volume_of;
+
 cases! {
     a_volume_is_created_with_attributes,
     attributes_are_changed_and_stay_changed,
@@ -48,17 +50,9 @@ fn inodes(stand: &Stand) -> Result<u64> {
     Ok(inodes.get())
 }
 
-/// Runs `test` on a published volume that may use 100 inodes.
+/// Runs `test` on a mounted volume that may use 100 inodes.
 fn with_volume(stand: &mut Stand, test: impl FnOnce(&mut Stand, &Path) -> Result<()>) -> Result<()> {
-    let csi = stand.csi()?;
-    csi.create_volume(create_with("vol-a", "100"))?;
-    let target = stand.target("a");
-    csi.node_publish_volume(publish("vol-a", &target, mount()))?;
-    test(stand, &target)?;
-    let csi = stand.csi()?;
-    csi.node_unpublish_volume(unpublish("vol-a", &target))?;
-    csi.delete_volume(delete("vol-a"))?;
-    Ok(())
+    with_volume_of(stand, create_with("vol-a", "100"), test)
 }
 
 fn a_volume_is_created_with_attributes(stand: &mut Stand) -> Result<()> {

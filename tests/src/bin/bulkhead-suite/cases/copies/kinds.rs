@@ -107,6 +107,7 @@ fn a_snapshot_is_nothing_but_a_snapshot(stand: &mut Stand) -> Result<()> {
             Request::GrowImage { volume: own(), size: bytes(2 * SIZE) },
             Request::SetQuota { volume: own(), size: bytes(2 * SIZE), inodes },
             Request::SetInodes { volume: own(), inodes },
+            Request::Allocate { volume: own() },
             Request::DeleteUnused { volume: own() },
             delete(id),
         ] {

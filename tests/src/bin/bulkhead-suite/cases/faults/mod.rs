@@ -45,6 +45,8 @@ cases! {
     an_error_at_every_call_for_a_directory: Bare + Long + Kernel,
     an_error_at_every_call_in_the_background: Bare + Long,
     an_error_at_every_call_for_a_device: Bare + Long,
+    an_error_at_every_call_for_a_larger_device: Bare + Long,
+    an_error_at_every_call_for_the_end_of_a_device: Bare + Long,
     a_full_disk_at_every_call_of_the_start: Bare + Long,
     a_broken_disk_at_every_call_of_the_start: Bare + Long,
     a_lack_of_descriptors_at_every_call_of_the_start: Bare + Long,
@@ -147,12 +149,12 @@ fn an_error_at_every_call_for_a_restored_volume(stand: &mut Stand) -> Result<()>
 
 fn an_error_at_every_call_for_a_copied_volume(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[2..6], All(40))
+    operation::error(stand, &on_copies()[2..7], All(40))
 }
 
 fn an_error_at_every_call_for_a_copy_of_a_filesystem(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
-    operation::error(stand, &on_copies()[6..], All(40))
+    operation::error(stand, &on_copies()[7..], All(40))
 }
 
 fn a_kill_at_any_call_of_a_start_with_a_filesystem(stand: &mut Stand) -> Result<()> {
@@ -177,8 +179,18 @@ fn an_error_at_every_call_in_the_background(stand: &mut Stand) -> Result<()> {
     operation::error(stand, &in_background(), All(40))
 }
 
+// In one case, these three would take longer than a case may.
+
 fn an_error_at_every_call_for_a_device(stand: &mut Stand) -> Result<()> {
-    operation::error(stand, &on_devices(), All(40))
+    operation::error(stand, &on_devices()[..4], All(40))
+}
+
+fn an_error_at_every_call_for_a_larger_device(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &on_devices()[4..8], All(40))
+}
+
+fn an_error_at_every_call_for_the_end_of_a_device(stand: &mut Stand) -> Result<()> {
+    operation::error(stand, &on_devices()[8..], All(40))
 }
 
 // Together these cover all errors: in one case they would take longer than a case may.
