@@ -15,29 +15,39 @@ pub struct Disk {
     filesystem: &'static str,
     format: &'static [&'static str],
     mount: &'static str,
+    /// Its size, in sizes of a pool's disk.
+    pools: u64,
     /// Where the machine mounts it.
     directory: &'static str,
 }
 
 /// The pools.
 pub const POOLS: [Disk; 2] = [
-    Disk { label: "xfs", filesystem: "xfs", format: &[], mount: "prjquota", directory: "/pools/xfs" },
+    Disk { label: "xfs", filesystem: "xfs", format: &[], mount: "prjquota", pools: 1, directory: "/pools/xfs" },
     Disk {
         label: "ext4",
         filesystem: "ext4",
         format: &["-O", "quota,project", "-E", "quotatype=prjquota"],
         mount: "prjquota",
+        pools: 1,
         directory: "/pools/ext4",
     },
 ];
 
 /// The pool of a Kubernetes node, where the manifests expect it.
-pub const NODE_POOL: Disk =
-    Disk { label: "pool", filesystem: "xfs", format: &[], mount: "prjquota", directory: "/srv/bulkhead/default" };
+pub const NODE_POOL: Disk = Disk {
+    label: "pool",
+    filesystem: "xfs",
+    format: &[],
+    mount: "prjquota",
+    pools: 1,
+    directory: "/srv/bulkhead/default",
+};
 
-/// What must persist in a machine whose root is in memory.
+/// What must persist in a machine whose root is in memory. Tests make pools in it and fill them to the last block: if the
+/// disk were full first, the pool's own disk would fail.
 pub const STATE: Disk =
-    Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", directory: "/var/lib" };
+    Disk { label: "state", filesystem: "ext4", format: &[], mount: "defaults", pools: 3, directory: "/var/lib" };
 
 impl Disk {
     /// The disk's image in a machine's run directory.
@@ -45,10 +55,10 @@ impl Disk {
         directory.join(format!("{}.disk", self.label))
     }
 
-    /// Makes the image and its filesystem.
+    /// Makes the image and its filesystem; a pool's disk has so many mebibytes.
     pub fn make(&self, directory: &Path, mebibytes: u64) -> Result<PathBuf> {
         let image = self.image(directory);
-        File::create_new(&image)?.set_len(mebibytes << 20)?;
+        File::create_new(&image)?.set_len((mebibytes * self.pools) << 20)?;
         let mut format = command(&format!("mkfs.{}", self.filesystem));
         run_quietly(format.args(["-q", "-L", self.label]).args(self.format).arg(&image))?;
         Ok(image)

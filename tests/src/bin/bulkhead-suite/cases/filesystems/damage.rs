@@ -15,7 +15,7 @@ use bulkhead_tests::observe::mounts;
 use bulkhead_tests::pool::run;
 use bulkhead_tests::stand::Stand;
 
-use super::{SIZE, check_detached, check_image, end, image, start, usage};
+use super::{SIZE, check_detached, check_image, end, image, make_pool_of, start, usage};
 
 cases! {
     a_rotten_image_is_not_mounted_and_harms_no_other: Bare + Kernel,
@@ -229,7 +229,8 @@ fn what_rots_while_it_is_mounted_harms_no_other(stand: &mut Stand) -> Result<()>
 
 /// Below a sparse image there may be no block left.
 fn a_sparse_one_in_a_full_pool_fails_alone_and_heals(stand: &mut Stand) -> Result<()> {
-    start(stand, 3)?;
+    make_pool_of(stand, 1024, 2)?;
+    stand.start_helper()?;
     let helper = stand.helper()?;
     let mut preallocated = filesystem_spec(SIZE);
     if let VolumeKind::Filesystem { sparse, .. } = &mut preallocated.kind {

@@ -52,7 +52,12 @@ fn start(stand: &mut Stand, filesystems: u32) -> Result<()> {
 
 /// Makes a pool with room for several filesystems, which is configured for so many.
 pub fn make_pool(stand: &mut Stand, filesystems: u32) -> Result<()> {
-    let setting = Setting { pool_mebibytes: 2048, ..stand.setting.clone() };
+    make_pool_of(stand, 2048, filesystems)
+}
+
+/// Makes a pool of this size, which is configured for so many filesystems.
+fn make_pool_of(stand: &mut Stand, pool_mebibytes: u64, filesystems: u32) -> Result<()> {
+    let setting = Setting { pool_mebibytes, ..stand.setting.clone() };
     let templates = stand.work().join("templates");
     fs::create_dir_all(&templates)?;
     let mut pool = Pool::make(&setting, &templates, &stand.work().join("pools/default"), "default")?;
