@@ -10,11 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
-use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent, Owner, Ownership, View};
-use bulkhead_frontend::readiness::Readiness;
-use bulkhead_frontend::server::Shutdown;
-use bulkhead_frontend::volumes::Volumes;
+use bulkhead_frontend::kubernetes::{Owner, Ownership, View};
 use bulkhead_protocol::{ErrorKind, Listed, Reply, Request, Response, VolumeId, Welcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -22,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use fake::{Act, FakeHelper, Greeting};
+use mock_api::agent::{run as agent, status, until};
 use mock_api::{Fault, MockApi};
 
 const UID: &str = "0d6f2a56-8c1e-4a0e-9d7b-0f4bb8c6a111";
@@ -57,38 +54,6 @@ fn claim(version: u32, node: Option<&str>) -> Value {
         "spec": { "storageClassName": "local", "accessModes": ["ReadWriteOnce"],
                   "resources": { "requests": { "storage": "1Gi" } } },
     })
-}
-
-/// Runs the agent of `node-1` for as long as the test lasts, and returns a view of it.
-fn agent(helper: &FakeHelper, api: &MockApi) -> View {
-    let view = View::of_agent();
-    let agent = Agent {
-        access: Access::kubeconfig(api.kubeconfig(), None),
-        namespace: Some("bulkhead-system".to_owned()),
-        driver: "bulkhead.csi.local".parse().unwrap(),
-        node: "node-1".to_owned(),
-        volumes: Volumes::new(Helper::new(helper.path())),
-        view: view.clone(),
-        readiness: Readiness::default(),
-    };
-    tokio::spawn(agent.run(Shutdown::default()));
-    view
-}
-
-async fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(Instant::now() < end, "{what} did not happen within 30 s");
-        sleep(Duration::from_millis(20)).await;
-    }
-}
-
-fn status(code: u16, reason: &str, retry_after: u32) -> Value {
-    json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
-            "message": "the test wants it", "details": { "retryAfterSeconds": retry_after } })
 }
 
 #[tokio::test]

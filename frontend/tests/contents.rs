@@ -10,17 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::Method;
-use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent, View};
-use bulkhead_frontend::readiness::Readiness;
-use bulkhead_frontend::server::Shutdown;
-use bulkhead_frontend::volumes::Volumes;
 use bulkhead_protocol::{Bytes, ErrorKind, HIGHEST_VERSION, Origin, Reply, Request, Response, Snapshot, Welcome};
 use futures::future::join_all;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use fake::{Act, FakeHelper, Greeting};
+use mock_api::agent::run as agent;
 use mock_api::{Fault, MockApi};
 
 const FINALIZER: &str = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
@@ -65,26 +61,8 @@ fn released(mut content: Value) -> Value {
     content
 }
 
-/// Runs the agent of `node-1` for as long as the test lasts.
-fn agent(helper: &FakeHelper, api: &MockApi) {
-    let agent = Agent {
-        access: Access::kubeconfig(api.kubeconfig(), None),
-        namespace: Some("bulkhead-system".to_owned()),
-        driver: "bulkhead.csi.local".parse().unwrap(),
-        node: "node-1".to_owned(),
-        volumes: Volumes::new(Helper::new(helper.path())),
-        view: View::of_agent(),
-        readiness: Readiness::default(),
-    };
-    tokio::spawn(agent.run(Shutdown::default()));
-}
-
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < end, "{what} did not happen within 30 s");
-        sleep(Duration::from_millis(20)).await;
-    }
+    mock_api::agent::until(what, || is_so().then_some(())).await;
 }
 
 /// An API server that fails the request with this number, among those about a snapshot once it is watched.

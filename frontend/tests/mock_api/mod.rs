@@ -1,5 +1,6 @@
 //! An API server that fails as a test demands, for failures that a real one cannot be made to produce.
 
+pub mod agent;
 pub mod contents;
 
 use std::convert::Infallible;
@@ -237,8 +238,19 @@ fn answer_to(shared: &Shared, method: &Method, path: &str, query: &str, body: &V
             answer(201, &json!({ "metadata": {}, "status": { "userInfo": user } }))
         }
         Method::POST => answer(201, body),
-        _ => answer(200, &json!({ "metadata": { "name": name, "resourceVersion": "1000" } })),
+        _ => answer(200, &written(shared, path)),
     }
+}
+
+/// What a request that writes to the object at `path` is answered with. A claim is what it was, with another version.
+fn written(shared: &Shared, path: &str) -> Value {
+    let name = path.trim_end_matches("/status").rsplit('/').next().unwrap_or_default();
+    let claims = shared.claims.lock().unwrap();
+    let mut claims = claims.iter().filter(|_| path.contains("/persistentvolumeclaims/"));
+    let mut object = claims.find(|claim| claim["metadata"]["name"] == name).cloned();
+    let object = object.get_or_insert_with(|| json!({ "metadata": { "name": name } }));
+    object["metadata"]["resourceVersion"] = json!("1000");
+    object.take()
 }
 
 /// The answer to a request for the list called [`POLICIES`] or [`BINDINGS`], in which one is missing.
