@@ -27,9 +27,6 @@ pub struct AnotherHelper {
 
 impl AnotherHelper {
     /// Makes its pool and starts it.
-    ///
-    /// # Errors
-    /// When it does not serve.
     pub fn start(stand: &Stand) -> Result<Self> {
         let pool = Pool::make(&stand.setting, stand.templates(), &stand.work().join("pools/other"), "other")?;
         let socket = stand.work().join("run/other.sock");
@@ -55,26 +52,17 @@ impl AnotherHelper {
     }
 
     /// A new connection to it, past the hello.
-    ///
-    /// # Errors
-    /// When none can be made.
     pub fn client(&self) -> Result<HelperClient> {
         HelperClient::welcomed(&self.socket)
     }
 
     /// Kills it without warning and starts it again.
-    ///
-    /// # Errors
-    /// When either fails.
     pub fn restart(&mut self) -> Result<()> {
         self.daemon.take().context("it is not running")?.kill()?;
         self.launch()
     }
 
     /// Ends it and unmounts its pool.
-    ///
-    /// # Errors
-    /// When either fails.
     pub fn stop(mut self) -> Result<()> {
         self.daemon.take().context("it is not running")?.kill()?;
         // Neither the socket's name nor the lock beside it goes with a helper that is killed.

@@ -55,9 +55,6 @@ impl Attempt {
 }
 
 /// Makes a container's own node for the device at a target: a copy that is not removed with the target.
-///
-/// # Errors
-/// When there is no device, or the node cannot be made.
 pub fn node_like(target: &Path, node: &Path) -> Result<PathBuf> {
     let device = fs::metadata(target)?.rdev();
     ensure!(rustix::fs::major(device) == 7, "{} is no loop device", target.display());
@@ -67,9 +64,6 @@ pub fn node_like(target: &Path, node: &Path) -> Result<PathBuf> {
 
 /// Attempts something on the device behind a node, as root without any capability, in a separate process that may read
 /// from the device and, if `writing`, write to it. Returns 0 or the errno.
-///
-/// # Errors
-/// When the process cannot be started or cannot open the device.
 pub fn attempt(attempt: Attempt, node: &Path, writing: bool, own_file: &Path) -> Result<i32> {
     let mode = if writing { "+<" } else { "<" };
     let script = format!(
@@ -85,9 +79,6 @@ pub fn attempt(attempt: Attempt, node: &Path, writing: bool, own_file: &Path) ->
 }
 
 /// The first bytes of a device or a file.
-///
-/// # Errors
-/// When it cannot be read, or is shorter.
 pub fn first_bytes<const LENGTH: usize>(path: &Path) -> Result<[u8; LENGTH]> {
     let mut found = [0; LENGTH];
     File::open(path)?.read_exact(&mut found).with_context(|| format!("read {}", path.display()))?;

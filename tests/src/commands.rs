@@ -21,36 +21,24 @@ pub struct Printed {
 
 impl Printed {
     /// Runs `command` without a terminal and captures what it prints.
-    ///
-    /// # Errors
-    /// When it cannot be run.
     pub fn by(command: &mut Command) -> Result<Self> {
         let output = command.stdin(Stdio::null()).output().with_context(|| format!("run {command:?}"))?;
         Ok(Self::from(output))
     }
 
     /// The standard output of a command that must have succeeded.
-    ///
-    /// # Errors
-    /// When it has not.
     pub fn succeeded(self) -> Result<String> {
         ensure!(self.success, "it failed: {}{}", self.text, self.errors);
         Ok(self.text)
     }
 
     /// Everything printed by a command that must have failed.
-    ///
-    /// # Errors
-    /// When it has succeeded.
     pub fn failed(self) -> Result<String> {
         ensure!(!self.success, "it was to fail: {}{}", self.text, self.errors);
         Ok(self.text + &self.errors)
     }
 
     /// Checks that a line begins with these words, whatever the space between them, and returns the rest of it.
-    ///
-    /// # Errors
-    /// When none does.
     pub fn row(text: &str, words: &[&str]) -> Result<String> {
         let found = text.lines().find_map(|line| {
             let mut rest = line;
@@ -71,9 +59,6 @@ impl From<Output> for Printed {
 }
 
 /// `bulkheadctl`, for the frontend at `socket`.
-///
-/// # Errors
-/// When the program is missing.
 pub fn bulkheadctl(socket: &Path) -> Result<Command> {
     let mut command = Command::new(program("bulkheadctl")?);
     command.env("BULKHEAD_ENDPOINT", socket);
@@ -81,9 +66,6 @@ pub fn bulkheadctl(socket: &Path) -> Result<Command> {
 }
 
 /// `kubectl bulkhead`, with an administrator's kubeconfig.
-///
-/// # Errors
-/// When the program is missing.
 pub fn kubectl_bulkhead(kubeconfig: &Path) -> Result<Command> {
     let mut command = Command::new(program("kubectl-bulkhead")?);
     command.env("KUBECONFIG", kubeconfig);
@@ -91,9 +73,6 @@ pub fn kubectl_bulkhead(kubeconfig: &Path) -> Result<Command> {
 }
 
 /// What `bulkheadctl --json` prints for these arguments.
-///
-/// # Errors
-/// When it does not succeed, or does not print JSON.
 pub fn bulkheadctl_json(socket: &Path, arguments: &[&str]) -> Result<Value> {
     let printed = Printed::by(bulkheadctl(socket)?.args(arguments).arg("--json"))?.succeeded()?;
     serde_json::from_str(&printed).with_context(|| format!("no JSON: {printed}"))

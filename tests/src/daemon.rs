@@ -25,17 +25,11 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts a process in a process group of its own. Its output is appended to a log in `logs`.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn start(name: &'static str, command: &mut Command, logs: &Path) -> Result<Self> {
         Self::start_logging_to(name, command, logs, None)
     }
 
-    /// The same, with its standard error elsewhere if `stderr` is given.
-    ///
-    /// # Errors
-    /// When it cannot be started.
+    /// Starts a process as [`Self::start`] does, with its standard error elsewhere if `stderr` is given.
     pub fn start_logging_to(
         name: &'static str,
         command: &mut Command,
@@ -62,17 +56,11 @@ impl Daemon {
     }
 
     /// Everything it has logged so far, in this life and earlier ones.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&fs::read(&self.log)?).into_owned())
     }
 
     /// Everything it has logged so far in this life.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn own_log(&self) -> Result<String> {
         let log = fs::read(&self.log)?;
         let own = log.get(usize::try_from(self.earlier)?..).unwrap_or_default();
@@ -81,17 +69,11 @@ impl Daemon {
 
     /// Waits until its log passes `check`: lines are written by a separate thread, a moment after the call they
     /// describe has been answered.
-    ///
-    /// # Errors
-    /// The last error of `check`.
     pub fn check_log(&self, mut check: impl FnMut(&str) -> Result<()>) -> Result<()> {
         crate::wait::until(Duration::from_secs(10), || check(&self.log()?))
     }
 
     /// Fails if it has ended.
-    ///
-    /// # Errors
-    /// How it ended, and the end of its log.
     pub fn check_alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} has ended ({status}): {}", self.name, last_lines(&self.log()?, 3));
@@ -100,9 +82,6 @@ impl Daemon {
     }
 
     /// Waits until `check` succeeds.
-    ///
-    /// # Errors
-    /// When the process ends; or the last error of `check`, when it still fails after `limit`.
     pub fn wait_until(&mut self, limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
         let end = Instant::now() + limit;
         loop {
@@ -118,9 +97,6 @@ impl Daemon {
     }
 
     /// Waits until it has ended of its own accord.
-    ///
-    /// # Errors
-    /// When it has not within `limit`.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
         let end = Instant::now() + limit;
         loop {
@@ -133,9 +109,6 @@ impl Daemon {
     }
 
     /// Kills it without warning.
-    ///
-    /// # Errors
-    /// When it had already ended.
     pub fn kill(mut self) -> Result<()> {
         self.check_alive()?;
         self.child.kill()?;
@@ -145,9 +118,6 @@ impl Daemon {
     }
 
     /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    /// When it had already ended, or does not end.
     pub fn stop(mut self, limit: Duration) -> Result<()> {
         self.check_alive()?;
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("process id")?;

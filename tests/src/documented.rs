@@ -31,9 +31,6 @@ const HELM: &str = "helm() { \"$BULKHEAD_HELM\" \"$@\"; }";
 
 /// Runs a shell's commands in the repository, with helm, kubectl, its plugin and a kubeconfig, up to the first that
 /// fails.
-///
-/// # Errors
-/// When one fails.
 pub fn run_all(kubectl: &Kubectl, commands: &str) -> Result<()> {
     let programs = kubectl.program.parent().context("kubectl has no directory")?;
     // kubectl-bulkhead is beside this program.
@@ -47,26 +44,17 @@ pub fn run_all(kubectl: &Kubectl, commands: &str) -> Result<()> {
 }
 
 /// The manifest of the first claim, and of the pod that uses it.
-///
-/// # Errors
-/// When the page has none.
 pub fn first_claim() -> Result<String> {
     blocks(section(KUBERNETES, "First claim in five minutes")?, "yaml").pop().context("no manifest")
 }
 
 /// The text below a page's heading of the second level, up to the next one.
-///
-/// # Errors
-/// When there is no such heading.
 pub fn section(page: &'static str, heading: &str) -> Result<&'static str> {
     let (_, rest) = page.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading}"))?;
     Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
 }
 
 /// The text below a heading of the third level in a section, up to the next one.
-///
-/// # Errors
-/// When there is no such heading.
 pub fn subsection<'a>(section: &'a str, heading: &str) -> Result<&'a str> {
     let (_, rest) = section.split_once(&format!("\n### {heading}\n")).with_context(|| format!("no part {heading}"))?;
     Ok(rest.split_once("\n### ").map_or(rest, |(part, _)| part))

@@ -7,9 +7,6 @@ use bulkhead_protocol::{Error, ErrorKind, Response};
 use tonic::{Code, Status};
 
 /// Checks that the call is refused with `code` and a message that contains `part`.
-///
-/// # Errors
-/// What happened instead.
 pub fn refused<T: Debug>(result: Result<T, Status>, code: Code, part: &str) -> Result<()> {
     let status = match result {
         Ok(value) => bail!("granted, not refused with {code:?}: {value:?}"),
@@ -24,9 +21,6 @@ pub fn refused<T: Debug>(result: Result<T, Status>, code: Code, part: &str) -> R
 }
 
 /// Checks that the helper refuses with `kind` and a message that contains `part`.
-///
-/// # Errors
-/// What happened instead.
 pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
     let error = match response {
         Ok(reply) => bail!("granted, not refused with {kind:?}: {reply:?}"),
@@ -39,9 +33,6 @@ pub fn denied(response: Response, kind: ErrorKind, part: &str) -> Result<()> {
 }
 
 /// Checks that the helper refuses because a pool cannot promise that much, and returns how much it can.
-///
-/// # Errors
-/// What happened instead.
 pub fn no_room(response: Response) -> Result<u64> {
     match response {
         Err(Error { kind: ErrorKind::NoRoom { room, wanted }, .. }) => {
@@ -53,9 +44,6 @@ pub fn no_room(response: Response) -> Result<u64> {
 }
 
 /// Checks that `found` is what was `wanted`.
-///
-/// # Errors
-/// The two values.
 pub fn same(what: &str, found: &serde_json::Value, wanted: serde_json::Value) -> Result<()> {
     ensure!(*found == wanted, "{what} is {found}, not {wanted}");
     Ok(())

@@ -32,17 +32,11 @@ static IDENTITY: Mutex<()> = Mutex::new(());
 
 impl HelperClient {
     /// Connects as the frontend's user, and sends nothing.
-    ///
-    /// # Errors
-    /// When no process is listening.
     pub fn connect(path: &Path) -> Result<Self> {
         Self::connect_as(path, FRONTEND_UID)
     }
 
     /// Connects as another user, and sends nothing.
-    ///
-    /// # Errors
-    /// When no process is listening.
     pub fn connect_as(path: &Path, uid: u32) -> Result<Self> {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let limit = Some(Duration::from_secs(120));
@@ -59,9 +53,6 @@ impl HelperClient {
     }
 
     /// Connects and says hello with the highest version.
-    ///
-    /// # Errors
-    /// When the helper closes the connection.
     pub fn welcomed(path: &Path) -> Result<Self> {
         let client = Self::connect(path)?;
         client.hello(HIGHEST_VERSION)?;
@@ -69,9 +60,6 @@ impl HelperClient {
     }
 
     /// Says hello with this version.
-    ///
-    /// # Errors
-    /// When the answer is not a welcome.
     pub fn hello(&self, highest_version: u16) -> Result<Welcome> {
         self.send(&encode(&Hello::new(highest_version))?)?;
         let packet = self.receive()?.context("the helper has closed the connection")?;
@@ -80,9 +68,6 @@ impl HelperClient {
     }
 
     /// Sends a request and returns the reply or the refusal.
-    ///
-    /// # Errors
-    /// A broken connection. The helper's own error is in the returned value.
     pub fn request(&self, request: &Request) -> Result<Response> {
         self.send(&encode(request)?)?;
         let packet = self.receive()?.with_context(|| format!("the helper closed the connection on {request:?}"))?;
@@ -90,17 +75,11 @@ impl HelperClient {
     }
 
     /// Sends a request that must be granted.
-    ///
-    /// # Errors
-    /// The helper's error.
     pub fn ask(&self, request: &Request) -> Result<Reply> {
         self.request(request)?.map_err(|error| anyhow!("{request:?}: {:?}: {error}", error.kind))
     }
 
-    /// The same, as often as the helper is too busy to grant it: a machine may take long to remove devices.
-    ///
-    /// # Errors
-    /// The helper's error; `Busy` after half a minute of it.
+    /// Sends a request until the helper is no longer too busy to grant it: a machine may take long to remove devices.
     pub fn ask_patiently(&self, request: &Request) -> Result<Reply> {
         let end = Instant::now() + Duration::from_secs(30);
         loop {
@@ -114,9 +93,6 @@ impl HelperClient {
     }
 
     /// The status of a pool.
-    ///
-    /// # Errors
-    /// The helper's error.
     pub fn pool_status(&self, pool: &str) -> Result<PoolStatus> {
         match self.ask(&Request::PoolStatus { pool: pool.parse()? })? {
             Reply::Pool(status) => Ok(status),
@@ -125,9 +101,6 @@ impl HelperClient {
     }
 
     /// Sends bytes as one packet.
-    ///
-    /// # Errors
-    /// When the connection is broken.
     pub fn send(&self, packet: &[u8]) -> Result<()> {
         let mut nothing = SendAncillaryBuffer::default();
         let sent = rustix::net::sendmsg(&self.socket, &[IoSlice::new(packet)], &mut nothing, SendFlags::NOSIGNAL)?;
@@ -136,9 +109,6 @@ impl HelperClient {
     }
 
     /// Sends bytes as one packet, with an unexpected descriptor.
-    ///
-    /// # Errors
-    /// When the connection is broken.
     pub fn send_with_descriptor(&self, packet: &[u8], descriptor: impl AsFd) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -149,17 +119,11 @@ impl HelperClient {
     }
 
     /// Makes sends and receives fail where they would block.
-    ///
-    /// # Errors
-    /// When the socket refuses it.
     pub fn set_nonblocking(&self) -> Result<()> {
         Ok(rustix::io::ioctl_fionbio(&self.socket, true)?)
     }
 
     /// Whether an answer is waiting to be received, or arrives within `limit`.
-    ///
-    /// # Errors
-    /// When the socket cannot be polled.
     pub fn is_answered(&self, limit: Duration) -> Result<bool> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -167,17 +131,11 @@ impl HelperClient {
     }
 
     /// Receives one packet; `None` when the connection is closed.
-    ///
-    /// # Errors
-    /// When nothing comes.
     pub fn receive(&self) -> Result<Option<Vec<u8>>> {
         Ok(self.receive_with_descriptor()?.map(|(packet, _)| packet))
     }
 
     /// Receives one packet and the descriptor that comes with it.
-    ///
-    /// # Errors
-    /// When nothing comes.
     pub fn receive_with_descriptor(&self) -> Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
         let mut packet = vec![0; MAX_PACKET + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -207,9 +165,6 @@ impl HelperClient {
     }
 
     /// Checks that the helper closes the connection without sending anything else.
-    ///
-    /// # Errors
-    /// What it said instead.
     pub fn check_closed(&self) -> Result<()> {
         match self.receive()? {
             None => Ok(()),
@@ -326,9 +281,6 @@ pub fn detach(id: &str) -> Request {
 }
 
 /// Asks for a listening socket, as a frontend does.
-///
-/// # Errors
-/// When it is refused, or comes without the socket.
 pub fn listen(helper: &HelperClient, socket: Socket) -> Result<OwnedFd> {
     helper.send(&encode(&Request::Listen { socket })?)?;
     let (packet, descriptor) = helper.receive_with_descriptor()?.context("the connection is closed")?;

@@ -45,9 +45,6 @@ pub(crate) fn keep<S: Scene>(case: &Case<S>, setting: &Setting, work: &Path, mut
 
 /// Makes the work directory a shared mount, on the host in a mount namespace of its own. Must be called while the
 /// process has only one thread.
-///
-/// # Errors
-/// When this is not root.
 pub fn make_place(place: Place, work: &Path) -> Result<()> {
     if place == Place::Host {
         leave_the_hosts_mounts()?;
@@ -58,9 +55,6 @@ pub fn make_place(place: Place, work: &Path) -> Result<()> {
 }
 
 /// Moves this process to a mount namespace of its own. Must be called while the process has only one thread.
-///
-/// # Errors
-/// When this is not root.
 pub(crate) fn leave_the_hosts_mounts() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS).context("make a mount namespace: run this as root")?;
     Ok(mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
@@ -109,9 +103,6 @@ pub(crate) fn end_processes(grace: Duration) -> Result<Vec<String>> {
 }
 
 /// Removes the mounts, loop devices and files of a work directory, and the loop devices of a pool outside it.
-///
-/// # Errors
-/// When there were any mounts or loop devices, or they cannot be removed.
 pub fn clean(work: &Path, shared_pool: Option<&Path>) -> Result<()> {
     let left = mounts::below(work)?;
     let mut devices: BTreeSet<String> = left.iter().map(|mount| mount.device.clone()).collect();

@@ -19,9 +19,6 @@ pub struct Kubelet {
 
 impl Kubelet {
     /// Makes the directory.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn make(root: &Path) -> Result<Self> {
         for directory in ["pods", "plugins/kubernetes.io/csi", "plugins_registry", "pki"] {
             fs::create_dir_all(root.join(directory))?;
@@ -61,9 +58,6 @@ impl Kubelet {
     }
 
     /// Creates the parent of a directory volume's target, but no record, and returns the target.
-    ///
-    /// # Errors
-    /// When the parent cannot be made.
     pub fn pod_target(&self, volume_name: &str, pod: &str) -> Result<PathBuf> {
         let target = self.pod_target_path(volume_name, pod);
         fs::create_dir_all(target.parent().context("target without a parent")?)?;
@@ -72,18 +66,12 @@ impl Kubelet {
     }
 
     /// Writes the record next to a directory volume's target.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn record(&self, target: &Path, driver: &str, volume: &str) -> Result<()> {
         let parent = target.parent().context("target without a parent")?;
         write_record(parent, driver, volume)
     }
 
     /// Prepares the target of a directory volume as a kubelet does.
-    ///
-    /// # Errors
-    /// When a file cannot be made.
     pub fn prepare(&self, volume: &str, volume_name: &str, pod: &str) -> Result<PathBuf> {
         let target = self.pod_target(volume_name, pod)?;
         self.record(&target, DRIVER, volume)?;
@@ -91,9 +79,6 @@ impl Kubelet {
     }
 
     /// Creates the parent of a block volume's target, but no record, and returns the target.
-    ///
-    /// # Errors
-    /// When the parent cannot be made.
     pub fn block_target(&self, volume_name: &str, pod: &str) -> Result<PathBuf> {
         let target = self.block_target_path(volume_name, pod);
         fs::create_dir_all(target.parent().context("target without a parent")?)?;
@@ -102,9 +87,6 @@ impl Kubelet {
     }
 
     /// Writes the record of a block volume.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn block_record(&self, volume_name: &str, driver: &str, volume: &str) -> Result<()> {
         let directory = self.devices().join(format!("{volume_name}/data"));
         fs::create_dir_all(&directory)?;
@@ -112,18 +94,12 @@ impl Kubelet {
     }
 
     /// Prepares the target of a block volume as a kubelet does.
-    ///
-    /// # Errors
-    /// When a file cannot be made.
     pub fn prepare_block(&self, volume: &str, volume_name: &str, pod: &str) -> Result<PathBuf> {
         self.block_record(volume_name, DRIVER, volume)?;
         self.block_target(volume_name, pod)
     }
 
     /// Binds a published device to the path at which the kubelet keeps all devices, and returns that path.
-    ///
-    /// # Errors
-    /// When it cannot be bound.
     pub fn map_globally(&self, target: &Path, volume_name: &str, pod: &str) -> Result<PathBuf> {
         let directory = self.devices().join(format!("{volume_name}/dev"));
         fs::create_dir_all(&directory)?;
@@ -134,9 +110,6 @@ impl Kubelet {
     }
 
     /// Undoes [`Self::map_globally`].
-    ///
-    /// # Errors
-    /// When it cannot be undone.
     pub fn unmap_globally(&self, path: &Path) -> Result<()> {
         rustix::mount::unmount(path, rustix::mount::UnmountFlags::NOFOLLOW)?;
         fs::remove_file(path)?;
@@ -144,9 +117,6 @@ impl Kubelet {
     }
 
     /// Checks that none of the targets handed out still exists.
-    ///
-    /// # Errors
-    /// The first of them.
     pub fn check_no_target_left(&self) -> Result<()> {
         for target in self.targets.borrow().iter() {
             ensure!(fs::symlink_metadata(target).is_err(), "target {} is left over", target.display());

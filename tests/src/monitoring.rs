@@ -29,9 +29,6 @@ pub fn serve_at(stand: &mut Stand, address: &str) {
 const SERVING: &str = "serving metrics and probes address=";
 
 /// Where the latest frontend of `stand` serves them.
-///
-/// # Errors
-/// When it does not log an address.
 pub fn address(stand: &Stand) -> Result<String> {
     let mut address = String::new();
     // The log is written by a separate thread.
@@ -45,17 +42,11 @@ pub fn address(stand: &Stand) -> Result<String> {
 }
 
 /// The latest frontend's response to a request for `path`: the status and the body.
-///
-/// # Errors
-/// When it does not answer.
 pub fn get(stand: &Stand, path: &str) -> Result<(u16, String)> {
     fetch(&address(stand)?, path)
 }
 
 /// The response of the server at `address` to a request for `path`: the status and the body.
-///
-/// # Errors
-/// When it does not answer.
 pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
@@ -69,9 +60,6 @@ pub fn fetch(address: &str, path: &str) -> Result<(u16, String)> {
 }
 
 /// Checks that /readyz answers with this status, and that its report contains this part.
-///
-/// # Errors
-/// When it does not.
 pub fn check_ready(stand: &Stand, status: u16, part: &str) -> Result<()> {
     let (found, report) = get(stand, "/readyz")?;
     ensure!(found == status && report.contains(part), "status {found}, not {status} with {part:?}: {report}");

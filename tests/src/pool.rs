@@ -25,19 +25,13 @@ pub struct Pool {
 
 impl Pool {
     /// Makes a filesystem of the setting's type, mounts it at `directory` and marks it as a pool.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn make(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
         let pool = Self::make_unmarked(setting, templates, directory, name)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
         Ok(pool)
     }
 
-    /// The same without the marker.
-    ///
-    /// # Errors
-    /// When a tool fails.
+    /// Makes and mounts a filesystem that is not marked as a pool.
     pub fn make_unmarked(setting: &Setting, templates: &Path, directory: &Path, name: &str) -> Result<Self> {
         let image = directory.with_extension("disk");
         format_image(setting, templates, &image)?;
@@ -47,9 +41,6 @@ impl Pool {
     }
 
     /// A pool whose files cannot share blocks: ext4 has none that can, and XFS can be made so.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn make_without_shared_blocks(
         setting: &Setting,
         templates: &Path,
@@ -75,9 +66,6 @@ impl Pool {
     }
 
     /// Marks a directory on any filesystem as a pool in which sizes are not enforced.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn plain(directory: &Path, name: &str) -> Result<Self> {
         fs::create_dir_all(directory)?;
         run(Command::new(program("bulkhead-setup")?).arg("init-pool").arg(directory))?;
@@ -96,18 +84,12 @@ impl Pool {
     }
 
     /// `major:minor` of its filesystem.
-    ///
-    /// # Errors
-    /// When it does not exist.
     pub fn device(&self) -> Result<String> {
         let device = fs::metadata(&self.directory)?.dev();
         Ok(format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device)))
     }
 
     /// Names in the pool, except for the pool's own files and what mkfs creates.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn entries(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.directory).with_context(|| format!("read pool {}", self.name))? {
@@ -134,9 +116,6 @@ pub struct SharedPool {
 
 impl SharedPool {
     /// Makes and mounts it.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn make(setting: &Setting) -> Result<Self> {
         let pool = Self { scratch: setting.place.make_scratch()? };
         Pool::make(setting, pool.scratch.path(), &pool.directory(), "default")?;
@@ -149,9 +128,6 @@ impl SharedPool {
     }
 
     /// Makes it anew, whatever it contains.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn renew(setting: &Setting, directory: &Path) -> Result<()> {
         let templates = directory.parent().context("a pool without a directory around it")?;
         mounts::unmount_all(directory)?;
@@ -160,9 +136,6 @@ impl SharedPool {
     }
 
     /// Unmounts it and removes its files.
-    ///
-    /// # Errors
-    /// When anything in it is still in use.
     pub fn remove(self) -> Result<()> {
         mounts::unmount_all(&self.directory())?;
         self.scratch.close().context("remove the shared pool")
@@ -170,17 +143,11 @@ impl SharedPool {
 }
 
 /// Mounts an image the way a pool of this setting is mounted.
-///
-/// # Errors
-/// When mount(8) fails.
 pub fn mount_image(setting: &Setting, image: &Path, directory: &Path) -> Result<()> {
     mount(setting, "loop", image, directory)
 }
 
-/// The same for a disk.
-///
-/// # Errors
-/// When mount(8) fails.
+/// Mounts a disk the way a pool of this setting is mounted.
 pub fn mount_disk(setting: &Setting, disk: &Path, directory: &Path) -> Result<()> {
     mount(setting, "rw", disk, directory)
 }
@@ -198,17 +165,11 @@ fn mount(setting: &Setting, option: &str, source: &Path, directory: &Path) -> Re
 }
 
 /// Makes an image with a fresh filesystem of the setting's type.
-///
-/// # Errors
-/// When a tool fails.
 pub fn format_image(setting: &Setting, templates: &Path, image: &Path) -> Result<()> {
     copy_sparse(&template(setting, templates)?, image)
 }
 
 /// Runs a command that must succeed.
-///
-/// # Errors
-/// Its output, when it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     let text = [output.stdout, output.stderr].concat();

@@ -27,35 +27,20 @@ pub trait Scene: Debug + Sized + 'static {
     const RUNS_ON_HOST: bool = false;
 
     /// Prepares what is shared, and passes it to the tests in the setting.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     fn share(setting: &mut Setting) -> Result<Self::Shared>;
 
     /// Remakes what all tests share, after a test that failed and may have left something in it.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     fn renew(_: &Setting) -> Result<()> {
         Ok(())
     }
 
     /// Shuts down what was shared.
-    ///
-    /// # Errors
-    /// When it does not end as it should.
     fn end(shared: Self::Shared, all_passed: bool) -> Result<()>;
 
     /// Sets the scene below `work`, in the test's own process.
-    ///
-    /// # Errors
-    /// When any part of it does not become ready.
     fn set(case: &Case<Self>, setting: &Setting, work: &Path, templates: &Path) -> Result<Self>;
 
     /// Checks that the test has left nothing behind, and ends the scene.
-    ///
-    /// # Errors
-    /// What is left over.
     fn leave(self) -> Result<()>;
 }
 

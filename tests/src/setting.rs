@@ -98,9 +98,6 @@ impl Place {
     }
 
     /// Makes a directory for scratch files, which is removed when the value is dropped.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn make_scratch(self) -> Result<TempDir> {
         let scratch = tempfile::Builder::new().prefix("bulkhead-").tempdir_in(self.scratch())?;
         // The frontend's user must be able to traverse it.
@@ -190,17 +187,11 @@ impl Setting {
 }
 
 /// The path of one of the programs under test: in `$BULKHEAD_BIN_DIR`, or beside the running program.
-///
-/// # Errors
-/// When it does not exist.
 pub fn program(name: &str) -> Result<PathBuf> {
     program_in(None, name)
 }
 
-/// The same in another directory, if one is given.
-///
-/// # Errors
-/// When it does not exist.
+/// The path of one of the programs under test: in `directory`, if that is given.
 pub fn program_in(directory: Option<&Path>, name: &str) -> Result<PathBuf> {
     let directory = match (directory, std::env::var_os("BULKHEAD_BIN_DIR")) {
         (Some(directory), _) => directory.to_owned(),

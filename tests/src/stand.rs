@@ -60,9 +60,6 @@ pub struct Stand {
 
 impl Stand {
     /// Lays out the directories below `work`.
-    ///
-    /// # Errors
-    /// When one cannot be made.
     pub fn new(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         for directory in ["publish", "pools", "run", "log"] {
             fs::create_dir_all(work.join(directory))?;
@@ -127,9 +124,6 @@ impl Stand {
     }
 
     /// Makes one more pool.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn add_pool(&mut self, name: &str) -> Result<()> {
         let directory = self.work.join("pools").join(name);
         self.pools.push(Pool::make(&self.setting, &self.templates, &directory, name)?);
@@ -137,9 +131,6 @@ impl Stand {
     }
 
     /// Makes one more pool, whose files cannot share blocks.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn add_pool_without_shared_blocks(&mut self, name: &str) -> Result<()> {
         let directory = self.work.join("pools").join(name);
         self.pools.push(Pool::make_without_shared_blocks(&self.setting, &self.templates, &directory, name)?);
@@ -147,9 +138,6 @@ impl Stand {
     }
 
     /// Starts both processes, on a pool called default if there are no pools yet.
-    ///
-    /// # Errors
-    /// When either does not become ready.
     pub fn start(&mut self) -> Result<()> {
         if self.pools.is_empty() {
             self.add_pool("default")?;
@@ -159,9 +147,6 @@ impl Stand {
     }
 
     /// Makes one more pool, which may have filesystems in images and is large enough for some.
-    ///
-    /// # Errors
-    /// When a tool fails.
     pub fn add_pool_for_filesystems(&mut self, name: &str) -> Result<()> {
         self.setting.pool_mebibytes = FILESYSTEMS_MEBIBYTES;
         self.add_pool(name)?;
@@ -189,9 +174,6 @@ impl Stand {
     }
 
     /// The helper's command line.
-    ///
-    /// # Errors
-    /// When the program is missing.
     pub fn helper_command(&self) -> Result<Command> {
         let helper = program_in(self.helper_from.as_deref(), "bulkhead-privhelper")?;
         let mut command = match self.helper_wrapper.split_first() {
@@ -207,9 +189,6 @@ impl Stand {
     }
 
     /// Starts the helper and waits until it serves.
-    ///
-    /// # Errors
-    /// When it does not, including the end of its log.
     pub fn start_helper(&mut self) -> Result<()> {
         let mut command = self.helper_command()?;
         let mut helper = self.launch("helper", &mut command)?;
@@ -220,18 +199,12 @@ impl Stand {
     }
 
     /// Starts the frontend, as a user without any capability, and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn start_frontend(&mut self) -> Result<()> {
         self.launch_frontend()?;
         self.await_frontend()
     }
 
     /// Waits until the frontend is ready, as it is again some time after the helper was.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn await_frontend(&mut self) -> Result<()> {
         let end = Instant::now() + self.patience(Duration::from_secs(20));
         loop {
@@ -248,9 +221,6 @@ impl Stand {
     }
 
     /// The registration socket, which appears a moment after CSI is served.
-    ///
-    /// # Errors
-    /// When it does not appear.
     pub fn registration_socket(&self) -> Result<PathBuf> {
         let socket = self.kubelet.registration_socket();
         wait::until(self.patience(Duration::from_secs(20)), || {
@@ -267,9 +237,6 @@ impl Stand {
     }
 
     /// Starts the frontend without waiting for it.
-    ///
-    /// # Errors
-    /// When it cannot be started.
     pub fn launch_frontend(&mut self) -> Result<()> {
         let mut command = Command::new(program_in(self.frontend_from.as_deref(), "bulkhead-frontend")?);
         command.arg("--helper-socket").arg(self.helper_socket()).args(["--node-id", &self.node]);
@@ -285,41 +252,26 @@ impl Stand {
     }
 
     /// The running helper.
-    ///
-    /// # Errors
-    /// When it was not started.
     pub fn running_helper(&mut self) -> Result<&mut Daemon> {
         self.helper.as_mut().context("the helper was not started")
     }
 
     /// The running frontend.
-    ///
-    /// # Errors
-    /// When it was not started.
     pub fn running_frontend(&mut self) -> Result<&mut Daemon> {
         self.frontend.as_mut().context("the frontend was not started")
     }
 
     /// What the running frontend has logged.
-    ///
-    /// # Errors
-    /// When none was started.
     pub fn frontend_log(&self) -> Result<String> {
         self.frontend.as_ref().context("the frontend was not started")?.own_log()
     }
 
     /// Kills the helper without warning.
-    ///
-    /// # Errors
-    /// When it was not running.
     pub fn kill_helper(&mut self) -> Result<()> {
         self.helper.take().context("the helper was not started")?.kill()
     }
 
     /// Kills the frontend without warning.
-    ///
-    /// # Errors
-    /// When it was not running.
     pub fn kill_frontend(&mut self) -> Result<()> {
         self.frontend.take().context("the frontend was not started")?.kill()
     }
@@ -333,27 +285,18 @@ impl Stand {
     }
 
     /// Kills the helper without warning and starts another.
-    ///
-    /// # Errors
-    /// When either fails.
     pub fn restart_helper(&mut self) -> Result<()> {
         self.kill_helper()?;
         self.start_helper()
     }
 
     /// Kills the frontend without warning and starts another.
-    ///
-    /// # Errors
-    /// When either fails.
     pub fn restart_frontend(&mut self) -> Result<()> {
         self.kill_frontend()?;
         self.start_frontend()
     }
 
     /// Waits until the helper has ended of its own accord, in an orderly way, to be started anew.
-    ///
-    /// # Errors
-    /// When it has not within `limit`.
     pub fn await_end_of_helper(&mut self, limit: Duration) -> Result<()> {
         let status = self.end_of_helper(limit)?;
         ensure!(status.success(), "the helper ended with {status}");
@@ -361,26 +304,17 @@ impl Stand {
     }
 
     /// Waits until the helper has ended of its own accord, and returns how.
-    ///
-    /// # Errors
-    /// When it has not within `limit`.
     pub fn end_of_helper(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.helper.take().context("the helper was not started")?.wait(limit)
     }
 
     /// Shuts down the helper in an orderly way.
-    ///
-    /// # Errors
-    /// When it had already ended, or does not end.
     pub fn stop_helper(&mut self) -> Result<()> {
         let limit = self.patience(Duration::from_secs(10));
         self.helper.take().context("the helper was not started")?.stop(limit)
     }
 
     /// Shuts down both processes in an orderly way.
-    ///
-    /// # Errors
-    /// When either had already ended, or does not end.
     pub fn stop(&mut self) -> Result<()> {
         let limit = self.patience(Duration::from_secs(10));
         for daemon in [self.frontend.take(), self.helper.take()].into_iter().flatten() {
@@ -390,33 +324,21 @@ impl Stand {
     }
 
     /// A new connection to the helper, past the hello.
-    ///
-    /// # Errors
-    /// When none can be made.
     pub fn helper(&self) -> Result<HelperClient> {
         HelperClient::welcomed(&self.helper_socket())
     }
 
     /// The helper's answer to a hello.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub fn welcome(&self) -> Result<Welcome> {
         HelperClient::connect(&self.helper_socket())?.hello(bulkhead_protocol::HIGHEST_VERSION)
     }
 
     /// A new connection to the frontend.
-    ///
-    /// # Errors
-    /// When none can be made.
     pub fn csi(&self) -> Result<CsiClient> {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
 
     /// Creates a volume and returns its id.
-    ///
-    /// # Errors
-    /// When it is refused.
     pub fn create(&self, csi: &CsiClient, name: &str, bytes: i64, capability: VolumeCapability) -> Result<String> {
         let answer = csi.create_volume(requests::create(name, bytes, capability))?;
         Ok(answer.volume.context("a volume was made and is not in the answer")?.volume_id)
@@ -428,9 +350,6 @@ impl Stand {
     }
 
     /// Checks that the test has left nothing behind, ends both processes and unmounts the pools.
-    ///
-    /// # Errors
-    /// What is left over.
     pub fn finish(mut self) -> Result<()> {
         if !self.ends_clean {
             return Ok(());

@@ -68,17 +68,11 @@ pub struct Tracer {
 
 impl Tracer {
     /// Follows a thread, and writes all of its calls to `log`.
-    ///
-    /// # Errors
-    /// When strace cannot attach.
     pub fn follow(threads: &[i32], log: &Path) -> Result<Self> {
         Self::attach(threads, log, &[])
     }
 
     /// Follows all threads of these processes, with additional flags for strace, and writes their calls to `log`.
-    ///
-    /// # Errors
-    /// When strace cannot attach to all of them.
     pub fn follow_processes(processes: &[i32], log: &Path, flags: &[&str]) -> Result<Self> {
         let mut command = Command::new("strace");
         command.arg("-f").args(flags).arg("-o").arg(log);
@@ -93,25 +87,16 @@ impl Tracer {
 
     /// Makes the calls of this name fail with this error in all threads of a process. `when` counts each thread's calls
     /// from now on.
-    ///
-    /// # Errors
-    /// When strace cannot attach.
     pub fn fail(process: i32, call: &str, error: &str, when: &str) -> Result<Self> {
         Self::disturb(process, call, &format!("error={error}:when={when}"))
     }
 
     /// Kills a process at the first call of this name in any of its threads.
-    ///
-    /// # Errors
-    /// When strace cannot attach.
     pub fn kill(process: i32, call: &str) -> Result<Self> {
         Self::disturb(process, call, "signal=KILL:when=1")
     }
 
     /// Delays each call of this name by this much in all threads of a process.
-    ///
-    /// # Errors
-    /// When strace cannot attach.
     pub fn delay(process: i32, call: &str, by: Duration) -> Result<Self> {
         Self::disturb(process, call, &format!("delay_enter={}", by.as_micros()))
     }
@@ -122,9 +107,6 @@ impl Tracer {
     }
 
     /// Follows a thread until the call, and causes the fault there.
-    ///
-    /// # Errors
-    /// When strace cannot attach.
     pub fn inject(threads: &[i32], log: &Path, call: &Call, fault: Fault) -> Result<Self> {
         Self::attach(threads, log, &injection(call, fault))
     }
@@ -146,9 +128,6 @@ impl Tracer {
     }
 
     /// Detaches from the thread, and returns strace's output.
-    ///
-    /// # Errors
-    /// When strace does not end.
     pub fn end(mut self) -> Result<String> {
         self.let_go()?;
         fs::read_to_string(&self.log).context("read what strace has written")

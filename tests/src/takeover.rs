@@ -52,9 +52,6 @@ pub enum Outcome {
 
 impl Takeover {
     /// Stops a thread as soon as it blocks in a system call.
-    ///
-    /// # Errors
-    /// When it cannot be stopped, or does not block within `limit`.
     pub fn of(thread: i32, limit: Duration) -> Result<Self> {
         let memory = File::options().read(true).write(true).open(format!("/proc/{thread}/mem"))?;
         let thread = Pid::from_raw(thread);
@@ -82,9 +79,6 @@ impl Takeover {
     }
 
     /// Makes the thread perform a system call.
-    ///
-    /// # Errors
-    /// When the thread cannot be controlled.
     pub fn call(&mut self, number: i64, arguments: &[Argument]) -> Result<Outcome> {
         let mut values = [0_u64; 6];
         let mut room = self.address();

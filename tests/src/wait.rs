@@ -5,9 +5,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 /// Waits until `check` succeeds.
-///
-/// # Errors
-/// The last error of `check`, when it still fails after `limit`.
 pub fn until(limit: Duration, mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + limit;
     let mut pause = Duration::from_millis(2);

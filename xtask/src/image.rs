@@ -52,7 +52,7 @@ const SHELL: Image = Image {
     ..Image::of_program("bulkhead-shell")
 };
 
-/// The same under the name that the first claim on docs/kubernetes.md uses, with what people call by name.
+/// The shell under the name that the first claim in docs/kubernetes.md uses, with the programs that people call by name.
 const BUSYBOX: Image = Image {
     name: "busybox",
     tag: "1",

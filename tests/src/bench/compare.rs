@@ -42,7 +42,7 @@ pub struct Change<'a> {
     pub figure: &'a Figure,
     /// The earlier run's ratio, or its median if the figure has no ratio.
     pub before: f64,
-    /// The same for the later run.
+    /// The later run's ratio or median.
     pub after: f64,
     /// What the change means.
     pub verdict: Verdict,

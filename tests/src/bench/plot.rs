@@ -13,9 +13,6 @@ pub struct Line {
 }
 
 /// Draws lines over places, as the text of an SVG file.
-///
-/// # Errors
-/// When it cannot be drawn.
 pub fn draw(title: &str, unit: &str, places: &[String], lines: &[Line]) -> Result<String> {
     let mut text = String::new();
     draw_on(SVGBackend::with_string(&mut text, (1100, 620)).into_drawing_area(), title, unit, places, lines)

@@ -103,18 +103,12 @@ pub struct Report {
 
 impl Report {
     /// Reads the report of an earlier run.
-    ///
-    /// # Errors
-    /// When it cannot be read, or is not a report.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read(path).with_context(|| format!("read the report {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not a report of this bench", path.display()))
     }
 
     /// Writes the report to a file.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         fs::write(path, text + "\n").with_context(|| format!("write the report {}", path.display()))

@@ -34,9 +34,6 @@ impl std::fmt::Debug for ClientHandle {
 
 impl Access {
     /// Accesses the control plane whose files are in `directory`.
-    ///
-    /// # Errors
-    /// When its kubeconfig cannot be used.
     pub fn of(directory: &Path) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let client = runtime.block_on(connect(&directory.join("admin.kubeconfig")))?;
@@ -74,9 +71,6 @@ impl Access {
     }
 
     /// Waits until the API server reports that it is ready.
-    ///
-    /// # Errors
-    /// What it still reports instead after `limit`.
     pub fn wait_until_ready(&self, limit: Duration) -> Result<()> {
         self.wait(limit, "the API server to be ready", || {
             let request = Request::get("/readyz").body(Vec::new())?;
@@ -87,9 +81,6 @@ impl Access {
     }
 
     /// Waits until the controller manager has created a service account.
-    ///
-    /// # Errors
-    /// When it has not within `limit`.
     pub fn wait_for_service_account(&self, namespace: &str, name: &str, limit: Duration) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), namespace);
         self.wait(limit, "the controller manager to make service accounts", || {
@@ -99,9 +90,6 @@ impl Access {
     }
 
     /// Waits until `check` succeeds.
-    ///
-    /// # Errors
-    /// What was waited for, and why the last check failed.
     pub fn wait<T>(&self, limit: Duration, what: &str, mut check: impl FnMut() -> Result<T>) -> Result<T> {
         let end = Instant::now() + limit;
         let mut pause = Duration::from_millis(5);
@@ -119,9 +107,6 @@ impl Access {
     }
 
     /// Waits until an object satisfies `check`, and returns it.
-    ///
-    /// # Errors
-    /// What was waited for, and why the last check failed.
     pub fn wait_for<K>(
         &self,
         api: &Api<K>,
@@ -141,9 +126,6 @@ impl Access {
     }
 
     /// Waits until an object is gone.
-    ///
-    /// # Errors
-    /// When it still exists after `limit`.
     pub fn wait_until_gone<K>(&self, api: &Api<K>, name: &str, limit: Duration) -> Result<()>
     where
         K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -157,9 +139,6 @@ impl Access {
 }
 
 /// A client for this kubeconfig, which reports every failure immediately.
-///
-/// # Errors
-/// When the kubeconfig cannot be used.
 pub async fn connect(kubeconfig: &Path) -> Result<Client> {
     let file = Kubeconfig::read_from(kubeconfig).with_context(|| format!("read {}", kubeconfig.display()))?;
     let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;

@@ -27,9 +27,6 @@ pub struct Agent {
 
 impl Agent {
     /// Creates a node and the files that its agent needs, without starting anything.
-    ///
-    /// # Errors
-    /// When something cannot be created.
     pub fn lay_out(access: &Access, setting: &Setting, work: &Path, templates: &Path, name: &str) -> Result<Self> {
         let uid = node::make(access, name, &[])?;
         let mut stand = Stand::new(setting, work, templates)?;
@@ -44,18 +41,12 @@ impl Agent {
     }
 
     /// Replaces its token with a new one.
-    ///
-    /// # Errors
-    /// When the API server refuses one.
     pub fn renew_token(&self, access: &Access, lifetime: Duration) -> Result<()> {
         let token = node::token(access, &self.node, &self.uid, lifetime)?;
         node::write_token(&self.stand.work().join("run"), &token)
     }
 
     /// The names of the volumes in its pools.
-    ///
-    /// # Errors
-    /// When a pool cannot be read.
     pub fn volumes(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for pool in &self.stand.pools {
@@ -65,17 +56,11 @@ impl Agent {
     }
 
     /// What the frontend has logged.
-    ///
-    /// # Errors
-    /// When the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(fs::read_to_string(self.stand.logs().join("frontend.log"))?)
     }
 
     /// Checks that the frontend has logged this, or logs it soon.
-    ///
-    /// # Errors
-    /// When it has not.
     pub fn has_logged(&self, part: &str) -> Result<()> {
         crate::wait::until(Duration::from_secs(10), || {
             ensure!(self.log()?.contains(part), "the log of the frontend on {} does not say {part:?}", self.node);

@@ -63,9 +63,6 @@ impl Request {
 }
 
 /// All requests so far by the agent of `node`, or by all agents, in order.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn log(access: &Access, node: Option<&str>) -> Result<Vec<Request>> {
     let text = fs::read_to_string(access.directory().join("audit.log"))?;
     // Most lines are about other agents, and parsing a line takes far longer than searching it.
@@ -78,9 +75,6 @@ pub fn log(access: &Access, node: Option<&str>) -> Result<Vec<Request>> {
 }
 
 /// The number of requests so far by the agent of `node`, or by all agents.
-///
-/// # Errors
-/// When the log cannot be read.
 pub fn requests(access: &Access, node: Option<&str>) -> Result<Requests> {
     Ok(count(&log(access, node)?))
 }
@@ -104,9 +98,6 @@ pub fn since(before: &Requests, after: &Requests) -> Requests {
 }
 
 /// Waits until the agent of `node` has made no essential request for `quiet`, and returns its requests so far.
-///
-/// # Errors
-/// When it keeps making requests.
 pub fn settled(access: &Access, node: &str, quiet: Duration) -> Result<Vec<Request>> {
     let essential = |log: &[Request]| log.iter().filter(|request| request.is_essential()).count();
     let mut number = essential(&log(access, Some(node))?);

@@ -48,9 +48,6 @@ impl Traces {
     }
 
     /// Kills it. It is restarted immediately, unless it is held.
-    ///
-    /// # Errors
-    /// When it is not running.
     pub fn kill(&self) -> Result<()> {
         let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw).context("process id")?;
@@ -63,9 +60,6 @@ impl Traces {
     }
 
     /// Kills it, and keeps it from starting again until [`Self::release`].
-    ///
-    /// # Errors
-    /// When it is not running.
     pub fn hold(&self) -> Result<()> {
         File::create(self.hold_file())?;
         self.kill()
@@ -80,9 +74,6 @@ impl Traces {
 
 impl Component {
     /// Starts `program` with these arguments and keeps it running.
-    ///
-    /// # Errors
-    /// When its log cannot be written.
     pub fn start(traces: Traces, program: PathBuf, arguments: Vec<String>) -> Result<Self> {
         ensure!(program.exists(), "{} is missing", program.display());
         let stop = Arc::new(AtomicBool::new(false));

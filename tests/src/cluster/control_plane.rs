@@ -32,20 +32,14 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts one, and waits until it serves and its controllers are working.
-    ///
-    /// # Errors
-    /// When a program is missing or does not become ready.
     pub fn start() -> Result<Self> {
         let control_plane = Self::launch()?;
         control_plane.wait_for_controllers()?;
         Ok(control_plane)
     }
 
-    /// The same for nodes that the API server reaches through a proxy only: one that listens on this Unix socket, and
-    /// understands HTTP's CONNECT.
-    ///
-    /// # Errors
-    /// When a program is missing or does not become ready.
+    /// Starts one whose API server reaches nodes only through a proxy, which listens on this Unix socket and understands
+    /// HTTP's CONNECT.
     pub fn start_behind(proxy: &Path) -> Result<Self> {
         let control_plane = Self::launch_with(Some(proxy))?;
         control_plane.wait_for_controllers()?;
@@ -53,9 +47,6 @@ impl ControlPlane {
     }
 
     /// Starts one, and waits until the API server serves. The controllers may still be starting then.
-    ///
-    /// # Errors
-    /// When a program is missing, or the API server does not become ready.
     pub fn launch() -> Result<Self> {
         Self::launch_with(None)
     }
@@ -86,18 +77,12 @@ impl ControlPlane {
     }
 
     /// Waits until the controllers of a launched control plane are working.
-    ///
-    /// # Errors
-    /// When they do not start working.
     pub fn wait_for_controllers(&self) -> Result<()> {
         let works = self.access()?.wait_for_service_account("default", "default", START);
         self.explained("the controller manager", "kube-controller-manager", works)
     }
 
     /// Also runs a snapshot controller, once its resources are defined.
-    ///
-    /// # Errors
-    /// When its program is missing.
     pub fn run_snapshot_controller(&mut self) -> Result<()> {
         let flags = snapshots::controller_flags(&self.directory().join("admin.kubeconfig"));
         let traces = Traces::new(self.directory(), "snapshot-controller");
@@ -111,17 +96,11 @@ impl ControlPlane {
     }
 
     /// Access as administrator.
-    ///
-    /// # Errors
-    /// When its kubeconfig cannot be used.
     pub fn access(&self) -> Result<Access> {
         Access::of(self.directory())
     }
 
     /// The text of a kubeconfig for another user, for instance `system:node:NAME` of `system:nodes`.
-    ///
-    /// # Errors
-    /// When it cannot be made.
     pub fn kubeconfig(&self, user: &str, group: Option<&str>) -> Result<String> {
         self.credentials.kubeconfig(&self.server, user, group)
     }
@@ -234,9 +213,6 @@ impl ControlPlane {
 }
 
 /// The directory with the programs.
-///
-/// # Errors
-/// When the directory is not named.
 pub fn assets() -> Result<PathBuf> {
     let directory = env::var_os(ASSETS).map(PathBuf::from);
     let directory = directory.with_context(|| {

@@ -22,9 +22,6 @@ pub struct Credentials {
 
 impl Credentials {
     /// Makes the authority, the server's certificate and the key that signs tokens.
-    ///
-    /// # Errors
-    /// When one cannot be made or written.
     pub fn make(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory)?;
         let mut params = named("bulkhead-tests", None);
@@ -71,9 +68,6 @@ impl Credentials {
     }
 
     /// The text of a kubeconfig for `user`, of `group`, with a certificate of its own.
-    ///
-    /// # Errors
-    /// When the certificate cannot be made or written.
     pub fn kubeconfig(&self, server: &str, user: &str, group: Option<&str>) -> Result<String> {
         let mut params = named(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

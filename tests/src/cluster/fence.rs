@@ -11,9 +11,6 @@ use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
     /// Makes the API server refuse PersistentVolumes for this test's claims until [`Self::unfence_volumes`].
-    ///
-    /// # Errors
-    /// When the policy does not take effect.
     pub fn fence_volumes(&self) -> Result<()> {
         let name = &self.namespace;
         let rule = json!({
@@ -42,9 +39,6 @@ impl Cluster {
     }
 
     /// Allows PersistentVolumes again.
-    ///
-    /// # Errors
-    /// When the policy stays in effect.
     pub fn unfence_volumes(&self) -> Result<()> {
         let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.access.client());
         let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.access.client());

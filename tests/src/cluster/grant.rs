@@ -15,9 +15,6 @@ use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
 const VERBS: [&str; 3] = ["provision", "take", "restore"];
 
 /// Grants the agents everything on a class, and waits until the API server knows.
-///
-/// # Errors
-/// When it refuses.
 pub fn give(access: &Access, class: &str) -> Result<()> {
     let name = name(class);
     let resource = "storageclasses";

@@ -16,25 +16,16 @@ pub const NAMESPACE: &str = "bulkhead-system";
 pub const SERVICE_ACCOUNT: &str = "bulkhead-agent";
 
 /// Applies the cluster-wide objects, including the kinds that only the newest release of Kubernetes has.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn apply_cluster_wide(kubeconfig: &Path) -> Result<()> {
     ["base", "labels"].into_iter().try_for_each(|directory| apply(kubeconfig, directory))
 }
 
 /// Applies a directory of deploy/kubernetes.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn apply(kubeconfig: &Path, directory: &str) -> Result<()> {
     kubectl(kubeconfig, &["apply", "--kustomize", &path(directory)]).map(drop)
 }
 
 /// Runs `test` while agents may renew their tokens.
-///
-/// # Errors
-/// What kubectl or the test reports.
 pub fn with_renewal<T>(kubeconfig: &Path, test: impl FnOnce() -> Result<T>) -> Result<T> {
     apply(kubeconfig, "renewal")?;
     let done = test();
@@ -45,9 +36,6 @@ pub fn with_renewal<T>(kubeconfig: &Path, test: impl FnOnce() -> Result<T>) -> R
 
 /// Copies deploy/kubernetes to a directory, where a test may change it, and returns the copy of the container
 /// deployment, which can be applied like the original.
-///
-/// # Errors
-/// When it cannot be copied.
 pub fn copy(directory: &Path) -> Result<PathBuf> {
     let mut copy = Command::new("cp");
     Printed::by(copy.arg("--recursive").arg(path(".")).arg(directory))?.succeeded()?;
@@ -55,17 +43,11 @@ pub fn copy(directory: &Path) -> Result<PathBuf> {
 }
 
 /// The objects of a directory of deploy/kubernetes, as YAML.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn build(kubeconfig: &Path, directory: &str) -> Result<String> {
     kubectl(kubeconfig, &["kustomize", &path(directory)])
 }
 
 /// The objects of a manifest as kubectl understands them.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn parse(kubeconfig: &Path, manifest: &Path) -> Result<Vec<Value>> {
     let arguments = ["create", "--dry-run=client", "--output=json", "--filename", &manifest.to_string_lossy()];
     let printed = kubectl(kubeconfig, &arguments)?;
@@ -78,17 +60,11 @@ fn path(directory: &str) -> String {
 }
 
 /// Removes one of the objects.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn remove(kubeconfig: &Path, kind: &str, name: &str) -> Result<()> {
     kubectl(kubeconfig, &["delete", kind, name]).map(drop)
 }
 
 /// Runs kubectl as administrator, and returns what it prints.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn kubectl(kubeconfig: &Path, arguments: &[&str]) -> Result<String> {
     let program = super::control_plane::assets()?.join("kubectl");
     Kubectl { program, kubeconfig: kubeconfig.to_owned() }.run(arguments)

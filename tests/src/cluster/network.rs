@@ -13,9 +13,6 @@ use crate::pool::run;
 pub const POD_ADDRESS: &str = "192.0.2.1";
 
 /// Moves this thread to a new network, and with it all threads and processes that it starts.
-///
-/// # Errors
-/// When this is not root.
 pub fn enter() -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace: run this as root")?;
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;

@@ -23,9 +23,6 @@ use crate::kubelet::DRIVER;
 pub const TOPOLOGY_KEY: &str = "bulkhead.csi.local/node";
 
 /// Creates a node that is ready, and returns its uid.
-///
-/// # Errors
-/// When the API server refuses it.
 pub fn make(access: &Access, name: &str, more_labels: &[(&str, &str)]) -> Result<String> {
     let mut labels = json!({ TOPOLOGY_KEY: name, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux" });
     for (key, value) in more_labels {
@@ -58,9 +55,6 @@ pub fn make(access: &Access, name: &str, more_labels: &[(&str, &str)]) -> Result
 }
 
 /// Deletes a node.
-///
-/// # Errors
-/// When the API server refuses it.
 pub fn delete(access: &Access, name: &str) -> Result<()> {
     let nodes: Api<Node> = Api::all(access.client());
     access.run(nodes.delete(name, &DeleteParams::default()))?;
@@ -68,18 +62,12 @@ pub fn delete(access: &Access, name: &str) -> Result<()> {
 }
 
 /// A token of the agents' service account that is bound to a node.
-///
-/// # Errors
-/// When the API server refuses it.
 pub fn token(access: &Access, name: &str, uid: &str, lifetime: Duration) -> Result<String> {
     let bound = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": uid });
     request_token(access, &json!({ "boundObjectRef": bound, "expirationSeconds": lifetime.as_secs() }))
 }
 
 /// A token of the agents' service account that is bound to no object.
-///
-/// # Errors
-/// When the API server refuses it.
 pub fn unbound_token(access: &Access) -> Result<String> {
     request_token(access, &json!({}))
 }
@@ -92,9 +80,6 @@ fn request_token(access: &Access, spec: &Value) -> Result<String> {
 }
 
 /// Writes the agent's kubeconfig, and its token into a file next to it, for the frontend's user.
-///
-/// # Errors
-/// When it cannot be written.
 pub fn write_kubeconfig(access: &Access, directory: &Path, token: &str) -> Result<()> {
     write_token(directory, token)?;
     let admin: Value = serde_json::from_slice(&fs::read(access.kubeconfig())?)?;
@@ -109,9 +94,6 @@ pub fn write_kubeconfig(access: &Access, directory: &Path, token: &str) -> Resul
 }
 
 /// Replaces the token with a rename, as kubelets do.
-///
-/// # Errors
-/// When it cannot be written.
 pub fn write_token(directory: &Path, token: &str) -> Result<()> {
     let unfinished = directory.join(".token");
     fs::write(&unfinished, token)?;

@@ -25,9 +25,6 @@ pub struct Prometheus {
 
 impl Prometheus {
     /// Starts it with the deployed alerts and `target` as its only target.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn start(target: &str) -> Result<Self> {
         let program = std::env::var_os("BULKHEAD_PROMETHEUS")
             .context("$BULKHEAD_PROMETHEUS does not name Prometheus' program")?;
@@ -51,9 +48,6 @@ impl Prometheus {
     }
 
     /// The data in its response to an API request.
-    ///
-    /// # Errors
-    /// When it does not respond, or responds with an error.
     pub fn ask(&self, request: &str) -> Result<Value> {
         let (status, body) = monitoring::fetch(&self.address, &format!("/api/v1/{request}"))?;
         let mut answer: Value = serde_json::from_str(&body).with_context(|| format!("status {status}: {body}"))?;
@@ -62,9 +56,6 @@ impl Prometheus {
     }
 
     /// The value of a query with one result, if there is any.
-    ///
-    /// # Errors
-    /// When it does not respond, or has several results.
     pub fn value(&self, query: &str) -> Result<Option<f64>> {
         let query: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let data = self.ask(&format!("query?query={query}"))?;

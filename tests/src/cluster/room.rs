@@ -11,9 +11,6 @@ use super::scene::{Cluster, PATIENCE};
 
 impl Cluster {
     /// Waits for the capacity object of a class on a node.
-    ///
-    /// # Errors
-    /// When there is none, or more than one.
     pub fn capacity(&self, class: &str, node: &str) -> Result<CSIStorageCapacity> {
         let objects: Api<CSIStorageCapacity> = Api::namespaced(self.access.client(), NAMESPACE);
         let of_node = ListParams::default().labels(&format!("{TOPOLOGY_KEY}={node}"));
@@ -26,18 +23,12 @@ impl Cluster {
     }
 
     /// The available space for volumes of a class on a node.
-    ///
-    /// # Errors
-    /// When it is not published.
     pub fn room(&self, class: &str, node: &str) -> Result<u64> {
         let capacity = self.capacity(class, node)?.capacity.context("an object without a capacity")?;
         bytes(&capacity.0)
     }
 
     /// Waits until the published space is less than `limit`.
-    ///
-    /// # Errors
-    /// When it does not get below `limit`.
     pub fn capacity_below(&self, class: &str, node: &str, limit: u64) -> Result<()> {
         self.access.wait(PATIENCE, &format!("the room on {node} to fall below {limit}"), || {
             let room = self.room(class, node)?;
@@ -48,9 +39,6 @@ impl Cluster {
 }
 
 /// The value of a quantity as agents write it: a whole number, optionally with a binary suffix.
-///
-/// # Errors
-/// When it is anything else.
 pub fn bytes(quantity: &str) -> Result<u64> {
     let digits = quantity.trim_end_matches(|character: char| !character.is_ascii_digit());
     let suffixes = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];

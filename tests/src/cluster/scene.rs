@@ -118,9 +118,6 @@ impl Scene for Cluster {
 
 impl Cluster {
     /// Creates a namespace named after `work`, the directory for all of the test's files.
-    ///
-    /// # Errors
-    /// When the control plane is not serving.
     pub fn enter(setting: &Setting, work: &Path, templates: &Path) -> Result<Self> {
         let directory = setting.control_plane.as_ref().context("the run has no control plane")?;
         let access = Access::of(directory)?;
@@ -156,17 +153,11 @@ impl Cluster {
     }
 
     /// Starts an agent on a new node, with one pool called default.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn add_agent(&mut self) -> Result<&mut Agent> {
         self.add_agent_with(|stand| stand.add_pool("default"))
     }
 
     /// Starts an agent on a new node whose stand is prepared by `prepare`.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn add_agent_with(
         &mut self,
         prepare: impl FnOnce(&mut crate::stand::Stand) -> Result<()>,
@@ -184,9 +175,6 @@ impl Cluster {
 
     /// Waits until an agent that starts now would rely on the labels set by the claims' policy. Where the policy is not
     /// bound, no agent does, and there is nothing to wait for.
-    ///
-    /// # Errors
-    /// When the policy's binding cannot be read.
     pub fn wait_until_policies_are_relied_on(&self) -> Result<()> {
         let request = Request::get(if self.is_recent() { CLAIMS_POLICY } else { AGENTS_POLICY }).body(Vec::new())?;
         let binding: Value = match self.access.run(self.access.client().request(request)) {
@@ -202,9 +190,6 @@ impl Cluster {
     }
 
     /// Creates a node and what its agent needs.
-    ///
-    /// # Errors
-    /// When something cannot be created.
     pub fn lay_out(&self, name: &str) -> Result<Agent> {
         let work = self.work.join(NODES).join(name);
         let agent = Agent::lay_out(&self.access, &self.setting, &work, &self.templates, name)?;
@@ -225,9 +210,6 @@ impl Cluster {
     }
 
     /// Creates a class like [`objects::class`], changed by `edit`, whose volumes the agents may make, and returns its name.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn add_class(&mut self, edit: impl FnOnce(&mut Value)) -> Result<String> {
         let name = self.next_class();
         grant::give(&self.access, &name)?;
@@ -240,10 +222,7 @@ impl Cluster {
         format!("{}-{}", self.namespace, self.classes.len())
     }
 
-    /// The same for a class whose volumes the agents may not make.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
+    /// Creates a class whose volumes the agents may not make, and returns its name.
     pub fn add_class_without_grant(&mut self, edit: impl FnOnce(&mut Value)) -> Result<String> {
         let name = self.next_class();
         let mut class = objects::class(&name);

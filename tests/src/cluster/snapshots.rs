@@ -40,9 +40,6 @@ const RESOURCES: &str = "BULKHEAD_SNAPSHOT_RESOURCES";
 const KINDS: [&str; 3] = ["volumesnapshotclasses", "volumesnapshotcontents", "volumesnapshots"];
 
 /// The snapshot controller's program.
-///
-/// # Errors
-/// When it is not named.
 pub fn controller() -> Result<PathBuf> {
     named(CONTROLLER)
 }
@@ -58,9 +55,6 @@ pub fn controller_flags(kubeconfig: &Path) -> Vec<String> {
 }
 
 /// Defines the resources, and waits until the API server serves them.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn define_resources(kubeconfig: &Path) -> Result<()> {
     let directory = named(RESOURCES)?;
     for kind in KINDS {
@@ -81,9 +75,6 @@ pub fn define_resources(kubeconfig: &Path) -> Result<()> {
 }
 
 /// Removes the definitions, and all objects of these kinds.
-///
-/// # Errors
-/// What kubectl reports.
 pub fn remove_resources(kubeconfig: &Path) -> Result<()> {
     let names = KINDS.map(|kind| format!("{kind}.{GROUP}"));
     let names = names.iter().map(String::as_str);
@@ -109,9 +100,6 @@ pub fn content(namespace: &str, name: &str) -> Value {
 impl Cluster {
     /// Creates a class of snapshots like those of the agents' driver, changed by `edit`, and returns its name. It stays
     /// until the end of the run.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn add_snapshot_class(&self, suffix: &str, edit: impl FnOnce(&mut Value)) -> Result<String> {
         let name = format!("{}-{suffix}", self.namespace);
         let mut class = json!({
@@ -129,18 +117,12 @@ impl Cluster {
     }
 
     /// Creates a VolumeSnapshot of a claim, as a user would.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn snapshot(&self, name: &str, claim: &str, class: &str) -> Result<()> {
         let source = json!({ "persistentVolumeClaimName": claim });
         self.snapshot_of(name, &json!({ "volumeSnapshotClassName": class, "source": source }))
     }
 
     /// Creates a VolumeSnapshot with this specification.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn snapshot_of(&self, name: &str, spec: &Value) -> Result<()> {
         let snapshot = json!({
             "apiVersion": format!("{GROUP}/v1"), "kind": "VolumeSnapshot", "metadata": { "name": name }, "spec": spec,
@@ -149,9 +131,6 @@ impl Cluster {
     }
 
     /// Waits until volumes can be made from a VolumeSnapshot, and returns its content.
-    ///
-    /// # Errors
-    /// When it is not ready.
     pub fn snapshot_ready(&self, name: &str) -> Result<Value> {
         let path = format!("{}/{name}", self.snapshots());
         let snapshot = self.access.wait(PATIENCE, &format!("the snapshot {name} to be ready"), || {
@@ -164,9 +143,6 @@ impl Cluster {
     }
 
     /// Waits until a VolumeSnapshot says that it has failed, for a reason that contains `part`.
-    ///
-    /// # Errors
-    /// When it does not.
     pub fn snapshot_failed(&self, name: &str, part: &str) -> Result<()> {
         let path = format!("{}/{name}", self.snapshots());
         self.access.wait(PATIENCE, &format!("the snapshot {name} to fail"), || {
@@ -178,9 +154,6 @@ impl Cluster {
     }
 
     /// Deletes a VolumeSnapshot, and waits until it is gone.
-    ///
-    /// # Errors
-    /// When it stays.
     pub fn delete_snapshot(&self, name: &str) -> Result<()> {
         let path = format!("{}/{name}", self.snapshots());
         self.ask("DELETE", &path, None)?;
@@ -188,9 +161,6 @@ impl Cluster {
     }
 
     /// Waits until an object is gone.
-    ///
-    /// # Errors
-    /// When it stays.
     pub fn is_gone(&self, path: &str) -> Result<()> {
         self.access.wait(PATIENCE, &format!("{path} to be gone"), || match self.ask("GET", path, None) {
             Ok(found) => bail!("it is still there: {found}"),
@@ -200,9 +170,6 @@ impl Cluster {
     }
 
     /// Sends a request as administrator. A patch is a merge patch.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
         let content = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();

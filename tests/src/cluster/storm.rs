@@ -30,9 +30,6 @@ pub enum Wanted<'a> {
 
 /// Creates small claims, ten requests at a time, half of them for block volumes, and returns the sorted times from each
 /// claim's creation to its binding.
-///
-/// # Errors
-/// When not all are bound within `limit`.
 pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limit: Duration) -> Result<Vec<Duration>> {
     let claims = cluster.claims();
     let watched = tokio::spawn(watch_until_bound(claims.clone(), number, limit));
@@ -71,9 +68,6 @@ pub async fn bind_all(cluster: &Cluster, wanted: Wanted<'_>, number: usize, limi
 
 /// Creates a claim of `class`, which no agent serves, and a PersistentVolume for it as soon as the controller manager
 /// has handed it over to its provisioner, and returns the time until they are bound. Both are then deleted.
-///
-/// # Errors
-/// When they are not bound within `limit`.
 pub async fn bind_by_hand(cluster: &Cluster, class: &str, limit: Duration) -> Result<Duration> {
     let (claims, name) = (cluster.claims(), "by-hand");
     let volumes: Api<PersistentVolume> = Api::all(cluster.access.client());

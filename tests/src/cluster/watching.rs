@@ -28,9 +28,6 @@ impl Cluster {
     }
 
     /// Creates a claim and returns its uid.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn create_claim(&self, claim: &Value) -> Result<String> {
         let claim = from_value(claim.clone())?;
         let made = self.access.run(self.claims().create(&PostParams::default(), &claim))?;
@@ -38,27 +35,18 @@ impl Cluster {
     }
 
     /// Creates a pod.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn create_pod(&self, pod: &Value) -> Result<()> {
         self.access.run(self.pods().create(&PostParams::default(), &from_value(pod.clone())?))?;
         Ok(())
     }
 
     /// Creates a volume.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn create_volume(&self, volume: &Value) -> Result<()> {
         self.access.run(self.volumes().create(&PostParams::default(), &from_value(volume.clone())?))?;
         Ok(())
     }
 
     /// Deletes a pod immediately: there is no kubelet to wait for.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn delete_pod(&self, name: &str) -> Result<()> {
         let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
         self.access.run(self.pods().delete(name, &now))?;
@@ -66,45 +54,30 @@ impl Cluster {
     }
 
     /// Deletes a claim.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn delete_claim(&self, name: &str) -> Result<()> {
         self.access.run(self.claims().delete(name, &DeleteParams::default()))?;
         Ok(())
     }
 
     /// Merges `patch` into a claim.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn patch_claim(&self, name: &str, patch: &Value) -> Result<()> {
         self.access.run(self.claims().patch(name, &PatchParams::default(), &Patch::Merge(patch)))?;
         Ok(())
     }
 
     /// Merges `patch` into a volume.
-    ///
-    /// # Errors
-    /// When the API server refuses it.
     pub fn patch_volume(&self, name: &str, patch: &Value) -> Result<()> {
         self.access.run(self.volumes().patch(name, &PatchParams::default(), &Patch::Merge(patch)))?;
         Ok(())
     }
 
     /// Waits until a claim is bound, and returns its volume.
-    ///
-    /// # Errors
-    /// When it is not bound; the error includes the events about it.
     pub fn bound(&self, name: &str) -> Result<PersistentVolume> {
         let result = self.bound_within(name, PATIENCE);
         result.with_context(|| format!("events: {:?}", self.notes(name).unwrap_or_default()))
     }
 
     /// Waits until a claim is bound, but no longer than `limit`, and returns its volume.
-    ///
-    /// # Errors
-    /// When it is not bound.
     pub fn bound_within(&self, name: &str, limit: Duration) -> Result<PersistentVolume> {
         let claim = self.access.wait_for(&self.claims(), name, limit, "to be bound", |claim| {
             let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -116,17 +89,11 @@ impl Cluster {
     }
 
     /// Waits until a volume's object is gone.
-    ///
-    /// # Errors
-    /// When it still exists.
     pub fn volume_gone(&self, name: &str) -> Result<()> {
         self.access.wait_until_gone(&self.volumes(), name, PATIENCE)
     }
 
     /// Waits until a volume has this phase.
-    ///
-    /// # Errors
-    /// When it stays in another phase.
     pub fn volume_phase(&self, name: &str, wanted: &str) -> Result<PersistentVolume> {
         self.access.wait_for(&self.volumes(), name, PATIENCE, &format!("to be {wanted}"), |volume| {
             let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -136,9 +103,6 @@ impl Cluster {
     }
 
     /// The events about an object of the test's namespace, or about a volume.
-    ///
-    /// # Errors
-    /// When they cannot be listed.
     pub fn events(&self, object: &str) -> Result<Vec<Event>> {
         // Other tests have claims with the same name. Events about volumes, which have no namespace, are in `default`.
         let regarding = |event: &Event| {
@@ -156,9 +120,6 @@ impl Cluster {
     }
 
     /// `reason: note` of every event about an object.
-    ///
-    /// # Errors
-    /// When they cannot be listed.
     pub fn notes(&self, object: &str) -> Result<Vec<String>> {
         let text = |event: &Event| {
             format!("{}: {}", event.reason.as_deref().unwrap_or("?"), event.note.as_deref().unwrap_or("?"))
@@ -167,9 +128,6 @@ impl Cluster {
     }
 
     /// Waits for an event about an object with this reason and a note that contains `part`.
-    ///
-    /// # Errors
-    /// When there is none; the error lists the events there are.
     pub fn event(&self, object: &str, reason: &str, part: &str) -> Result<Event> {
         self.access.wait(PATIENCE, &format!("an event {reason} about {object} that says {part:?}"), || {
             let found = self.events(object)?.into_iter().find(|event| {
@@ -185,9 +143,6 @@ impl Cluster {
 
     /// Checks that a claim gets no volume during this time. There is nothing to wait for here, so each test uses the
     /// shortest time that still proves it.
-    ///
-    /// # Errors
-    /// When it gets one.
     pub fn stays_pending(&self, name: &str, time: Duration) -> Result<()> {
         std::thread::sleep(time);
         let claim = self.access.run(self.claims().get(name))?;

@@ -37,9 +37,6 @@ macro_rules! calls {
 
 impl CsiClient {
     /// Connects to the socket at `path`.
-    ///
-    /// # Errors
-    /// When no process is listening there.
     pub fn connect(path: &Path) -> Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", path.display()))?;
@@ -64,9 +61,6 @@ impl CsiClient {
     }
 
     /// The ids on each page of a list, from the first page to the last.
-    ///
-    /// # Errors
-    /// When a call fails, a page other than the last is empty, or an entry contains no volume.
     pub fn list_pages(&self, max_entries: i32) -> Result<Vec<Vec<String>>> {
         let mut pages = Vec::new();
         let mut starting_token = String::new();
@@ -87,9 +81,6 @@ impl CsiClient {
     }
 
     /// The ranges of a snapshot that hold data or, with a base, in which the two differ.
-    ///
-    /// # Errors
-    /// The status that the plugin answers with.
     pub fn ranges(&self, base: Option<&str>, snapshot: &str) -> Result<Vec<BlockMetadata>, Status> {
         let mut client = SnapshotMetadataClient::new(self.channel.clone());
         let (base, snapshot) = (base.map(str::to_owned), snapshot.to_owned());

@@ -23,9 +23,6 @@ pub struct Gateway {
 
 impl Gateway {
     /// Opens it. `relay` is the port here that leads to the machine's own way to its pods.
-    ///
-    /// # Errors
-    /// When its socket cannot be made.
     pub fn open(relay: u16) -> Result<Self> {
         let gateway = Self { directory: tempfile::Builder::new().prefix("bulkhead-gateway-").tempdir()? };
         let socket = gateway.socket();

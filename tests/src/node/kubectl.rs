@@ -29,9 +29,6 @@ impl Kubectl {
     }
 
     /// Runs it and returns what it writes to its standard output.
-    ///
-    /// # Errors
-    /// When it fails; the error includes its output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.run_with(arguments, "")
     }
@@ -54,26 +51,17 @@ impl Kubectl {
     }
 
     /// Creates or changes what the manifest describes.
-    ///
-    /// # Errors
-    /// When the API server refuses.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         self.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], manifest).map(drop)
     }
 
     /// An object, or a list of objects, as JSON.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn get(&self, what: &[&str]) -> Result<Value> {
         let arguments: Vec<&str> = ["get", "-o", "json"].iter().chain(what).copied().collect();
         serde_json::from_str(&self.run(&arguments)?).context("read kubectl's JSON")
     }
 
     /// Checks that there is no such object. No other error is taken for its absence.
-    ///
-    /// # Errors
-    /// When it exists, or kubectl fails.
     pub fn gone(&self, what: &[&str]) -> Result<()> {
         let arguments: Vec<&str> = ["get", "--ignore-not-found", "-o", "name"].iter().chain(what).copied().collect();
         let found = self.run(&arguments)?;
@@ -82,9 +70,6 @@ impl Kubectl {
     }
 
     /// Deletes an object and waits until it is gone.
-    ///
-    /// # Errors
-    /// When it is not gone in time.
     pub fn delete(&self, what: &[&str]) -> Result<()> {
         let arguments: Vec<&str> = ["delete", "--timeout=180s"].iter().chain(what).copied().collect();
         self.run(&arguments).map(drop)
@@ -92,9 +77,6 @@ impl Kubectl {
 
     /// Runs a shell command in a pod's container. It is retried if the kubelet has only just started and is not
     /// listening yet, since the command was not run then.
-    ///
-    /// # Errors
-    /// When it fails there; the error includes its output.
     pub fn exec(&self, pod: &str, command: &str) -> Result<String> {
         let end = Instant::now() + UNREACHED;
         loop {
@@ -108,9 +90,6 @@ impl Kubectl {
     }
 
     /// Waits until every named pod is ready.
-    ///
-    /// # Errors
-    /// What keeps one from being ready.
     pub fn wait_ready(&self, pods: &[&str]) -> Result<()> {
         for pod in pods {
             self.run(&["wait", "--for=condition=Ready", "--timeout=240s", "pod", pod])

@@ -21,9 +21,6 @@ pub struct Machine {
 
 impl Machine {
     /// The machine on standard input.
-    ///
-    /// # Errors
-    /// When standard input is not a socket.
     pub fn lent() -> Result<Self> {
         let socket = io::stdin().as_fd().try_clone_to_owned().context("take the machine from standard input")?;
         let socket = UnixStream::from(socket);
@@ -32,9 +29,6 @@ impl Machine {
     }
 
     /// Runs a shell command as root and returns its standard output.
-    ///
-    /// # Errors
-    /// When it fails; the error includes its output.
     pub fn run(&self, command: &str) -> Result<String> {
         let answer = self.ask(&json!({ "run": command, "seconds": LIMIT.as_secs() }))?;
         let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
@@ -45,25 +39,16 @@ impl Machine {
     }
 
     /// Writes a file.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub fn write(&self, path: &str, content: &str) -> Result<()> {
         self.run(&format!("cat >{path} <<'END OF FILE'\n{}\nEND OF FILE", content.trim_end())).map(drop)
     }
 
     /// Reboots it as an operator would, and waits until it is up again.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub fn reboot(&self) -> Result<()> {
         self.ask(&json!({ "reboot": true })).map(drop)
     }
 
     /// Cuts its power, starts it from the same disks, and waits until it is up again.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub fn power_cut(&self) -> Result<()> {
         self.ask(&json!({ "power_cut": true })).map(drop)
     }

@@ -35,9 +35,6 @@ const HOST: &str = "10.0.2.2";
 pub const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Waits until `check` succeeds, with the patience that the node needs.
-///
-/// # Errors
-/// The last error of `check`.
 pub fn eventually(mut check: impl FnMut() -> Result<()>) -> Result<()> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -66,9 +63,6 @@ pub struct Node {
 impl Node {
     /// Starts the control plane, then the kubelet, and waits until the node is ready. `relay` is the port here at which
     /// the machine connects to its pods.
-    ///
-    /// # Errors
-    /// When a part does not start.
     pub fn start(relay: u16) -> Result<Self> {
         let machine = Machine::lent()?;
         let gateway = Gateway::open(relay)?;
@@ -85,18 +79,12 @@ impl Node {
     }
 
     /// Defines the resources of snapshots, and starts a controller of them.
-    ///
-    /// # Errors
-    /// When either fails.
     pub fn offer_snapshots(&mut self) -> Result<()> {
         snapshots::define_resources(&self.kubectl.kubeconfig)?;
         self.control_plane.run_snapshot_controller()
     }
 
     /// Waits until the kubelet has reported in since the machine's last boot.
-    ///
-    /// # Errors
-    /// What it reports instead.
     pub fn wait_ready(&self) -> Result<()> {
         let ready = eventually(|| {
             let node = self.kubectl.get(&["node", NAME])?;

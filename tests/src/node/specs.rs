@@ -68,9 +68,6 @@ struct Failure {
 
 impl Outcomes {
     /// Reads ginkgo's report.
-    ///
-    /// # Errors
-    /// When it is not one.
     pub fn read(report: &str) -> Result<Self> {
         let suites: Vec<Suite> = serde_json::from_str(report).context("read the suite's report")?;
         let mut tests = Vec::new();
@@ -127,9 +124,6 @@ pub struct Skips {
 
 impl Skips {
     /// Reads a list of lines `PART OF THE NAME => REASON`. Empty lines and comments are ignored.
-    ///
-    /// # Errors
-    /// When it cannot be read, or a line has no reason.
     pub fn read(path: &Path) -> Result<Self> {
         let text = fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
         Self::parse(&text).with_context(|| format!("read {}", path.display()))

@@ -34,9 +34,6 @@ impl Loop {
     }
 
     /// The device's size in bytes, according to the kernel.
-    ///
-    /// # Errors
-    /// When the device is gone.
     pub fn size(&self) -> Result<u64> {
         let name = self.path.file_name().and_then(|name| name.to_str()).context("loop device without a name")?;
         let sectors = std::fs::read_to_string(format!("/sys/block/{name}/size"))?;
@@ -45,9 +42,6 @@ impl Loop {
 }
 
 /// All loop devices that are bound to a file.
-///
-/// # Errors
-/// When losetup fails.
 pub fn all() -> Result<Vec<Loop>> {
     let output = Command::new("losetup")
         .args(["--list", "--json", "--output", "NAME,BACK-FILE,BACK-MAJ:MIN,BACK-INO,RO,AUTOCLEAR,DIO,LOG-SEC"])
@@ -63,17 +57,11 @@ pub fn all() -> Result<Vec<Loop>> {
 }
 
 /// Loop devices whose backing file is on the filesystem with this `major:minor`.
-///
-/// # Errors
-/// When losetup fails.
 pub fn backed_by(device: &str) -> Result<Vec<Loop>> {
     Ok(all()?.into_iter().filter(|found| found.backing_device == device).collect())
 }
 
 /// Detaches a loop device.
-///
-/// # Errors
-/// When losetup fails.
 pub fn detach(device: &Loop) -> Result<()> {
     let status = Command::new("losetup").arg("--detach").arg(&device.path).status()?;
     ensure!(status.success(), "losetup cannot detach {}", device.path.display());

@@ -34,34 +34,22 @@ impl Mount {
 }
 
 /// All mounts, in the order in which they were made.
-///
-/// # Errors
-/// When the table cannot be read.
 pub fn all() -> Result<Vec<Mount>> {
     let text = std::fs::read("/proc/self/mountinfo").context("read the table of mounts")?;
     text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(parse).collect()
 }
 
 /// Mounts at `path` itself, the topmost last.
-///
-/// # Errors
-/// When the table cannot be read.
 pub fn at(path: &Path) -> Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.point == path).collect())
 }
 
 /// Mounts below `path`, but not at it.
-///
-/// # Errors
-/// When the table cannot be read.
 pub fn below(path: &Path) -> Result<Vec<Mount>> {
     Ok(all()?.into_iter().filter(|mount| mount.point != path && mount.point.starts_with(path)).collect())
 }
 
 /// Unmounts everything at and below `path`, the newest first.
-///
-/// # Errors
-/// When something cannot be unmounted.
 pub fn unmount_all(path: &Path) -> Result<()> {
     for mount in all()?.iter().rev().filter(|mount| mount.point.starts_with(path)) {
         rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW)

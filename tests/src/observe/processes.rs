@@ -18,9 +18,6 @@ pub struct Process {
 }
 
 /// All descendants of `ancestor`, except zombies.
-///
-/// # Errors
-/// When `/proc` cannot be read.
 pub fn descendants(ancestor: i32) -> Result<Vec<Process>> {
     let mut others: Vec<Process> = Vec::new();
     for entry in std::fs::read_dir("/proc").context("read /proc")? {
@@ -49,9 +46,6 @@ pub fn descendants(ancestor: i32) -> Result<Vec<Process>> {
 }
 
 /// Resident memory of a process in bytes.
-///
-/// # Errors
-/// When there is no such process.
 pub fn resident(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS in a process's status")?;
@@ -60,9 +54,6 @@ pub fn resident(pid: u32) -> Result<u64> {
 }
 
 /// Memory of a process in bytes, with memory shared with others divided among them (`Pss`).
-///
-/// # Errors
-/// When there is no such process.
 pub fn proportional(pid: u32) -> Result<u64> {
     let sums = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let line = sums.lines().find_map(|line| line.strip_prefix("Pss:")).context("no Pss in a process's memory")?;

@@ -17,17 +17,11 @@ pub struct ProjectQuota {
 }
 
 /// Usage and limits in KiB, of all projects except project 0.
-///
-/// # Errors
-/// When xfs_quota fails.
 pub fn blocks(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
     report(filesystem, "-b")
 }
 
 /// Usage and limits in inodes, of all projects except project 0.
-///
-/// # Errors
-/// When xfs_quota fails.
 pub fn inodes(filesystem: &Path) -> Result<Vec<ProjectQuota>> {
     report(filesystem, "-i")
 }

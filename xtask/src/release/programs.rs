@@ -16,7 +16,7 @@ use crate::workspace::{Architecture, Profile, Selection, Workspace};
 /// docs/install.md work there as well.
 const DIRECTORIES: [&str; 5] = ["deploy/monitoring", "deploy/seccomp", "deploy/systemd", "deploy/udev", "docs"];
 
-/// The same for single files.
+/// Files that have the same place in the archive as in the source.
 const FILES: [&str; 4] = ["CHANGELOG.md", "LICENSE", "README.md", "SECURITY.md"];
 
 /// Where a shell looks for a program's completions, below a prefix such as /usr/local.

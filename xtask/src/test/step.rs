@@ -13,7 +13,7 @@ pub enum Step {
     Host,
     /// Storage agents on a real control plane, on this host.
     Kubernetes,
-    /// The same on older control planes; only with `--all` or by name.
+    /// Storage agents on older control planes; only with `--all` or by name.
     OlderKubernetes,
     /// The suite in the machine, with its pool on XFS.
     Xfs,

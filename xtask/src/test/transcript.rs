@@ -92,7 +92,7 @@ impl<'a> Transcript<'a> {
         agreed(self.counts.get(since..).and_then(|counts| counts.last()).copied(), status)
     }
 
-    /// The same for a program that prints a count for each of its parts.
+    /// The count of a program that prints one for each of its parts and ended with this status.
     pub fn verdict_of_parts(&self, since: usize, status: ExitStatus) -> Result<Count> {
         let parts = self.counts.get(since..).unwrap_or_default().iter().copied();
         let sum = parts.reduce(|mut sum, count| {

@@ -162,7 +162,7 @@ impl Driver {
         self.volumes_of(prefix, kind, number, sparse, SIZE)
     }
 
-    /// The same with another size.
+    /// Volumes of this size, with these names. Nothing is created yet.
     pub fn volumes_of(&self, prefix: &str, kind: Kind, number: usize, sparse: bool, size: i64) -> Arc<Vec<Volume>> {
         let volume = |index| {
             let name = format!("{prefix}-{}-{index}", kind.name());

@@ -23,7 +23,7 @@ pub fn ctl(endpoint: &Path, line: &str) -> Result<String> {
     Ok(text)
 }
 
-/// The same for a command that must be refused.
+/// Runs `bulkheadctl` with the words of `line`, which must be refused, and returns what it says.
 pub fn ctl_refused(endpoint: &Path, line: &str) -> Result<String> {
     let (status, text) = typed(endpoint, line)?;
     ensure!(!status, "`bulkheadctl {line}` was not refused");

@@ -19,7 +19,7 @@ use crate::story::Story;
 pub enum Deployment {
     /// A DaemonSet runs both programs.
     Container,
-    /// The same, installed by the chart.
+    /// A DaemonSet that the chart installs runs both programs.
     Chart,
     /// The helper is a systemd service, and a DaemonSet runs the frontend.
     HostService,
@@ -39,9 +39,6 @@ impl Deployment {
     }
 
     /// Installs it, and waits until the scheduler knows how much space the node has.
-    ///
-    /// # Errors
-    /// When a part does not become ready.
     pub fn install(self, node: &Node, deploy: &Path) -> Result<()> {
         match self {
             Self::Container => {}
@@ -61,9 +58,6 @@ impl Deployment {
     }
 
     /// Removes the programs from the node. The cluster's objects stay.
-    ///
-    /// # Errors
-    /// When a part does not end.
     pub fn remove(self, node: &Node) -> Result<()> {
         if self == Self::Chart {
             return documented::helm_uninstall(node);

@@ -94,7 +94,7 @@ pub fn pod_of(name: &str, command: &str, claims: &[&str], mounts: &Value) -> Val
     })
 }
 
-/// The same with the device of the claim `disk`.
+/// Adds the device of the claim `disk` to a pod.
 pub fn with_disk(mut pod: Value) -> Value {
     let volume = json!({ "name": "disk", "persistentVolumeClaim": { "claimName": "disk" } });
     if let Some(volumes) = pod["spec"]["volumes"].as_array_mut() {
@@ -104,7 +104,7 @@ pub fn with_disk(mut pod: Value) -> Value {
     pod
 }
 
-/// The same with the node's programs, which its image does not have.
+/// Adds the node's programs, which a pod's image does not have.
 pub fn with_tools(mut pod: Value) -> Value {
     if let Some(volumes) = pod["spec"]["volumes"].as_array_mut() {
         volumes.push(json!({ "name": "tools", "hostPath": { "path": "/usr" } }));
@@ -116,7 +116,7 @@ pub fn with_tools(mut pod: Value) -> Value {
     pod
 }
 
-/// The same with all its claims read-only.
+/// Makes all claims of a pod read-only.
 pub fn read_only(mut pod: Value) -> Value {
     for volume in pod["spec"]["volumes"].as_array_mut().into_iter().flatten() {
         volume["persistentVolumeClaim"]["readOnly"] = json!(true);

@@ -35,9 +35,6 @@ const LIST: &str = "skipped.txt";
 
 /// Runs all tests, or those whose names match the filter: of one class if it begins with the class's name and a colon,
 /// as what is printed does.
-///
-/// # Errors
-/// When they cannot be run, or leave no report.
 pub fn run(node: &Node, definitions: &Path, filter: Option<&str>) -> Result<ExitCode> {
     let common = Skips::read(&definitions.join(LIST))?;
     grant_all_classes(node)?;

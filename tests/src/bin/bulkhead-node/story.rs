@@ -81,9 +81,6 @@ impl Outcome {
 
 impl<'a> Story<'a> {
     /// A story that has not started yet.
-    ///
-    /// # Errors
-    /// When the node's space is unknown.
     pub fn new(node: &'a Node, deployment: Deployment) -> Result<Self> {
         Ok(Self { node, deployment, room: deployment::room(node)?, replicas: 0 })
     }

@@ -85,18 +85,12 @@ impl Node {
     }
 
     /// Starts the units that are not running, and waits until the frontend is ready.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn start(&self) -> Result<()> {
         Unit::start_all(&[SOCKET, FRONTEND, HELPER])?;
         self.wait()
     }
 
     /// Waits until the frontend is ready.
-    ///
-    /// # Errors
-    /// When it does not become ready.
     pub fn wait(&self) -> Result<()> {
         let ready = wait::until(self.patience(Duration::from_secs(5)), || {
             ensure!(
@@ -109,17 +103,11 @@ impl Node {
     }
 
     /// A client of the frontend.
-    ///
-    /// # Errors
-    /// When no process is listening.
     pub fn csi(&self) -> Result<CsiClient> {
         CsiClient::connect(&self.kubelet.csi_socket())
     }
 
     /// A client of the helper, as the frontend's user.
-    ///
-    /// # Errors
-    /// When no process is listening, or the connection is rejected.
     pub fn helper(&self) -> Result<HelperClient> {
         let client = HelperClient::connect_as(Path::new(HELPER_SOCKET), FRONTEND_USER)?;
         client.hello(HIGHEST_VERSION)?;
@@ -185,9 +173,6 @@ impl Scene for Node {
 }
 
 /// Writes files where they belong.
-///
-/// # Errors
-/// When one cannot be written.
 pub fn install_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<()> {
     for (path, content) in files {
         fs::create_dir_all(Path::new(path).parent().context("a path without a directory")?)?;
@@ -197,9 +182,6 @@ pub fn install_files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 }
 
 /// Sets the owners and modes of the configuration files.
-///
-/// # Errors
-/// What systemd-tmpfiles says.
 pub fn set_modes() -> Result<()> {
     run(Command::new("systemd-tmpfiles").args(["--create", "/etc/tmpfiles.d/bulkhead.conf"]))
 }

@@ -24,33 +24,21 @@ impl Unit {
     }
 
     /// Starts it, and waits until it is ready.
-    ///
-    /// # Errors
-    /// What systemctl says, with the unit's log.
     pub fn start(self) -> Result<()> {
         self.ask("start")
     }
 
     /// Stops it.
-    ///
-    /// # Errors
-    /// What systemctl says.
     pub fn stop(self) -> Result<()> {
         self.ask("stop")
     }
 
     /// Stops it and starts it again.
-    ///
-    /// # Errors
-    /// What systemctl says, with the unit's log.
     pub fn restart(self) -> Result<()> {
         self.ask("restart")
     }
 
     /// Starts several units, and waits until all are ready. One call of systemctl is much cheaper than several.
-    ///
-    /// # Errors
-    /// What systemctl says, with the units' logs.
     pub fn start_all(units: &[Self]) -> Result<()> {
         let arguments: Vec<&str> = ["start"].into_iter().chain(units.iter().map(|unit| unit.0)).collect();
         systemctl(&arguments).with_context(|| units.iter().map(|unit| unit.log()).collect::<Vec<_>>().join("\n"))
@@ -61,17 +49,11 @@ impl Unit {
     }
 
     /// One of its properties.
-    ///
-    /// # Errors
-    /// When systemctl fails.
     pub fn property(self, property: &str) -> Result<String> {
         output(Command::new("systemctl").args(["show", "--value", "--property", property, self.0]))
     }
 
     /// Checks that it is in this state: `active`, `inactive`, `failed`, ….
-    ///
-    /// # Errors
-    /// The state it is in, with its log.
     pub fn check(self, state: &str) -> Result<()> {
         let found = self.property("ActiveState")?;
         ensure!(found == state, "{} is {found}, not {state}: {}", self.0, self.log());
@@ -79,9 +61,6 @@ impl Unit {
     }
 
     /// Its main process.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn pid(self) -> Result<i32> {
         let pid: i32 = self.property("MainPID")?.parse()?;
         ensure!(pid > 0, "{} has no process: {}", self.0, self.log());
@@ -89,9 +68,6 @@ impl Unit {
     }
 
     /// The line of its main process's status (proc(5)) that begins with `name:`.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn status(self, name: &str) -> Result<String> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -107,17 +83,11 @@ impl Unit {
 }
 
 /// Runs systemctl.
-///
-/// # Errors
-/// What it says.
 pub fn systemctl(arguments: &[&str]) -> Result<()> {
     run(Command::new("systemctl").args(arguments))
 }
 
 /// The output of a command that must succeed.
-///
-/// # Errors
-/// When it fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("run {command:?}"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);

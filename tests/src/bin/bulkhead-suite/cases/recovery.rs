@@ -88,7 +88,7 @@ fn life(stand: &mut Stand, victim: Victim) -> Result<()> {
     Ok(())
 }
 
-/// The same in requests to the helper, which are smaller steps.
+/// Requests to the helper are smaller steps than calls of CSI.
 fn the_helper_is_killed_between_any_two_requests(stand: &mut Stand) -> Result<()> {
     life(stand, Victim::Helper)?;
     let id = || volume("vol-c");

@@ -75,7 +75,7 @@ impl<'a> Holder<'a> {
         self.create_as_agent(&[node], path, object)
     }
 
-    /// The same for an agent of which nothing but its account is known.
+    /// Creates an object by impersonating an agent of which nothing but its account is known.
     pub fn create_as_some_agent(&self, path: &str, object: &Value) -> Answer {
         self.create_as_agent(&[], path, object)
     }

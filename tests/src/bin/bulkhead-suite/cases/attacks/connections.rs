@@ -68,7 +68,7 @@ fn descriptors_that_take_long_to_close_keep_no_connection(stand: &mut Stand) -> 
     Ok(())
 }
 
-/// The same on a kernel that cannot refuse descriptors.
+/// A kernel before 6.16 cannot refuse descriptors.
 fn descriptors_that_take_long_to_close_keep_no_connection_of_an_older_kernel(stand: &mut Stand) -> Result<()> {
     stand.add_pool("default")?;
     let trace = stand.work().join("trace").display().to_string();

@@ -135,8 +135,6 @@ fn a_kill_at_every_call_for_a_copy(stand: &mut Stand) -> Result<()> {
     operation::kill(stand, &on_copies(), All(40))
 }
 
-// The same goes for these.
-
 fn an_error_at_every_call_for_a_snapshot(stand: &mut Stand) -> Result<()> {
     filesystems::make_pool(stand, 3)?;
     operation::error(stand, &on_copies()[..1], All(40))

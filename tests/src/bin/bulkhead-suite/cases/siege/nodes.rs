@@ -147,7 +147,7 @@ fn a_node_shows_its_own_volume_or_nothing_whatever_comes_later(stand: &mut Stand
     looked
 }
 
-/// The same after the tenant has moved the beginning of its device by a sector.
+/// Checks a node whose tenant has moved the beginning of its device by a sector.
 fn check_marked(node: &Path) -> Result<()> {
     check_node(node, b"vol-a").or_else(|_| check_node(node, &[0; 5]))
 }
