@@ -2,7 +2,7 @@
 //! secret.
 //!
 //! It is served by the runtime that does all other work, so that an answer to /healthz means that the runtime is making
-//! progress.
+//! progress. The clients are accepted here and not by a framework, whose server would let silent ones keep out the kubelet.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;

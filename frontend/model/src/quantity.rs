@@ -1,4 +1,5 @@
-//! Sizes as text: read as Kubernetes reads them, written exactly for machines (`5Gi`) and briefly for people (`5 GiB`).
+//! Sizes as text: read as Kubernetes reads them, written exactly for machines (`5Gi`) and briefly for people (`5 GiB`). The
+//! crates that read quantities are tied to one release of the API's types each, and write nothing for people.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,6 @@
 //! The loop that every controller runs in: one look at a time for each object that has changed, and another one later
-//! if it fails.
+//! if it fails. The library's `Controller` would open a watch of its own; these share the stores of a single one, so that they
+//! use the part of it below: the applier.
 
 use std::convert::Infallible;
 use std::fmt::Debug;

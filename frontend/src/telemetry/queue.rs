@@ -1,5 +1,7 @@
 //! Lines on their way to standard error. Whether that is read is up to others, and no call may wait for them: a thread
 //! writes the lines, and lines that find the queue full are dropped and counted.
+//!
+//! `tracing-appender` limits how many lines wait and not how many bytes, so that long ones could fill the memory.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

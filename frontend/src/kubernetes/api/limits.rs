@@ -1,5 +1,6 @@
 //! How long the API server may stay silent, whatever the request. Without this limit, a watch whose list or start hangs
-//! would never report anything again, nor log an error.
+//! would never report anything again, nor log an error. The client's own limit belongs to the connections that its builder
+//! makes, and [`super::transport`] makes these itself.
 
 use std::time::Duration;
 

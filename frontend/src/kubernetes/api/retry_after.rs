@@ -1,4 +1,5 @@
-//! The `Retry-After` header of an overloaded API server (RFC 9110, 10.2.3), which the client ignores.
+//! The `Retry-After` header of an overloaded API server (RFC 9110, 10.2.3). The client can obey it by itself, and would then
+//! send the request again without anyone learning of the refusal: here it is a failure, which is counted and reported.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderName, Response, StatusCode};
