@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bulkhead_frontend::csi::LONGEST_NODE_ID;
 use bulkhead_frontend::endpoint::Endpoint;
-use bulkhead_frontend::kubernetes::Access;
+use bulkhead_frontend::kubernetes::ApiServer;
 use bulkhead_frontend::monitoring::MetricsAddress;
 use bulkhead_frontend::sandbox::{Needs, Sandbox};
 use bulkhead_frontend::telemetry::LogFormat;
@@ -81,10 +81,10 @@ pub struct Options {
 
 impl Options {
     /// How to reach the API server, if the agent is to run.
-    pub fn access(&self) -> Option<Access> {
+    pub fn access(&self) -> Option<ApiServer> {
         match &self.kubeconfig {
-            Some(file) => Some(Access::kubeconfig(file.clone(), self.state_dir.clone())),
-            None => self.in_cluster.then_some(Access::InCluster),
+            Some(file) => Some(ApiServer::kubeconfig(file.clone(), self.state_dir.clone())),
+            None => self.in_cluster.then_some(ApiServer::InCluster),
         }
     }
 
@@ -94,7 +94,7 @@ impl Options {
         let own_socket = self.csi_endpoint.as_ref().and_then(|endpoint| endpoint.path().parent());
         needs.sockets.extend(own_socket.map(PathBuf::from));
         if let Some(access) = self.access() {
-            access.reach(&mut needs);
+            access.add_needs(&mut needs);
         }
         needs
     }

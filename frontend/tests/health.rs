@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use axum::http::Method;
 use bulkhead_frontend::csi::Plugin;
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, View};
 use bulkhead_frontend::metrics::METRICS;
 use bulkhead_frontend::proto::csi::node_server::Node;
 use bulkhead_frontend::proto::csi::{NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse};
@@ -113,7 +113,7 @@ fn events(api: &MockApi, reason: &str) -> Vec<(String, String)> {
 
 fn start_agent(api: &MockApi, volumes: &Volumes) {
     let agent = Agent {
-        access: Access::kubeconfig(api.kubeconfig(), None),
+        access: ApiServer::kubeconfig(api.kubeconfig(), None),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),

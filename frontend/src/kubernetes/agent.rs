@@ -17,31 +17,31 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::{error, info};
 
-use super::api::access::{Access, AccessError, Reached};
 use super::api::backoff::{Interruptions, jitter};
 use super::api::credential::Credential;
+use super::api::csi_node;
 use super::api::events::Events;
 use super::api::failure::Failure;
 use super::api::node_identity::NodeIdentity;
-use super::api::registered;
+use super::api::server::{ApiServer, ApiServerError, Reached};
 use super::api::watch::{config, follow};
-use super::capacity::publisher::CapacityPublisher;
+use super::capacity::reporter::CapacityReporter;
 use super::capacity::schedule;
 use super::claims::controller::ClaimController;
+use super::condition_events;
+use super::confinement;
 use super::context::{Context, Stores};
-use super::health;
 use super::heartbeat::{self, Record};
 use super::identity::ClusterIdentity;
 use super::labels::scope::Scope;
 use super::labels::watch::watch;
 use super::memory::Memory;
-use super::policies;
+use super::persistent_volumes::reclaimer::Reclaimer;
+use super::persistent_volumes::{census, orphans, owners};
 use super::reconcile::{self, Changes};
 use super::renewal;
 use super::snapshots::controller::ContentController;
 use super::view::View;
-use super::volumes::reclaimer::Reclaimer;
-use super::volumes::{census, orphans, owners};
 use crate::readiness::{Part, Readiness};
 use crate::server::Shutdown;
 use crate::volumes::{InFlight, Volumes};
@@ -52,7 +52,7 @@ const RETRY: Duration = Duration::from_secs(5);
 /// A node's storage agent.
 pub struct Agent {
     /// The access to the API server.
-    pub access: Access,
+    pub access: ApiServer,
     /// The namespace of the agent's own objects; if not given, that of its service account or kubeconfig.
     pub namespace: Option<String>,
     /// The driver whose claims it serves.
@@ -80,7 +80,7 @@ struct Connected {
 #[derive(Debug, thiserror::Error)]
 enum ConnectError {
     #[error(transparent)]
-    Access(#[from] AccessError),
+    ApiServer(#[from] ApiServerError),
     #[error(transparent)]
     Identity(#[from] Failure),
 }
@@ -113,7 +113,7 @@ impl Agent {
             let end = end.clone();
             Box::pin(async move { end.begun().await })
         };
-        let capacity = Arc::new(CapacityPublisher::new(Arc::clone(&context)));
+        let capacity = Arc::new(CapacityReporter::new(Arc::clone(&context)));
         let claim_controller = Arc::new(ClaimController::new(Arc::clone(&context), Arc::clone(&capacity)));
         let reclaimer = Arc::new(Reclaimer::new(Arc::clone(&context)));
         let content_controller = Arc::new(ContentController::new(Arc::clone(&context)));
@@ -135,7 +135,7 @@ impl Agent {
                 let reports = async {
                     let before = heartbeat::reported_before(&context).await;
                     future::join(
-                        health::report(&context, before),
+                        condition_events::report(&context, before),
                         heartbeat::run(&context, &capacity, &self.readiness),
                     )
                     .await;
@@ -146,13 +146,13 @@ impl Agent {
         };
         let ended = async {
             let why = tokio::select! {
-                why = policies::lost(&context.client, &context.node.account, context.driver.as_str()) => Some(why),
+                why = confinement::lost(&context.client, &context.node.account, context.driver.as_str()) => Some(why),
                 () = shutdown.begun() => None,
             };
             end.begin();
             why
         };
-        let registration = registered::look(&context.client, &context.driver, &context.node.name, &self.readiness);
+        let registration = csi_node::look(&context.client, &context.driver, &context.node.name, &self.readiness);
         tokio::select! {
             (why, _) = future::join(ended, controllers) => why,
             // These go on for as long as they are polled.
@@ -232,7 +232,7 @@ impl Agent {
     async fn introduce(&self) -> Result<(Reached, NodeIdentity), ConnectError> {
         let mut reached = self.access.client(&self.readiness).await?;
         let node = NodeIdentity::review(&reached.client, &self.node).await?;
-        policies::check(&reached.client, &node.account, self.driver.as_str()).await?;
+        confinement::check(&reached.client, &node.account, self.driver.as_str()).await?;
         if let Some(namespace) = &self.namespace {
             reached.namespace.clone_from(namespace);
         }

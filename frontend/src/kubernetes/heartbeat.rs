@@ -22,7 +22,7 @@ use super::api::backoff::jitter;
 use super::api::failure::Failure;
 use super::api::node_identity::owner;
 use super::api::request::request;
-use super::capacity::publisher::CapacityPublisher;
+use super::capacity::reporter::CapacityReporter;
 use super::context::Context;
 use crate::readiness::{LONGEST_REASON, Readiness};
 use crate::volumes::Health;
@@ -76,7 +76,7 @@ pub async fn reported_before(context: &Context) -> Reported {
 }
 
 /// Writes the Lease for as long as it is polled.
-pub async fn run(context: &Context, capacity: &CapacityPublisher, readiness: &Readiness) {
+pub async fn run(context: &Context, capacity: &CapacityReporter, readiness: &Readiness) {
     let mut told = false;
     loop {
         let missing = missing(context, readiness).await;

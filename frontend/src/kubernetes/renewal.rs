@@ -1,7 +1,7 @@
 //! The token of an agent that runs as a service of its host: the agent renews it well before it expires, where it may, and
 //! says when it expires where it may not. Once it has expired the agent can do nothing.
 //!
-//! One policy ([`super::policies`]) lets an agent have no token but one for its own account and its own Node.
+//! One policy ([`super::confinement`]) lets an agent have no token but one for its own account and its own Node.
 
 use std::time::Duration;
 

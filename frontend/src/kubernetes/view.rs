@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::api::failure::Failure;
+use super::confinement;
 use super::context::Context;
-use super::policies;
-use super::volumes::orphans;
+use super::persistent_volumes::orphans;
 
 /// How long the API server may take to answer an operator's question.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -116,7 +116,7 @@ impl View {
             Err(without) => return without,
         };
         let account = context.node.account.clone();
-        match timeout(PATIENCE, policies::check(&context.client, &account, context.driver.as_str())).await {
+        match timeout(PATIENCE, confinement::check(&context.client, &account, context.driver.as_str())).await {
             Err(_) => Connection::Unreachable(format!("it did not answer within {} seconds", PATIENCE.as_secs())),
             Ok(Err(Failure::Refused(flaw))) => Connection::Unconfined(flaw),
             Ok(Err(failure)) => Connection::Unreachable(failure.to_string()),

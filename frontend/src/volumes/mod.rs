@@ -9,7 +9,6 @@ mod copy;
 mod discard;
 mod fault;
 mod grow;
-mod health;
 mod in_flight;
 mod inspect;
 mod kinds;
@@ -17,6 +16,7 @@ mod list;
 mod modify;
 mod optional;
 mod owner;
+mod pool_watch;
 mod provision;
 mod publish;
 mod reclaim;
@@ -33,10 +33,10 @@ use bulkhead_protocol::{ErrorKind, PoolName, TargetPath, VolumeId};
 
 use crate::helper::Helper;
 use conditions::Conditions;
-use health::Measurements;
 use kinds::Kinds;
 use optional::Optional;
 pub use optional::Unseen;
+use pool_watch::Measurements;
 use stuck::Stuck;
 
 pub use capacity::{Capacity, Room};

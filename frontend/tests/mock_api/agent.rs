@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_frontend::helper::Helper;
-use bulkhead_frontend::kubernetes::{Access, Agent, View};
+use bulkhead_frontend::kubernetes::{Agent, ApiServer, View};
 use bulkhead_frontend::readiness::Readiness;
 use bulkhead_frontend::server::Shutdown;
 use bulkhead_frontend::volumes::Volumes;
@@ -17,7 +17,7 @@ use crate::fake::FakeHelper;
 pub fn run(helper: &FakeHelper, api: &MockApi) -> View {
     let view = View::of_agent();
     let agent = Agent {
-        access: Access::kubeconfig(api.kubeconfig(), None),
+        access: ApiServer::kubeconfig(api.kubeconfig(), None),
         namespace: Some("bulkhead-system".to_owned()),
         driver: "bulkhead.csi.local".parse().unwrap(),
         node: "node-1".to_owned(),

@@ -4,22 +4,22 @@
 //! [`projection`], [`retry_after`], [`rewound`]), [`credential`] ([`own_token`], [`token`], [`transport`]), [`events`], [`node_identity`], [`registered`], [`watch`], [`observed`], [`pages`],
 //! [`backoff`], [`request`], [`failure`].
 
-pub mod access;
 pub mod backoff;
 pub mod credential;
+pub mod csi_node;
 pub mod events;
 pub mod failure;
-mod limits;
+pub mod instrument;
 pub mod node_identity;
-pub mod observed;
 pub mod own_token;
 pub mod pages;
 mod projection;
-mod reach;
-pub mod registered;
 pub mod request;
 mod retry_after;
 mod rewound;
+mod sandbox_needs;
+pub mod server;
+mod silence;
 pub mod token;
 mod transport;
 pub mod watch;

@@ -16,7 +16,7 @@ use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
 use self::reducer::{MOST, Reducer};
-use super::observed::resource;
+use super::instrument::resource;
 
 /// Reduces the answers to a client's requests.
 #[derive(Clone, Copy, Debug)]

@@ -12,7 +12,7 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::watcher::{self, Config, Event};
 use tracing::warn;
 
-use super::observed;
+use super::instrument;
 use super::rewound::is_rewound;
 use crate::readiness::Readiness;
 
@@ -63,7 +63,7 @@ where
             Err(error) => {
                 let reason = interruption(&error);
                 warn!("watching {resource} is interrupted: {reason}");
-                observed::interrupted(&readiness, &resource, &reason);
+                instrument::interrupted(&readiness, &resource, &reason);
                 if matches!(&error, watcher::Error::WatchError(status) if is_rewound(status)) {
                     rewound();
                 }

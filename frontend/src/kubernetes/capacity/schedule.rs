@@ -1,12 +1,12 @@
-//! When capacity is published: after every change, and from time to time without one.
+//! When capacity is reported: after every change, and from time to time without one.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use super::published::{COALESCED, Urgency};
-use super::publisher::CapacityPublisher;
+use super::reporter::CapacityReporter;
+use super::written::{COALESCED, Urgency};
 use crate::kubernetes::api::backoff::{Interruptions, jitter};
 
 /// How often capacity is measured without a particular reason.
@@ -29,7 +29,7 @@ const AFTER_CHANGE: [Duration; 5] = [
 ];
 
 /// Publishes for as long as it is polled.
-pub async fn run(publisher: &CapacityPublisher) {
+pub async fn run(reporter: &CapacityReporter) {
     let mut rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
     let mut review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
     let mut interruptions = Interruptions::default();
@@ -38,10 +38,10 @@ pub async fn run(publisher: &CapacityPublisher) {
     loop {
         if Instant::now() > review {
             review = Instant::now() + REVIEWED + jitter(REVIEWED / 2);
-            publisher.review_node().await;
+            reporter.review_node().await;
         }
         let mut next = Instant::now() + PERIOD + jitter(PERIOD / 4);
-        let outcome = publisher.publish(urgency).await;
+        let outcome = reporter.report(urgency).await;
         urgency = Urgency::Periodic;
         if outcome.is_postponed {
             next = Instant::now() + COALESCED;
@@ -61,12 +61,12 @@ pub async fn run(publisher: &CapacityPublisher) {
         }
         tokio::select! {
             // Whatever changes before a postponed pass is measured in that pass.
-            () = publisher.change(), if !outcome.is_postponed => {
+            () = reporter.change(), if !outcome.is_postponed => {
                 after_change = AFTER_CHANGE.iter();
                 urgency = Urgency::Changed;
             }
-            () = publisher.loss() => {
-                publisher.invalidate();
+            () = reporter.loss() => {
+                reporter.invalidate();
                 urgency = Urgency::Changed;
             }
             () = sleep_until(next) => {
@@ -77,7 +77,7 @@ pub async fn run(publisher: &CapacityPublisher) {
         }
         if Instant::now() > rewrite {
             rewrite = Instant::now() + REWRITTEN + jitter(REWRITTEN);
-            publisher.invalidate();
+            reporter.invalidate();
         }
     }
 }

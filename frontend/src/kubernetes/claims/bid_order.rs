@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::capacity::object::{self, NodeCapacity};
+use crate::kubernetes::capacity::csi_storage_capacity::{self, NodeCapacity};
 use crate::kubernetes::context::Context;
 use crate::volumes::Capacity;
 
@@ -51,7 +51,7 @@ impl BidOrder {
         let nodes = match &mut *known {
             Some((until, nodes)) if *until > now => nodes,
             outdated => {
-                let nodes = object::list_all(context).await?;
+                let nodes = csi_storage_capacity::list_all(context).await?;
                 let longest = nodes.values().map(Vec::len).max().unwrap_or_default();
                 let believed = BELIEVED.max(BELIEVED_PER_NODE * u32::try_from(longest).unwrap_or(u32::MAX));
                 // With jitter, so that the agents do not all list at the same time again.

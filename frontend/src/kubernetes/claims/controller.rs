@@ -13,7 +13,7 @@ use super::provisioner::Provisioner;
 use super::resizer::Resizer;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
-use crate::kubernetes::capacity::publisher::CapacityPublisher;
+use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::kubernetes::memory::Memory;
 use crate::kubernetes::reconcile::Controller;
@@ -68,7 +68,7 @@ impl Controller for ClaimController {
 
 impl ClaimController {
     /// For the claims that concern `context`'s node, whose capacity `capacity` publishes.
-    pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
+    pub fn new(context: Arc<Context>, capacity: Arc<CapacityReporter>) -> Self {
         let provisioner = Provisioner::new(Arc::clone(&context), capacity);
         let (modifier, resizer) = (Modifier::new(Arc::clone(&context)), Resizer::new(Arc::clone(&context)));
         Self { context, provisioner, modifier, resizer }

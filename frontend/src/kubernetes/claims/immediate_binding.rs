@@ -24,7 +24,7 @@ use super::node_selection::select;
 use crate::kubernetes::api::backoff::jitter;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
-use crate::kubernetes::capacity::publisher::CapacityPublisher;
+use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 
 /// How long a node waits for each one before it: somewhat longer than it takes for a bid to be known everywhere.
@@ -48,14 +48,14 @@ const UNTAKEN: Duration = Duration::from_secs(60);
 /// Bids for claims that any node may take.
 pub struct ImmediateBinding {
     context: Arc<Context>,
-    capacity: Arc<CapacityPublisher>,
+    capacity: Arc<CapacityReporter>,
     order: BidOrder,
     losses: Losses,
 }
 
 impl ImmediateBinding {
     /// For `context`'s node, whose capacity `capacity` publishes.
-    pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
+    pub fn new(context: Arc<Context>, capacity: Arc<CapacityReporter>) -> Self {
         Self { context, capacity, order: BidOrder::default(), losses: Losses::default() }
     }
 

@@ -27,7 +27,7 @@ use crate::call_id;
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::request::request;
-use crate::kubernetes::capacity::publisher::CapacityPublisher;
+use crate::kubernetes::capacity::reporter::CapacityReporter;
 use crate::kubernetes::context::Context;
 use crate::metrics::METRICS;
 
@@ -37,7 +37,7 @@ const JUDGED_PAUSE: Duration = Duration::from_secs(1);
 /// Makes volumes for claims.
 pub struct Provisioner {
     context: Arc<Context>,
-    capacity: Arc<CapacityPublisher>,
+    capacity: Arc<CapacityReporter>,
     immediate_binding: ImmediateBinding,
 }
 
@@ -56,7 +56,7 @@ enum Standing {
 
 impl Provisioner {
     /// For the claims that concern `context`'s node, whose capacity `capacity` publishes.
-    pub fn new(context: Arc<Context>, capacity: Arc<CapacityPublisher>) -> Self {
+    pub fn new(context: Arc<Context>, capacity: Arc<CapacityReporter>) -> Self {
         let immediate_binding = ImmediateBinding::new(Arc::clone(&context), Arc::clone(&capacity));
         Self { context, capacity, immediate_binding }
     }

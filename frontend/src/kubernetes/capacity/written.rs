@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 use crate::volumes::Capacity;
 
-/// Successive changes are published together, this often. The first is published at once: a pod may be waiting.
+/// Successive changes are reported together, this often. The first is reported at once: a pod may be waiting.
 pub const COALESCED: Duration = Duration::from_secs(1);
 
 /// A change smaller than this fraction of a filesystem (1/256) comes and goes without any change to volumes.
 const DRIFT_SHARE: u64 = 256;
 
-/// Why capacity is published now.
+/// Why capacity is reported now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// A claim is about to be given back to the scheduler.
@@ -29,7 +29,7 @@ pub enum Urgency {
 /// What to do about the capacity of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// What is published still holds.
+    /// What is reported still holds.
     Keep,
     /// Write it now.
     Write,
@@ -37,9 +37,9 @@ pub enum Verdict {
     Postpone,
 }
 
-/// The published state.
+/// The reported state.
 #[derive(Default)]
-pub struct Published {
+pub struct Written {
     /// By class.
     capacities: BTreeMap<String, Capacity>,
     /// The uid of the node that the objects belong to.
@@ -51,13 +51,13 @@ pub struct Published {
     flaws: BTreeMap<String, String>,
 }
 
-impl Published {
+impl Written {
     /// Nothing yet, for the node with that uid, if known.
     pub fn new(owner: Option<String>) -> Self {
         Self { owner, ..Self::default() }
     }
 
-    /// Forgets what is published, so that everything is written again.
+    /// Forgets what is reported, so that everything is written again.
     pub fn invalidate(&mut self) {
         self.capacities.clear();
         self.stale_deleted = false;
@@ -116,7 +116,7 @@ impl Published {
         self.stale_deleted = true;
     }
 
-    /// The classes other than `classes` whose capacity is published.
+    /// The classes other than `classes` whose capacity is reported.
     pub fn beyond(&self, classes: &BTreeSet<String>) -> Vec<String> {
         self.capacities.keys().filter(|class| !classes.contains(*class)).cloned().collect()
     }
@@ -143,7 +143,7 @@ fn is_less(before: Capacity, now: Capacity) -> bool {
     now.available <= before.available && now.largest_volume <= before.largest_volume
 }
 
-/// Whether the difference is one that filesystems cause by themselves, and that need not be published.
+/// Whether the difference is one that filesystems cause by themselves, and that need not be reported.
 fn is_drift(before: Capacity, now: Capacity) -> bool {
     let little = now.total / DRIFT_SHARE;
     before.available.abs_diff(now.available) < little && before.largest_volume.abs_diff(now.largest_volume) < little
@@ -166,10 +166,10 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        let mut published = Published::new(None);
+        let mut written = Written::new(None);
         let drifted = (50 << 30) + 1;
-        assert_eq!(published.judge("a", capacity(50 << 30), Urgency::Changed), Verdict::Write, "the first one");
-        published.capacities.insert("a".to_owned(), capacity(50 << 30));
+        assert_eq!(written.judge("a", capacity(50 << 30), Urgency::Changed), Verdict::Write, "the first one");
+        written.capacities.insert("a".to_owned(), capacity(50 << 30));
         for (available, urgency, expected) in [
             (50 << 30, Urgency::Immediate, Verdict::Keep),
             (drifted, Urgency::Periodic, Verdict::Keep),
@@ -180,39 +180,39 @@ mod tests {
             (40 << 30, Urgency::Immediate, Verdict::Write),
             (40 << 30, Urgency::Periodic, Verdict::Write),
         ] {
-            assert_eq!(published.judge("a", capacity(available), urgency), expected, "{available} {urgency:?}");
+            assert_eq!(written.judge("a", capacity(available), urgency), expected, "{available} {urgency:?}");
         }
         let larger_volumes = Capacity { largest_volume: 45 << 30, ..capacity(40 << 30) };
-        published.capacities.insert("a".to_owned(), capacity(40 << 30));
-        assert_eq!(published.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
+        written.capacities.insert("a".to_owned(), capacity(40 << 30));
+        assert_eq!(written.judge("a", larger_volumes, Urgency::Changed), Verdict::Write, "a pod may wait for one");
     }
 
     #[test]
-    fn a_size_is_ruled_out_by_what_is_published() {
-        let mut published = Published::new(None);
-        assert!(!published.rules_out("a", 2), "nothing is known of it");
-        published.note_written("a", capacity(1));
-        assert!(published.rules_out("a", 2) && !published.rules_out("a", 1) && !published.rules_out("b", 2));
+    fn a_size_is_ruled_out_by_what_is_reported() {
+        let mut written = Written::new(None);
+        assert!(!written.rules_out("a", 2), "nothing is known of it");
+        written.note_written("a", capacity(1));
+        assert!(written.rules_out("a", 2) && !written.rules_out("a", 1) && !written.rules_out("b", 2));
     }
 
     #[test]
     fn a_flaw_is_news_once() {
-        let mut published = Published::new(None);
-        published.note_sound("a");
-        assert!(published.note_flaw("a", "colour"));
-        assert!(!published.note_flaw("a", "colour"));
-        assert!(published.note_flaw("a", "size"));
-        published.note_deleted("a");
-        assert!(!published.note_flaw("a", "size"), "its object is gone, the class is not");
-        published.note_sound("a");
-        assert!(published.note_flaw("a", "size"));
+        let mut written = Written::new(None);
+        written.note_sound("a");
+        assert!(written.note_flaw("a", "colour"));
+        assert!(!written.note_flaw("a", "colour"));
+        assert!(written.note_flaw("a", "size"));
+        written.note_deleted("a");
+        assert!(!written.note_flaw("a", "size"), "its object is gone, the class is not");
+        written.note_sound("a");
+        assert!(written.note_flaw("a", "size"));
     }
 
     #[test]
     fn another_node_of_the_same_name_gets_everything_anew() {
-        let mut published = Published::new(Some("1".to_owned()));
-        published.capacities.insert("a".to_owned(), capacity(1));
-        assert!(!published.set_owner(Some("1".to_owned())) && !published.capacities.is_empty());
-        assert!(published.set_owner(Some("2".to_owned())) && published.capacities.is_empty());
+        let mut written = Written::new(Some("1".to_owned()));
+        written.capacities.insert("a".to_owned(), capacity(1));
+        assert!(!written.set_owner(Some("1".to_owned())) && !written.capacities.is_empty());
+        assert!(written.set_owner(Some("2".to_owned())) && written.capacities.is_empty());
     }
 }

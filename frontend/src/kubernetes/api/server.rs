@@ -1,4 +1,4 @@
-//! Access to the API server: where it is, and as whom.
+//! The API server: where it is, and as whom.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,19 +12,19 @@ use kube::{Client, Config};
 use tower::util::{MapFutureLayer, MapResponseLayer};
 
 use super::credential::Credential;
-use super::observed::ObserveLayer;
+use super::instrument::ObserveLayer;
 use super::own_token::OwnToken;
 use super::projection::ProjectionLayer;
 use super::rewound::RewoundLayer;
 use super::transport::transport;
-use super::{limits, retry_after};
+use super::{retry_after, silence};
 use crate::readiness::Readiness;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the API server is, and the credentials to use with it.
 #[derive(Clone, Debug)]
-pub enum Access {
+pub enum ApiServer {
     /// Those of the pod's service account.
     InCluster,
     /// Those in a kubeconfig.
@@ -49,7 +49,7 @@ pub(in crate::kubernetes) struct Reached {
 
 /// Why there is no client for the API server.
 #[derive(Debug, thiserror::Error)]
-pub enum AccessError {
+pub enum ApiServerError {
     /// The pod has no usable service account.
     #[error("the pod's service account cannot be used: {0}")]
     InCluster(#[from] kube::config::InClusterError),
@@ -69,7 +69,7 @@ pub enum AccessError {
     Client(#[from] kube::Error),
 }
 
-impl Access {
+impl ApiServer {
     /// What a kubeconfig says. If `state` is given, the agent renews the token of the file that the kubeconfig names, and
     /// keeps its own in that directory.
     pub fn kubeconfig(file: PathBuf, state: Option<PathBuf>) -> Self {
@@ -79,22 +79,22 @@ impl Access {
     /// Creates a client. The watches that it begins are reported to `readiness`.
     ///
     /// # Errors
-    /// See [`AccessError`].
-    pub(in crate::kubernetes) async fn client(&self, readiness: &Readiness) -> Result<Reached, AccessError> {
+    /// See [`ApiServerError`].
+    pub(in crate::kubernetes) async fn client(&self, readiness: &Readiness) -> Result<Reached, ApiServerError> {
         let mut credential = None;
         let mut config = match self {
             Self::InCluster => Config::incluster()?,
             Self::Kubeconfig { file, own } => {
-                let failed = |error| AccessError::Kubeconfig(file.clone(), error);
+                let failed = |error| ApiServerError::Kubeconfig(file.clone(), error);
                 let kubeconfig = Kubeconfig::read_from(file).map_err(failed)?;
                 let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
                 let mut config = config.map_err(failed)?;
                 if !is_private(&config.cluster_url) {
-                    return Err(AccessError::Unencrypted(file.clone(), config.cluster_url));
+                    return Err(ApiServerError::Unencrypted(file.clone(), config.cluster_url));
                 }
                 if let Some(given) = config.auth_info.token_file.take().map(PathBuf::from) {
                     let read = Credential::new(given.clone(), own.clone());
-                    credential = Some(read.map_err(|error| AccessError::Token(given, error))?);
+                    credential = Some(read.map_err(|error| ApiServerError::Token(given, error))?);
                 }
                 config
             }
@@ -109,7 +109,7 @@ impl Access {
         let builder = ClientBuilder::new(transport, namespace.clone())
             .with_layer(&ProjectionLayer)
             .with_layer(&RewoundLayer::default())
-            .with_layer(&MapFutureLayer::new(limits::in_time))
+            .with_layer(&MapFutureLayer::new(silence::in_time))
             .with_layer(&MapResponseLayer::new(retry_after::copy_to_body))
             .with_layer(&ObserveLayer::new(readiness.clone()));
         Ok(Reached { client: builder.build(), namespace, credential })
@@ -128,7 +128,7 @@ fn is_private(server: &Uri) -> bool {
 mod tests {
     use super::*;
 
-    async fn refusal(server: &str) -> Option<AccessError> {
+    async fn refusal(server: &str) -> Option<ApiServerError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("kubeconfig");
         let kubeconfig = serde_json::json!({
@@ -138,14 +138,14 @@ mod tests {
             "contexts": [{ "name": "a", "context": { "cluster": "a", "user": "a" } }],
         });
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        Access::kubeconfig(path, None).client(&Readiness::default()).await.err()
+        ApiServer::kubeconfig(path, None).client(&Readiness::default()).await.err()
     }
 
     #[tokio::test]
     async fn a_token_is_not_sent_unencrypted() {
         for server in ["http://10.0.0.1:8080", "http://api.example.org", "http://127.0.0.1.example.org"] {
             let refusal = refusal(server).await.unwrap();
-            assert!(matches!(refusal, AccessError::Unencrypted(..)), "{server}: {refusal}");
+            assert!(matches!(refusal, ApiServerError::Unencrypted(..)), "{server}: {refusal}");
             assert!(refusal.to_string().contains(server) && !refusal.to_string().contains("secret"), "{refusal}");
         }
         for server in ["https://10.0.0.1:6443", "http://127.0.0.1:8001", "http://[::1]:8001", "http://localhost"] {

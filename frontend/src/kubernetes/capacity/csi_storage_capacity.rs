@@ -33,7 +33,7 @@ pub async fn write(context: &Context, owner: Option<&str>, class: &str, capacity
     Ok(())
 }
 
-/// What a node has published for a class.
+/// What a node has reported for a class.
 #[derive(Clone, Debug)]
 pub struct NodeCapacity {
     /// The node, as in the topology.
@@ -44,7 +44,7 @@ pub struct NodeCapacity {
     pub largest_volume: u64,
 }
 
-/// What all nodes have published, this one included, class by class.
+/// What all nodes have reported, this one included, class by class.
 ///
 /// # Errors
 /// When it cannot be listed.

@@ -1,4 +1,4 @@
-//! Publishing the node's capacity, class by class.
+//! Reporting the node's capacity, class by class.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tracing::{debug, info, warn};
 
+use super::csi_storage_capacity;
 use super::estimate::{Estimates, Measured};
-use super::object;
-use super::published::{Published, Urgency, Verdict};
 use super::turns::Turns;
+use super::written::{Urgency, Verdict, Written};
 use crate::kubernetes::api::events::Reason;
 use crate::kubernetes::api::failure::Failure;
 use crate::kubernetes::api::node_identity::NodeIdentity;
@@ -20,28 +20,28 @@ use crate::kubernetes::context::Context;
 use crate::volumes::Capacity;
 
 /// Publishes this node's capacity.
-pub struct CapacityPublisher {
+pub struct CapacityReporter {
     context: Arc<Context>,
     estimates: Estimates,
-    published: Mutex<Published>,
+    written: Mutex<Written>,
     /// Each class is measured and written by one task at a time, so that the last write has the latest measurement.
     turns: Turns,
 }
 
-/// How publishing went. A class whose capacity is unknown does not hold up the others.
+/// How reporting went. A class whose capacity is unknown does not hold up the others.
 #[derive(Default)]
 pub struct Outcome {
-    /// Whether a change is still to be published.
+    /// Whether a change is still to be written.
     pub is_postponed: bool,
     /// What was not written, with its class if it concerns one.
     pub failures: Vec<(Option<String>, Failure)>,
 }
 
-impl CapacityPublisher {
+impl CapacityReporter {
     /// For the node of `context`.
     pub fn new(context: Arc<Context>) -> Self {
-        let published = Mutex::new(Published::new(context.node.uid.clone()));
-        Self { context, estimates: Estimates::default(), published, turns: Turns::default() }
+        let written = Mutex::new(Written::new(context.node.uid.clone()));
+        Self { context, estimates: Estimates::default(), written, turns: Turns::default() }
     }
 
     /// Waits until the capacity may have changed.
@@ -49,7 +49,7 @@ impl CapacityPublisher {
         self.context.capacity_changed.notified().await;
     }
 
-    /// Waits until what is published may be lost.
+    /// Waits until what is written may be lost.
     pub async fn loss(&self) {
         self.context.rewound.notified().await;
     }
@@ -64,7 +64,7 @@ impl CapacityPublisher {
 
     /// The uid of the node, which changes when the node is registered again.
     pub fn owner(&self) -> Option<String> {
-        self.published().owner().map(str::to_owned)
+        self.written().owner().map(str::to_owned)
     }
 
     /// Whether claims should not wait for this node's helper, which has been away for a while.
@@ -76,30 +76,30 @@ impl CapacityPublisher {
     /// The pool's other classes follow later, so that the claim does not wait for them.
     ///
     /// # Errors
-    /// When it could not be published.
+    /// When it could not be written.
     pub async fn rule_out(&self, class: &StorageClass, mode: Mode, size: u64) -> Result<(), Failure> {
         if self.estimate(class, mode).await?.largest_volume >= size {
             self.estimates.rule_out(&class.name_any(), size);
         }
         self.context.capacity_changed.notify_one();
-        self.publish_class(class, Urgency::Immediate, &mut Measured::new()).await.map(drop)
+        self.report_class(class, Urgency::Immediate, &mut Measured::new()).await.map(drop)
     }
 
-    /// Whether it is published that no volume of `size` bytes of this class can be made here.
+    /// Whether it is reported that no volume of `size` bytes of this class can be made here.
     pub fn has_ruled_out(&self, class: &StorageClass, size: u64) -> bool {
-        self.published().rules_out(&class.name_any(), size)
+        self.written().rules_out(&class.name_any(), size)
     }
 
     /// Publishes everything again next time, whether or not it has changed here: another client may have changed it.
     pub fn invalidate(&self) {
-        self.published().invalidate();
+        self.written().invalidate();
     }
 
     /// Checks whether the node is still the same object.
     pub async fn review_node(&self) {
         match NodeIdentity::review(&self.context.client, &self.context.node.name).await {
             Ok(node) => {
-                if self.published().set_owner(node.uid) {
+                if self.written().set_owner(node.uid) {
                     info!(node = %node.name, "the node was registered again: publishing its capacity anew");
                 }
             }
@@ -108,9 +108,9 @@ impl CapacityPublisher {
     }
 
     /// Publishes what has changed.
-    pub async fn publish(&self, urgency: Urgency) -> Outcome {
+    pub async fn report(&self, urgency: Urgency) -> Outcome {
         let mut outcome = Outcome::default();
-        if self.published().is_just_written() {
+        if self.written().is_just_written() {
             outcome.is_postponed = true;
             return outcome;
         }
@@ -118,7 +118,7 @@ impl CapacityPublisher {
         let classes = self.context.stores.classes.state_filter(|class| class.provisioner == driver);
         let mut measured = Measured::new();
         for class in &classes {
-            match self.publish_class(class, urgency, &mut measured).await {
+            match self.report_class(class, urgency, &mut measured).await {
                 Ok(Verdict::Postpone) => outcome.is_postponed = true,
                 Ok(Verdict::Keep | Verdict::Write) => {}
                 Err(failure) => outcome.failures.push((Some(class.name_any()), failure)),
@@ -132,7 +132,7 @@ impl CapacityPublisher {
     }
 
     /// Publishes the capacity of one class, if that is due.
-    async fn publish_class(
+    async fn report_class(
         &self,
         class: &StorageClass,
         urgency: Urgency,
@@ -149,10 +149,10 @@ impl CapacityPublisher {
             Err(failure) if failure.is_final() => Capacity::default(),
             Err(failure) => return Err(failure),
         };
-        let verdict = self.published().judge(&name, capacity, urgency);
+        let verdict = self.written().judge(&name, capacity, urgency);
         if verdict == Verdict::Write {
             let owner = self.owner();
-            if let Err(failure) = object::write(&self.context, owner.as_deref(), &name, capacity).await {
+            if let Err(failure) = csi_storage_capacity::write(&self.context, owner.as_deref(), &name, capacity).await {
                 // One flaw of a class is enough to say: two in turn would be news each time.
                 let is_news = || reported.unwrap_or_else(|| self.report_flaw(&name, failure.to_string()));
                 if failure.is_forbidden() && is_news() {
@@ -160,9 +160,9 @@ impl CapacityPublisher {
                 }
                 return Err(failure);
             }
-            self.published().note_written(&name, capacity);
+            self.written().note_written(&name, capacity);
             if reported.is_none() {
-                self.published().note_sound(&name);
+                self.written().note_sound(&name);
             }
             let Capacity { available, largest_volume: largest, .. } = capacity;
             debug!(class = %name, available, largest, "capacity published");
@@ -173,12 +173,12 @@ impl CapacityPublisher {
     /// Deletes the object for a class that the agent may not serve, if an earlier agent has left one: pods must not be
     /// placed by it.
     async fn withdraw(&self, class: &str) {
-        match object::delete(&self.context, class).await {
-            Ok(()) => self.published().note_deleted(class),
+        match csi_storage_capacity::delete(&self.context, class).await {
+            Ok(()) => self.written().note_deleted(class),
             Err(failure) => {
                 debug!(%class, "{failure}");
-                // So that it is tried again with the next attempt to publish.
-                self.published().note_sound(class);
+                // So that it is tried again with the next attempt to report.
+                self.written().note_sound(class);
             }
         }
     }
@@ -186,7 +186,7 @@ impl CapacityPublisher {
     /// Says once that no node can make volumes of a class. Its claims wait for a first pod, and that for capacity, so that
     /// nobody else would say it. Returns whether it had not been said yet.
     fn report_flaw(&self, class: &str, flaw: String) -> bool {
-        if !self.published().note_flaw(class, &flaw) {
+        if !self.written().note_flaw(class, &flaw) {
             return false;
         }
         warn!(%class, "no volume of this class can be made: {flaw}");
@@ -197,21 +197,21 @@ impl CapacityPublisher {
 
     /// Deletes the objects of classes other than `classes`.
     async fn keep_only(&self, classes: &BTreeSet<String>) -> Result<(), Failure> {
-        if self.published().has_stale() {
-            object::delete_stale(&self.context, classes).await?;
-            self.published().note_stale_deleted();
+        if self.written().has_stale() {
+            csi_storage_capacity::delete_stale(&self.context, classes).await?;
+            self.written().note_stale_deleted();
         }
-        let beyond = self.published().beyond(classes);
+        let beyond = self.written().beyond(classes);
         for class in beyond {
             let _turn = self.turns.of(&class).await;
-            object::delete(&self.context, &class).await?;
-            self.published().note_deleted(&class);
-            self.published().note_sound(&class);
+            csi_storage_capacity::delete(&self.context, &class).await?;
+            self.written().note_deleted(&class);
+            self.written().note_sound(&class);
         }
         Ok(())
     }
 
-    fn published(&self) -> MutexGuard<'_, Published> {
-        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    fn written(&self) -> MutexGuard<'_, Written> {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use kube::config::Kubeconfig;
 
-use super::access::Access;
+use super::server::ApiServer;
 use crate::sandbox::{DOMAIN, Needs};
 
 /// Where a pod finds its service account.
@@ -15,10 +15,10 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const NAMES_AND_AUTHORITIES: [&str; 5] =
     ["/etc", "/run/systemd/resolve", "/usr/lib/ssl", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates"];
 
-impl Access {
+impl ApiServer {
     /// Adds what this access needs. Files may be replaced later, but no others may be named, and the port must not
     /// change.
-    pub fn reach(&self, needs: &mut Needs) {
+    pub fn add_needs(&self, needs: &mut Needs) {
         match self {
             Self::InCluster => {
                 needs.read.push(SERVICE_ACCOUNT.into());
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn a_kubeconfig_that_is_not_there_yet_may_name_any_port() {
         let mut needs = Needs { ports: Some(Vec::new()), ..Needs::default() };
-        Access::kubeconfig("/no/such/kubeconfig".into(), Some("/state".into())).reach(&mut needs);
+        ApiServer::kubeconfig("/no/such/kubeconfig".into(), Some("/state".into())).add_needs(&mut needs);
         assert_eq!(needs.ports, None);
         assert!(needs.read.contains(&"/no/such".into()));
         assert_eq!(needs.replace, [PathBuf::from("/state")]);
