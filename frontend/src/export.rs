@@ -46,8 +46,8 @@ pub async fn snapshots(volumes: &Volumes, entries: usize, token: &str) -> Result
 
 async fn export(volumes: &Volumes, listed: Listed) -> Result<Option<Exported>, Fault> {
     let Listed { volume, pool, size, block, .. } = listed;
-    let (ever_published, owner, problem) = match noted(volumes, &volume).await {
-        Ok(noted) => noted,
+    let (ever_published, owner, problem) = match recorded(volumes, &volume).await {
+        Ok(recorded) => recorded,
         Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
         Err(fault) if fault.is_of_helper() => return Err(fault),
         // Whoever cannot be asked may hold data.
@@ -57,7 +57,7 @@ async fn export(volumes: &Volumes, listed: Listed) -> Result<Option<Exported>, F
     Ok(Some(Exported { volume, pool, block, bytes, ever_published, owner, problem, ..Exported::default() }))
 }
 
-async fn noted(volumes: &Volumes, volume: &VolumeId) -> Result<(bool, Option<Keys>, String), Fault> {
+async fn recorded(volumes: &Volumes, volume: &VolumeId) -> Result<(bool, Option<Keys>, String), Fault> {
     let owned = volumes.owner(volume).await?;
     let (owner, problem) = match owned.owner.map(|record| owner::read(record.as_str())) {
         None => (None, String::new()),

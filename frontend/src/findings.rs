@@ -43,7 +43,7 @@ mod tests {
     async fn what_is_missing_is_named_and_the_rest_is_counted() {
         let volumes = Volumes::new(Helper::new("/nonexistent"));
         let missing: BTreeSet<_> = (0..MOST + 7).map(|number| format!("vol-{number}").parse().unwrap()).collect();
-        volumes.note_missing(&missing);
+        volumes.record_missing(&missing);
         let findings = Findings::from(&*volumes.health().borrow());
         assert_eq!((findings.abnormal.len(), findings.orphans.len(), findings.more), (MOST, 0, 7));
         let first = &findings.abnormal[0];

@@ -122,9 +122,9 @@ async fn claims_and_volumes_of_others_need_none() {
     .await;
     (0..100_000).for_each(|number| api.append(claim(number, "other.example.com", "node-2")));
     for number in 100_000..100_500 {
-        let mut noted = claim(number, "other.example.com", "node-1");
-        noted["metadata"]["annotations"]["note"] = json!("x".repeat(250_000));
-        api.append(noted);
+        let mut recorded = claim(number, "other.example.com", "node-1");
+        recorded["metadata"]["annotations"]["note"] = json!("x".repeat(250_000));
+        api.append(recorded);
     }
     for number in 0..100 {
         let attributes = json!({ "a": "x".repeat(1_300_000) });

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use bulkhead_console::report::{Report, Table};
 use bulkhead_model::objects::lease::{OVERDUE, Reported};
-use bulkhead_model::quantity::Quantity;
+use bulkhead_model::quantity::{Quantity, parse};
 use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::agents::{self, AgentPod};
 use crate::cluster::{Cluster, Failure, KnownNode};
-use crate::pools::bytes;
 
 /// A node that concerns the driver.
 #[derive(Default)]
@@ -127,6 +127,11 @@ fn described(name: &str, member: &Member) -> Value {
         "availableBytes": member.available, "silentSeconds": member.silent.map(|silent| silent.as_secs()),
         "notReady": member.not_ready,
     })
+}
+
+/// The number of bytes in a quantity; zero if there is none.
+pub fn bytes(stored: Option<&Stored>) -> u64 {
+    stored.and_then(|stored| parse(&stored.0)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead_console::report::{Report, Table};
-use bulkhead_model::quantity::{Quantity, parse};
+use bulkhead_model::quantity::Quantity;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Stored;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::agents::{self, Pool};
 use crate::classes;
 use crate::cluster::{Cluster, Failure};
-use crate::nodes;
+use crate::nodes::{self, bytes};
 
 pub async fn list(cluster: &Cluster, wide: bool) -> Result<Report, Failure> {
     let members = nodes::members(cluster).await?;
@@ -111,9 +111,4 @@ pub async fn capacity(cluster: &Cluster) -> Result<Report, Failure> {
     let invalid = flaws.iter().filter_map(|(class, flaw)| Some(format!("{class}: {}", flaw.as_ref()?)));
     let table = Table::headed(headings, capacities.iter().map(row)).noting(invalid);
     Ok(Report::new(json.collect(), table))
-}
-
-/// The number of bytes in a quantity; zero if there is none.
-pub fn bytes(stored: Option<&Stored>) -> u64 {
-    stored.and_then(|stored| parse(&stored.0)).unwrap_or_default()
 }

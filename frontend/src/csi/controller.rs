@@ -1,23 +1,19 @@
 //! The Controller service. Every node is its own controller, responsible for its own volumes.
 
-use std::collections::BTreeMap;
-
-use bulkhead_model::volumes::{Attributes, Fault, Parameters, SizeRange, identify};
+use bulkhead_model::volumes::{Fault, Parameters, SizeRange, identify};
 use bulkhead_protocol::ErrorKind;
 use tonic::{Request, Response, Status, async_trait};
 
 use super::call::Call;
 use super::capability::{access, common_mode, with_filesystem};
 use super::codes::Operation;
+use super::fields::{attributes, page_size, parameters, required, signed, size_range};
 use super::offered::offered;
 use super::snapshots::source;
-use super::{Plugin, placement, required, signed, validation};
+use super::{Plugin, placement, validation};
 use crate::proto::csi::controller_server::Controller;
 use crate::proto::csi::*;
 use crate::volumes::{Capacity, NewVolume, existing};
-
-/// The maximum number of volumes or snapshots in a response, well below the 4 MiB that gRPC clients accept.
-const LONGEST_PAGE: usize = 1000;
 
 #[async_trait]
 impl Controller for Plugin {
@@ -252,33 +248,4 @@ impl Plugin {
             ..Volume::default()
         }
     }
-}
-
-/// How many entries of a list a client gets, which asks for this many at most; zero means that it does not mind.
-pub(super) fn page_size(max_entries: i32) -> Result<usize, Fault> {
-    match usize::try_from(max_entries) {
-        Ok(0) => Ok(LONGEST_PAGE),
-        Ok(entries) => Ok(entries.min(LONGEST_PAGE)),
-        Err(_) => Err(Fault::invalid(format!("max_entries is negative: {max_entries}"))),
-    }
-}
-
-fn size_range(range: Option<CapacityRange>) -> Result<Option<SizeRange>, Fault> {
-    range.map(|range| SizeRange::new(range.required_bytes, range.limit_bytes)).transpose()
-}
-
-/// The attributes in a request.
-///
-/// # Errors
-/// See [`Attributes::parse`].
-pub(super) fn attributes(pairs: &BTreeMap<String, String>) -> Result<Attributes, Fault> {
-    Attributes::parse(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
-}
-
-/// The parameters in a request.
-///
-/// # Errors
-/// See [`Parameters::parse`].
-pub(super) fn parameters(pairs: &BTreeMap<String, String>) -> Result<Parameters, Fault> {
-    Parameters::parse(pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())))
 }

@@ -8,9 +8,10 @@ use bulkhead_protocol::{Range, Snapshot, VolumeId};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use tonic::{Request, Response, Status, async_trait};
 
+use super::Plugin;
 use super::call::Call;
 use super::codes::{Operation, status};
-use super::{Plugin, required, signed};
+use super::fields::{required, signed};
 use crate::proto::csi::snapshot_metadata_server::SnapshotMetadata;
 use crate::proto::csi::*;
 use crate::volumes::{Volumes, existing};

@@ -4,6 +4,7 @@ mod call;
 mod capability;
 mod codes;
 mod controller;
+mod fields;
 mod identity;
 mod metadata;
 mod node;
@@ -14,7 +15,7 @@ mod validation;
 
 use std::sync::Arc;
 
-use bulkhead_model::volumes::{Fault, Place};
+use bulkhead_model::volumes::Place;
 use bulkhead_protocol::DriverName;
 use tonic::service::Routes;
 
@@ -61,14 +62,4 @@ impl Plugin {
     pub async fn idle(&self) {
         self.0.volumes.idle().await;
     }
-}
-
-/// Returns a required field, which must not be empty.
-fn required<'a>(field: &str, text: &'a str) -> Result<&'a str, Fault> {
-    if text.is_empty() { Err(Fault::invalid(format!("{field} is missing"))) } else { Ok(text) }
-}
-
-/// A number of bytes in CSI's signed type.
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

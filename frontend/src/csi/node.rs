@@ -3,10 +3,11 @@
 use bulkhead_model::volumes::SizeRange;
 use tonic::{Request, Response, Status, async_trait};
 
+use super::Plugin;
 use super::call::Call;
 use super::capability::access;
 use super::codes::Operation;
-use super::{Plugin, required, signed};
+use super::fields::{required, signed};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;

@@ -4,10 +4,10 @@ use bulkhead_model::volumes::{Fault, check_snapshot_parameters, identify};
 use bulkhead_protocol::{ErrorKind, Snapshot as Taken};
 use tonic::{Request, Response, Status};
 
+use super::Plugin;
 use super::call::Call;
 use super::codes::Operation;
-use super::controller::page_size;
-use super::{Plugin, required, signed};
+use super::fields::{page_size, required, signed};
 use crate::proto::csi::volume_content_source::Type;
 use crate::proto::csi::*;
 use crate::volumes::{Source, existing};

@@ -3,7 +3,7 @@
 use bulkhead_model::volumes::Fault;
 
 use super::capability::{access, complete, with_filesystem};
-use super::controller::{attributes, parameters};
+use super::fields::{attributes, parameters};
 use crate::proto::csi::validate_volume_capabilities_response::Confirmed;
 use crate::proto::csi::{ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse};
 use crate::volumes::Measured;

@@ -14,7 +14,7 @@ use kube::Resource;
 use super::api::events::Reason;
 use super::context::Context;
 use super::heartbeat;
-use crate::volumes::Health;
+use crate::volumes::{Health, beyond};
 
 /// Reports for as long as it is polled. An earlier agent has reported what was wrong `before`.
 pub async fn report(context: &Context, mut before: Reported) {
@@ -39,10 +39,10 @@ pub async fn report(context: &Context, mut before: Reported) {
 }
 
 fn report_pools(context: &Context, before: &Health, now: &Health) {
-    let node = context.node.reference();
+    let (node, none) = (context.node.reference(), BTreeMap::new());
     for (pool, conditions) in &now.pools {
-        let known = before.pools.get(pool);
-        for (_, condition) in conditions.iter().filter(|(key, _)| known.is_none_or(|known| !known.contains_key(*key))) {
+        let known = before.pools.get(pool).unwrap_or(&none);
+        for (_, condition) in beyond(conditions, known) {
             let reason = match condition.kind().severity {
                 Severity::Failure | Severity::Warning => Reason::PoolConditionAbnormal,
                 Severity::Notice => Reason::PoolConditionNotice,
@@ -63,19 +63,16 @@ fn report_ends(context: &Context, before: &Reported, now: &Reported) {
 }
 
 fn report_volumes(context: &Context, before: &Health, now: &Health) {
-    let appeared = now.volumes.iter().filter(|(volume, _)| !before.volumes.contains_key(*volume));
-    let appeared: Vec<_> = appeared.map(|(volume, abnormal)| (volume, abnormal.message.clone())).collect();
-    let over: Vec<_> = before.volumes.keys().filter(|volume| !now.volumes.contains_key(*volume)).collect();
-    if appeared.is_empty() && over.is_empty() {
+    if now.volumes.keys().eq(before.volumes.keys()) {
         return;
     }
     let owners = owners(context);
-    for (volume, message) in appeared {
+    for (volume, abnormal) in beyond(&now.volumes, &before.volumes) {
         if let Some(owner) = owners.get(volume) {
-            context.events.publish_about(owner.clone(), Reason::VolumeConditionAbnormal, message);
+            context.events.publish_about(owner.clone(), Reason::VolumeConditionAbnormal, abnormal.message.clone());
         }
     }
-    for volume in over {
+    for (volume, _) in beyond(&before.volumes, &now.volumes) {
         if let Some(owner) = owners.get(volume) {
             let note = "the volume is healthy again";
             context.events.publish_about(owner.clone(), Reason::VolumeConditionNormal, note);
@@ -84,7 +81,7 @@ fn report_volumes(context: &Context, before: &Health, now: &Health) {
 }
 
 fn report_orphans(context: &Context, before: &Health, now: &Health) {
-    if now.orphans.keys().all(|volume| before.orphans.contains_key(volume)) {
+    if beyond(&now.orphans, &before.orphans).next().is_none() {
         return;
     }
     let note = format!(
@@ -96,12 +93,10 @@ fn report_orphans(context: &Context, before: &Health, now: &Health) {
 
 /// The claim of each volume, or its PersistentVolume if it has none.
 fn owners(context: &Context) -> BTreeMap<VolumeId, ObjectReference> {
-    let objects = context.stores.persistent_volumes.state();
-    objects.iter().filter_map(|object| owner(context, object)).collect()
+    context.volumes_named().map(|(volume, object)| (volume, owner(&object))).collect()
 }
 
-fn owner(context: &Context, object: &PersistentVolume) -> Option<(VolumeId, ObjectReference)> {
-    let volume = persistent_volume::own_volume(object, &context.driver, &context.place)?;
+fn owner(object: &PersistentVolume) -> ObjectReference {
     let claim = persistent_volume::claim_reference(object).map(ObjectReference::from);
-    Some((volume, claim.unwrap_or_else(|| object.object_ref(&()))))
+    claim.unwrap_or_else(|| object.object_ref(&()))
 }

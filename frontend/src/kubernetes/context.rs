@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
+use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_model::volumes::Place;
-use bulkhead_protocol::DriverName;
+use bulkhead_protocol::{DriverName, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::Store;
@@ -88,6 +89,22 @@ impl Context {
     /// When the API server does not answer.
     pub async fn cluster(&self) -> Result<Option<&str>, Failure> {
         self.cluster.uid(&self.client).await
+    }
+
+    /// The volumes of this node that watched PersistentVolumes name, each with its object.
+    pub fn volumes_named(&self) -> impl Iterator<Item = (VolumeId, Arc<PersistentVolume>)> + '_ {
+        self.stores
+            .persistent_volumes
+            .state()
+            .into_iter()
+            .filter_map(|object| Some((persistent_volume::own_volume(&object, &self.driver, &self.place)?, object)))
+    }
+
+    /// The ids that watched objects name, for whatever purpose.
+    pub fn ids_named(&self) -> HashSet<String> {
+        let objects = self.stores.persistent_volumes.state();
+        let handles = objects.iter().filter_map(|object| persistent_volume::volume_handle(object).map(str::to_owned));
+        handles.chain(self.stores.claims.state().iter().map(|claim| claim::volume_name(claim))).collect()
     }
 
     /// The API's PersistentVolumes.

@@ -123,7 +123,7 @@ impl Memory {
     }
 
     /// Records that the agent has written the object, which now has that resource version.
-    pub fn note_written(&self, uid: &str, version: Option<&str>) {
+    pub fn record_written(&self, uid: &str, version: Option<&str>) {
         if let Some(version) = version.and_then(|version| version.parse().ok()) {
             self.with(uid, |entry| entry.written = Some(Written::Version(version)));
         }
@@ -188,7 +188,7 @@ mod tests {
     fn older_versions_are_outdated() {
         let memory = Memory::default();
         assert!(!memory.is_outdated("a", Some("7")));
-        memory.note_written("a", Some("10"));
+        memory.record_written("a", Some("10"));
         assert!(memory.is_outdated("a", Some("9")));
         assert!(!memory.is_outdated("b", Some("9")));
         assert!(!memory.is_outdated("a", Some("10")));
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn what_is_lost_was_never_written() {
         let memory = Memory::default();
-        memory.note_written("a", Some("10"));
+        memory.record_written("a", Some("10"));
         memory.finish("b");
         memory.count_failure("b", false);
         memory.forget_written();

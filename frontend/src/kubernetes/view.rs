@@ -187,11 +187,7 @@ impl View {
     /// The objects that each volume belongs to, as far as the agent knows them.
     pub fn owners(&self) -> BTreeMap<VolumeId, Owner> {
         let Ok(context) = self.context() else { return BTreeMap::new() };
-        let objects = context.stores.persistent_volumes.state();
-        let owner = |object: &PersistentVolume| {
-            Some((persistent_volume::own_volume(object, &context.driver, &context.place)?, owner_of(object)))
-        };
-        objects.iter().filter_map(|object| owner(object)).collect()
+        context.volumes_named().map(|(volume, object)| (volume, owner_of(&object))).collect()
     }
 }
 

@@ -120,10 +120,10 @@ impl Volumes {
     pub(super) async fn pool_status(&self, pool: &PoolName) -> Result<PoolStatus, Fault> {
         let answer = self.helper.pool_status(pool).await.map_err(Fault::from);
         match &answer {
-            Ok(status) => self.conditions.note(pool, PoolCondition::all_of(status)),
+            Ok(status) => self.conditions.record(pool, PoolCondition::all_of(status)),
             Err(fault) => {
                 if let Some(condition) = self.condition_of(pool, fault) {
-                    self.conditions.note(pool, [condition]);
+                    self.conditions.record(pool, [condition]);
                 }
             }
         }

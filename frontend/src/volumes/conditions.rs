@@ -93,6 +93,14 @@ impl Health {
     }
 }
 
+/// What is in `these` and not in `others`: what has appeared, or what is over.
+pub fn beyond<'a, K: Ord, V>(
+    these: &'a BTreeMap<K, V>,
+    others: &BTreeMap<K, V>,
+) -> impl Iterator<Item = (&'a K, &'a V)> {
+    these.iter().filter(|(key, _)| !others.contains_key(*key))
+}
+
 /// The conditions that were reported last. Clones share the same state.
 #[derive(Clone)]
 pub struct Conditions(Arc<watch::Sender<Health>>);
@@ -110,14 +118,14 @@ impl Conditions {
     }
 
     /// Records what is wrong with a pool now.
-    pub fn note(&self, pool: &PoolName, found: impl IntoIterator<Item = PoolCondition>) {
+    pub fn record(&self, pool: &PoolName, found: impl IntoIterator<Item = PoolCondition>) {
         let now: BTreeMap<_, _> = found.into_iter().map(|condition| (condition.identity(), condition)).collect();
         self.0.send_if_modified(|health| {
             let before = health.pools.remove(pool).unwrap_or_default();
-            for (_, condition) in now.iter().filter(|(identity, _)| !before.contains_key(*identity)) {
+            for (_, condition) in beyond(&now, &before) {
                 warn!(%pool, condition = condition.kind().name, "the pool reports: {condition}");
             }
-            for (identity, condition) in before.iter().filter(|(identity, _)| !now.contains_key(*identity)) {
+            for (identity, condition) in beyond(&before, &now) {
                 info!(%pool, condition = condition.kind().name, "the pool no longer reports: {identity}");
                 METRICS.pool_condition.with([pool.as_str(), condition.kind().name]).set(0.0);
             }
@@ -139,12 +147,12 @@ impl Conditions {
     }
 
     /// Records that all pools have been looked at.
-    pub fn note_known(&self) {
+    pub fn record_known(&self) {
         self.0.send_if_modified(|health| !std::mem::replace(&mut health.are_pools_known, true));
     }
 
     /// Records that `volume` was measured, and what that showed.
-    pub fn note_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
+    pub fn record_volume(&self, volume: &VolumeId, pool: &PoolName, condition: &Condition) {
         match self.0.borrow().volumes.get(volume) {
             // Its pool decides, or whether it exists.
             Some(abnormal) if !abnormal.is_measured() => return,
@@ -173,7 +181,7 @@ impl Conditions {
     }
 
     /// Records that these volumes, and no others, are needed but do not exist.
-    pub fn note_missing(&self, missing: &BTreeSet<VolumeId>) {
+    pub fn record_missing(&self, missing: &BTreeSet<VolumeId>) {
         METRICS.missing_volumes.with([]).set(missing.len() as f64);
         self.change_volumes(|volumes| {
             volumes.retain(|volume, abnormal| !abnormal.is_missing() || missing.contains(volume));
@@ -186,7 +194,7 @@ impl Conditions {
 
     /// Records that these volumes, and no others, cannot be unpublished: in which pool each is, and why. What is wrong
     /// with its whole pool counts for more.
-    pub fn note_stuck(&self, stuck: BTreeMap<VolumeId, (Option<PoolName>, String)>) {
+    pub fn record_stuck(&self, stuck: BTreeMap<VolumeId, (Option<PoolName>, String)>) {
         self.change_volumes(|volumes| {
             volumes.retain(|volume, abnormal| abnormal.cause != Cause::Stuck || stuck.contains_key(volume));
             for (volume, (pool, message)) in stuck {
@@ -198,11 +206,10 @@ impl Conditions {
     }
 
     /// Records that nobody needs these volumes, and no others.
-    pub fn note_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
+    pub fn record_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
         METRICS.orphaned_volumes.with([]).set(orphans.len() as f64);
         self.0.send_if_modified(|health| {
-            let appeared = orphans.iter().filter(|(volume, _)| !health.orphans.contains_key(*volume));
-            for (volume, Orphan { pool, bytes }) in appeared {
+            for (volume, Orphan { pool, bytes }) in beyond(&orphans, &health.orphans) {
                 warn!(%volume, %pool, bytes, "no PersistentVolume names the volume");
             }
             let is_news = !health.orphans.keys().eq(orphans.keys());
@@ -237,11 +244,10 @@ impl Conditions {
             change(&mut health.volumes);
             // What concerns a whole pool is already in the log, and the pool may have thousands of volumes.
             let own = |(_, abnormal): &(&VolumeId, &Abnormal)| abnormal.cause != Cause::Pool;
-            let appeared = health.volumes.iter().filter(own).filter(|(volume, _)| !before.contains_key(*volume));
-            for (volume, Abnormal { message, .. }) in appeared {
+            for (volume, Abnormal { message, .. }) in beyond(&health.volumes, &before).filter(own) {
                 warn!(%volume, "the volume is abnormal: {message}");
             }
-            for (volume, _) in before.iter().filter(own).filter(|(volume, _)| !health.volumes.contains_key(*volume)) {
+            for (volume, _) in beyond(&before, &health.volumes).filter(own) {
                 info!(%volume, "the volume is no longer abnormal");
             }
             !before.keys().eq(health.volumes.keys())
@@ -255,15 +261,15 @@ mod tests {
 
     use super::*;
 
-    fn note(conditions: &Conditions, pool: &PoolName, reported: &[Reported]) {
-        conditions.note(pool, reported.iter().cloned().map(PoolCondition::Reported));
+    fn record(conditions: &Conditions, pool: &PoolName, reported: &[Reported]) {
+        conditions.record(pool, reported.iter().cloned().map(PoolCondition::Reported));
     }
 
     #[test]
     fn a_condition_is_news_when_it_appears_and_when_it_is_gone() {
         let (conditions, pool) = (Conditions::default(), "default".parse().unwrap());
         let mut health = conditions.subscribe();
-        let report = |reported: &[Reported]| note(&conditions, &pool, reported);
+        let report = |reported: &[Reported]| record(&conditions, &pool, reported);
         let evasion = |bytes, inodes| Reported::QuotaEvasion { bytes, inodes, first: 4711, more: false };
         report(&[]);
         assert!(!health.has_changed().unwrap());
@@ -286,10 +292,10 @@ mod tests {
         let metric = || METRICS.pool_condition.with(["metric", "apart"]).get();
         for directory in ["kubelet", "local"] {
             let (directory, cause) = (directory.parse().unwrap(), Separation::NotShared);
-            note(&conditions, &pool, &[Reported::Apart { directory, cause }]);
+            record(&conditions, &pool, &[Reported::Apart { directory, cause }]);
             assert_eq!(metric(), 1.0);
         }
-        note(&conditions, &pool, &[]);
+        record(&conditions, &pool, &[]);
         assert_eq!(metric(), 0.0);
     }
 
@@ -298,14 +304,14 @@ mod tests {
         let (conditions, pool) = (Conditions::default(), "default".parse::<PoolName>().unwrap());
         let [one, other] = ["vol-1", "vol-2"].map(|volume| volume.parse::<VolumeId>().unwrap());
         let health = conditions.subscribe();
-        conditions.note_missing(&[other.clone()].into());
+        conditions.record_missing(&[other.clone()].into());
         let stuck = |volume: &VolumeId| (volume.clone(), (Some(pool.clone()), "it is held".to_owned()));
-        conditions.note_stuck([stuck(&one), stuck(&other)].into());
-        conditions.note_volume(&one, &pool, &Condition { abnormal: false, message: String::new() });
+        conditions.record_stuck([stuck(&one), stuck(&other)].into());
+        conditions.record_volume(&one, &pool, &Condition { abnormal: false, message: String::new() });
         conditions.forget_recovered();
         assert_eq!(health.borrow().volumes[&one].message, "it is held");
         assert!(health.borrow().volumes[&other].is_missing(), "that is worse");
-        conditions.note_stuck(BTreeMap::new());
+        conditions.record_stuck(BTreeMap::new());
         assert!(health.borrow().volumes.keys().eq([&other]));
     }
 
@@ -316,20 +322,20 @@ mod tests {
         let mut health = conditions.subscribe();
         let mut abnormal = || health.borrow_and_update().volumes.keys().cloned().collect::<Vec<_>>();
         let measured = |abnormal| Condition { abnormal, message: "text".to_owned() };
-        conditions.note_volume(&one, &pool, &measured(true));
+        conditions.record_volume(&one, &pool, &measured(true));
         assert_eq!(abnormal(), std::slice::from_ref(&one));
-        conditions.note_volume(&one, &pool, &measured(true));
+        conditions.record_volume(&one, &pool, &measured(true));
         assert!(!conditions.subscribe().has_changed().unwrap());
-        conditions.note_volume(&one, &pool, &measured(false));
+        conditions.record_volume(&one, &pool, &measured(false));
         assert!(abnormal().is_empty());
 
-        note(&conditions, &pool, &[Reported::ShutDown]);
+        record(&conditions, &pool, &[Reported::ShutDown]);
         conditions.fail_volumes(&pool, "it has shut down", vec![one.clone(), other.clone()]);
-        conditions.note_volume(&one, &pool, &measured(false));
+        conditions.record_volume(&one, &pool, &measured(false));
         conditions.forget_volume(&other);
         conditions.forget_recovered();
         assert_eq!(abnormal(), [one, other], "the pool decides");
-        note(&conditions, &pool, &[]);
+        record(&conditions, &pool, &[]);
         conditions.forget_recovered();
         assert!(abnormal().is_empty());
     }

@@ -48,6 +48,8 @@ pub(super) fn of_copy(error: CallError, source: &VolumeId, pool: &PoolName) -> F
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::Outlook;
+
     use super::*;
 
     #[test]
@@ -62,10 +64,13 @@ mod tests {
         let pool = "fast".parse().unwrap();
         let failed = |kind| of_promise(CallError::from(Error::new(kind, "the helper's words")), &pool);
         let fault = failed(ErrorKind::NoRoom { room: 1 << 20, wanted: 3 << 20 });
-        assert!(fault.is_no_room() && fault.to_string().contains("has room for 1 MiB, but 3 MiB"), "{fault}");
+        assert!(
+            fault.outlook() == Outlook::NoRoom && fault.to_string().contains("has room for 1 MiB, but 3 MiB"),
+            "{fault}"
+        );
         let fault = failed(ErrorKind::NoSpace);
-        assert!(fault.is_no_room() && fault.to_string() == "the helper's words", "{fault}");
-        assert!(!failed(ErrorKind::Busy).is_no_room());
+        assert!(fault.outlook() == Outlook::NoRoom && fault.to_string() == "the helper's words", "{fault}");
+        assert!(failed(ErrorKind::Busy).outlook() == Outlook::Open);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Kinds(Arc<Mutex<HashMap<VolumeId, bool>>>);
 
 impl Kinds {
     /// Records that `volume` is of this kind.
-    pub fn note(&self, volume: &VolumeId, kind: &VolumeKind) {
+    pub fn record(&self, volume: &VolumeId, kind: &VolumeKind) {
         self.known().insert(volume.clone(), matches!(kind, VolumeKind::Filesystem { .. }));
     }
 
@@ -44,7 +44,7 @@ impl Volumes {
             return Ok(known);
         }
         let usage = self.helper.usage(volume, None).await?;
-        self.kinds.note(volume, &usage.spec.kind);
+        self.kinds.record(volume, &usage.spec.kind);
         Ok(matches!(usage.spec.kind, VolumeKind::Filesystem { .. }))
     }
 }

@@ -6,7 +6,7 @@
 mod capacity;
 mod conditions;
 mod copy;
-mod discard;
+mod delete;
 mod fault;
 mod grow;
 mod in_flight;
@@ -19,7 +19,6 @@ mod owner;
 mod pool_watch;
 mod provision;
 mod publish;
-mod reclaim;
 mod snapshots;
 mod stuck;
 mod target;
@@ -40,7 +39,7 @@ use pool_watch::Measurements;
 use stuck::Stuck;
 
 pub use capacity::{Capacity, Room};
-pub use conditions::{Abnormal, Health, Orphan};
+pub use conditions::{Abnormal, Health, Orphan, beyond};
 pub use copy::Source;
 pub use in_flight::{Guard, InFlight};
 pub use inspect::{Inspected, PoolState};

@@ -45,7 +45,7 @@ impl Optional {
 
 impl Volumes {
     /// Records whether volumes are needed that may be in pools that are not served.
-    pub fn note_unseen(&self, are_needed: bool) {
+    pub fn record_unseen(&self, are_needed: bool) {
         let now = if are_needed { Unseen::Needed } else { Unseen::NotNeeded };
         let before = std::mem::replace(&mut *self.optional.unseen.lock().unwrap_or_else(PoisonError::into_inner), now);
         if before != now {
@@ -97,19 +97,19 @@ mod tests {
         assert_eq!((of(&fast, ErrorKind::PoolBroken), of(&fast, ErrorKind::Io(5))), (None, Some("errors")));
         assert_eq!(of(&slow, ErrorKind::PoolBroken), Some("not_served"));
         assert!(!volumes.optional.is_decided());
-        volumes.note_unseen(false);
+        volumes.record_unseen(false);
         assert!(volumes.optional.is_decided());
         assert_eq!(of(&fast, ErrorKind::PoolBroken), Some("absent"));
         assert_eq!(of(&slow, ErrorKind::PoolBroken), Some("not_served"));
         assert_eq!((of(&fast, ErrorKind::Io(5)), of(&fast, ErrorKind::Busy)), (Some("errors"), None));
         let fault = Fault::new(FaultKind::Typed(ErrorKind::PoolBroken), "text");
         assert!(!volumes.is_of_absent_pool(&fault), "no pool is known to be absent");
-        volumes.conditions.note(&fast, volumes.condition_of(&fast, &fault));
+        volumes.conditions.record(&fast, volumes.condition_of(&fast, &fault));
         assert!(volumes.is_of_absent_pool(&fault));
         assert!(!volumes.is_of_absent_pool(&Fault::new(FaultKind::Typed(ErrorKind::Io(5)), "text")));
-        volumes.conditions.note(&slow, volumes.condition_of(&slow, &fault));
+        volumes.conditions.record(&slow, volumes.condition_of(&slow, &fault));
         assert!(!volumes.is_of_absent_pool(&fault), "it may be in the other one");
-        volumes.note_unseen(true);
+        volumes.record_unseen(true);
         assert_eq!(of(&fast, ErrorKind::PoolBroken), Some("not_served"));
     }
 }

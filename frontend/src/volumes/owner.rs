@@ -30,7 +30,7 @@ impl Volumes {
     ///
     /// # Errors
     /// As [`Self::owner`].
-    pub async fn note_owner(&self, volume: VolumeId, owner: OwnerRecord) -> Result<(), Fault> {
+    pub async fn record_owner(&self, volume: VolumeId, owner: OwnerRecord) -> Result<(), Fault> {
         match self.owner(&volume).await {
             Ok(owned) if owned.owner.as_ref() == Some(&owner) => return Ok(()),
             // What cannot be read is replaced.

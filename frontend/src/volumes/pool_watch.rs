@@ -36,7 +36,7 @@ pub struct Measurements(Arc<Mutex<HashMap<VolumeId, (Instant, Usage)>>>);
 
 impl Measurements {
     /// Remembers a measurement.
-    pub fn note(&self, volume: &VolumeId, usage: &Usage) {
+    pub fn record(&self, volume: &VolumeId, usage: &Usage) {
         self.with(|known| known.insert(volume.clone(), (Instant::now(), usage.clone())));
     }
 
@@ -74,13 +74,13 @@ impl Volumes {
     }
 
     /// Records that these volumes, and no others, are needed but do not exist.
-    pub fn note_missing(&self, missing: &BTreeSet<VolumeId>) {
-        self.conditions.note_missing(missing);
+    pub fn record_missing(&self, missing: &BTreeSet<VolumeId>) {
+        self.conditions.record_missing(missing);
     }
 
     /// Records that nobody needs these volumes, and no others.
-    pub fn note_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
-        self.conditions.note_orphans(orphans);
+    pub fn record_orphans(&self, orphans: BTreeMap<VolumeId, Orphan>) {
+        self.conditions.record_orphans(orphans);
     }
 
     /// Looks at all pools for as long as it is polled.
@@ -117,9 +117,9 @@ impl Volumes {
             pools.insert(pool.name.clone(), status);
         }
         if self.optional.is_decided() {
-            self.conditions.note_known();
+            self.conditions.record_known();
         }
-        self.note_stuck().await;
+        self.record_stuck().await;
         self.conditions.forget_recovered();
         for pool in pools.keys() {
             self.fail_volumes_of(pool).await?;
@@ -129,13 +129,13 @@ impl Volumes {
     }
 
     /// The volumes that cannot be unpublished need attention.
-    async fn note_stuck(&self) {
+    async fn record_stuck(&self) {
         let mut stuck = BTreeMap::new();
         for (volume, message) in self.stuck.overdue(Instant::now()) {
             let pool = self.helper.usage(&volume, None).await.ok().map(|usage| usage.pool);
             stuck.insert(volume, (pool, message));
         }
-        self.conditions.note_stuck(stuck);
+        self.conditions.record_stuck(stuck);
     }
 
     /// If `pool` has failed, its volumes have failed as well. No others are made in it in the meantime.

@@ -60,7 +60,7 @@ impl Volumes {
         size: Bytes,
         new: &NewVolume,
     ) -> Result<Provisioned, Fault> {
-        self.kinds.note(&volume, kind);
+        self.kinds.record(&volume, kind);
         if new.range.admits(size) {
             Ok(Provisioned { volume, size })
         } else {

@@ -67,7 +67,7 @@ impl Volumes {
     async fn not_mounted(&self, volume: &VolumeId, fault: Fault) -> Fault {
         let Ok(usage) = self.helper.usage(volume, None).await else { return fault };
         let condition = condition(usage.condition);
-        self.conditions.note_volume(volume, &usage.pool, &condition);
+        self.conditions.record_volume(volume, &usage.pool, &condition);
         if condition.abnormal { Fault::new(fault.kind, format!("{fault}: {}", condition.message)) } else { fault }
     }
 
@@ -133,7 +133,7 @@ impl Volumes {
             }
             outcome => outcome,
         };
-        self.stuck.note(&volume, &outcome, Instant::now());
+        self.stuck.record(&volume, &outcome, Instant::now());
         if outcome.is_ok() {
             // If it is in use elsewhere, the kubelet measures it again within a minute.
             self.measurements.forget(&volume);

@@ -27,7 +27,7 @@ struct Attempts {
 
 impl Stuck {
     /// Records how an attempt to unpublish `volume` has ended.
-    pub fn note(&self, volume: &VolumeId, outcome: &Result<(), Fault>, now: Instant) {
+    pub fn record(&self, volume: &VolumeId, outcome: &Result<(), Fault>, now: Instant) {
         let mut stuck = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Err(fault) if is_of_volume(fault) => {
@@ -73,13 +73,13 @@ mod tests {
         let (stuck, start, volume) = (Stuck::default(), Instant::now(), "vol-1".parse().unwrap());
         let after = |seconds| start + Duration::from_secs(seconds);
         let attempt = |kind, seconds| {
-            stuck.note(&volume, &Err(Fault::new(FaultKind::Typed(kind), "it is held")), after(seconds));
+            stuck.record(&volume, &Err(Fault::new(FaultKind::Typed(kind), "it is held")), after(seconds));
             stuck.overdue(after(seconds)).remove(&volume)
         };
         assert_eq!(attempt(ErrorKind::Busy, 0), None);
         assert_eq!(attempt(ErrorKind::Busy, 119), None);
         assert!(attempt(ErrorKind::Io(5), 120).unwrap().contains("does not end: it is held; find out"));
-        stuck.note(&volume, &Ok(()), after(130));
+        stuck.record(&volume, &Ok(()), after(130));
         assert_eq!(attempt(ErrorKind::Busy, 300), None, "it is another time");
         assert_eq!(attempt(ErrorKind::Invalid, 800), None);
         assert!(attempt(ErrorKind::Busy, 801).is_some());

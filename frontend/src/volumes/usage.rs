@@ -55,11 +55,11 @@ impl Volumes {
         if let VolumeKind::Snapshot { .. } = usage.spec.kind {
             return Err(Fault::not_found(format!("no such volume: {volume} is a snapshot")));
         }
-        self.kinds.note(volume, &usage.spec.kind);
+        self.kinds.record(volume, &usage.spec.kind);
         let condition = condition(usage.condition.clone());
         if path.is_some() {
-            self.measurements.note(volume, &usage);
-            self.conditions.note_volume(volume, &usage.pool, &condition);
+            self.measurements.record(volume, &usage);
+            self.conditions.record_volume(volume, &usage.pool, &condition);
         }
         Ok(Measured { filesystem: filesystem(&usage), usage, condition })
     }
@@ -69,7 +69,7 @@ impl Volumes {
         match (PoolCondition::of_fault(&fault), self.measurements.last(volume)) {
             (Some(failure), Some(usage)) => {
                 let condition = Condition { abnormal: true, message: failure.to_string() };
-                self.conditions.note_volume(volume, &usage.pool, &condition);
+                self.conditions.record_volume(volume, &usage.pool, &condition);
                 Ok((usage, condition))
             }
             _ => Err(fault),

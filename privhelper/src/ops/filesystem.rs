@@ -7,7 +7,7 @@ use bulkhead_protocol::{BlockSize, Bytes, Error, ErrorKind, Reply, VolumeId, Vol
 use caps::Capability;
 use rustix::fs::{Mode, OFlags};
 
-use super::loops::{attach, attached, detach, note_numbers};
+use super::loops::{attach, attached, detach, record_numbers};
 use crate::bookkeeping::{grow_image, template};
 use crate::log;
 use crate::state::layout::{self, DATA};
@@ -150,7 +150,7 @@ fn mount(held: &mut Held<'_>) -> Result<Device, Error> {
     };
     match attached(held)? {
         Some(device) => {
-            note_numbers(held)?;
+            record_numbers(held)?;
             match mounting.root(device.number).map_err(cannot)?.map(file::status) {
                 Some(Ok(_)) => return Ok(device),
                 Some(Err(errno)) if is_published => {

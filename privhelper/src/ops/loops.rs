@@ -19,7 +19,7 @@ pub fn loop_attach(mut held: Held<'_>, read_only: bool) -> Result<Reply, Error> 
         held.check_content()?;
         let attached = attached(&mut held)?;
         if attached.is_some_and(|device| device.read_only == read_only) {
-            note_numbers(&held)?;
+            record_numbers(&held)?;
             return Ok(Reply::Done);
         }
         let id = held.id;
@@ -55,15 +55,15 @@ pub fn attach(held: &mut Held<'_>, block_size: BlockSize, read_only: bool) -> Re
         errno => failed("attach volume", held.id, errno),
     })?;
     held.change(|volume| volume.device = Some(device));
-    note_numbers(held)?;
+    record_numbers(held)?;
     Ok(device)
 }
 
 /// Sees to it that no later helper uses the number of the volume's device soon. Only then is the device of any use.
-pub fn note_numbers(held: &Held<'_>) -> Result<(), Error> {
+pub fn record_numbers(held: &Held<'_>) -> Result<(), Error> {
     let Some(volume) = held.known().filter(|volume| volume.device.is_some()) else { return Ok(()) };
-    let noted = volume.pool.served()?.note_numbers(held.state.loops.used());
-    noted.map_err(|errno| failed("note the loop device of volume", held.id, errno))
+    let recorded = volume.pool.served()?.record_numbers(held.state.loops.used());
+    recorded.map_err(|errno| failed("note the loop device of volume", held.id, errno))
 }
 
 /// Detaches the loop device of a volume, whose kind is asked for, after the filesystem on it was unmounted if it has one.

@@ -6,7 +6,7 @@ use bulkhead_protocol::{Error, MountFlags, Reply};
 use rustix::fs::OFlags;
 
 use super::filesystem::directory;
-use super::loops::{attached, note_numbers};
+use super::loops::{attached, record_numbers};
 use super::mark_used;
 use super::target::{Target, is_gone, moved, still_published};
 use crate::bookkeeping::check_number_of_targets;
@@ -41,7 +41,7 @@ pub fn make_device(mut held: Held<'_>, at: HeldTarget<'_>, exclusive: bool) -> R
     let Some(device) = attached(&mut held)? else {
         return Err(invalid(format!("volume {} is not attached to a loop device; attach it first", held.id)));
     };
-    note_numbers(&held)?;
+    record_numbers(&held)?;
     let flags = MountFlags { read_only: device.read_only, ..MountFlags::default() };
     publish(held, &target, flags, exclusive, |held| {
         let node = held.state.loops.node(device.number);

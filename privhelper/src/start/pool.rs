@@ -64,12 +64,12 @@ impl Candidate<HostPool> {
     pub fn inspect(config: &PoolConfig, mounts: &Mounts, writes: bool) -> Self {
         let config = config.clone();
         let (mut volumes, mut uuid) = (Vec::new(), None);
-        let noted = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
+        let recorded = |packet: &[u8]| match bulkhead_protocol::decode(packet) {
             Ok(Noted::Volume(id)) => volumes.push(id),
             Ok(Noted::Uuid(found)) => uuid = Some(found.as_str().to_owned()),
             Err(_) => {}
         };
-        let answers = patience::in_child(patience::LIMIT, None, |line| touch(&config, writes, line), noted);
+        let answers = patience::in_child(patience::LIMIT, None, |line| touch(&config, writes, line), recorded);
         let (state, waiting) = match answers {
             Ok(Ok(())) => (inspect(&config, mounts), None),
             Ok(Err(waiting)) => (Err("its filesystem does not answer; see whether it is frozen (fsfreeze) or its disk hangs (dmesg); it is served as soon as it answers".to_owned()), Some(waiting)),
@@ -95,7 +95,7 @@ fn touch(config: &PoolConfig, writes: bool, line: &OwnedFd) {
     let Ok(directory) = file::open_at_start(&config.directory, OFlags::RDONLY | OFlags::DIRECTORY) else { return };
     // What fails here fails again when it matters.
     let marker = marker::read(&directory);
-    let note = |noted: Option<Noted>| match noted.and_then(|noted| bulkhead_protocol::encode(&noted).ok()) {
+    let note = |recorded: Option<Noted>| match recorded.and_then(|recorded| bulkhead_protocol::encode(&recorded).ok()) {
         Some(packet) => socket::send(line, &packet, None),
         None => Ok(()),
     };

@@ -131,8 +131,8 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
     let served = || pools.iter().filter_map(|pool| pool.state.as_ref().ok());
     let mut used = None;
     for served in served() {
-        let noted = served.noted_numbers();
-        used = used.max(noted.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
+        let recorded = served.recorded_numbers();
+        used = used.max(recorded.map_err(|errno| format!("cannot read the marker of a pool: {errno}"))?);
     }
     // A pool that is not served may have a higher note than the others.
     if used.is_none() || pools.iter().any(|pool| pool.state.is_err()) {
@@ -142,7 +142,7 @@ fn used_numbers(pools: &[Arc<Pool>]) -> Result<u64, String> {
     let used = used.unwrap_or_default();
     // Once there is a note, a change to it needs no block of a pool that is full by then. If this fails, it fails again
     // when it matters.
-    served().for_each(|served| served.note_numbers(used).unwrap_or_default());
+    served().for_each(|served| served.record_numbers(used).unwrap_or_default());
     Ok(used)
 }
 
@@ -209,7 +209,7 @@ fn serve(config: &Config, pools: Vec<Candidate<SplitPool>>, mut claims: Claims, 
         let served = Served::new((directory, marker), filesystem, place, host.inherited, helpers);
         // A helper that was killed may not have synced what it changed, and this one answers as if it had.
         served.sync_all().map_err(|errno| format!("it cannot be synced to disk: {errno}"))?;
-        served.noted_numbers().map_err(|errno| format!("its marker cannot be read: {errno}"))?;
+        served.recorded_numbers().map_err(|errno| format!("its marker cannot be read: {errno}"))?;
         Ok(served)
     };
     let pools = pools.into_iter().map(|pool| {

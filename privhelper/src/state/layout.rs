@@ -35,7 +35,7 @@ const DELETED: &str = ".deleted.";
 const ATTRIBUTE: &str = "trusted.bulkhead";
 /// The extended attribute of a pool's marker whose value changes, and means nothing.
 const JOURNAL_ATTRIBUTE: &str = "trusted.bulkhead.journal";
-/// See [`note_numbers`].
+/// See [`record_numbers`].
 const NUMBERS_ATTRIBUTE: &str = "trusted.bulkhead.numbers";
 /// See [`mark_filesystem`].
 const FILESYSTEM_ATTRIBUTE: &str = "trusted.bulkhead.filesystem";
@@ -158,13 +158,13 @@ pub fn try_journal(marker: impl AsFd, value: u64) -> SysResult<()> {
 
 /// Records on the marker of a pool that this many numbers of loop devices have been used. Only a crash of the machine
 /// loses what was not synced, and no device outlives that.
-pub fn note_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
+pub fn record_numbers(marker: impl AsFd, used: u64) -> SysResult<()> {
     let _raised = raise(Capability::CAP_SYS_ADMIN)?;
     rustix::fs::fsetxattr(marker, NUMBERS_ATTRIBUTE, &used.to_ne_bytes(), XattrFlags::empty())
 }
 
 /// How many numbers of loop devices have been used, as far as is recorded on the marker of a pool. At start only.
-pub fn noted_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
+pub fn recorded_numbers(marker: impl AsFd) -> SysResult<Option<u64>> {
     let mut value = [0; 8];
     match rustix::fs::fgetxattr(marker, NUMBERS_ATTRIBUTE, &mut value[..]) {
         Err(Errno::NODATA) => Ok(None),

@@ -153,8 +153,8 @@ impl Served {
 
     /// How many numbers of loop devices earlier helpers may have used for volumes of this pool, if one has served it.
     /// At start only.
-    pub fn noted_numbers(&self) -> SysResult<Option<u64>> {
-        layout::noted_numbers(&self.marker)
+    pub fn recorded_numbers(&self) -> SysResult<Option<u64>> {
+        layout::recorded_numbers(&self.marker)
     }
 
     /// Records that so many numbers of loop devices have been used, before anybody gets a node with one of them: the
@@ -162,12 +162,12 @@ impl Served {
     ///
     /// # Errors
     /// `BUSY` when another thread has been at it for two seconds.
-    pub fn note_numbers(&self, used: u64) -> SysResult<()> {
-        let mut noted = lock_in_time(&self.numbers)?;
-        if used > *noted {
+    pub fn record_numbers(&self, used: u64) -> SysResult<()> {
+        let mut recorded = lock_in_time(&self.numbers)?;
+        if used > *recorded {
             let next = used.saturating_add(NUMBERS);
-            layout::note_numbers(&self.marker, next)?;
-            *noted = next;
+            layout::record_numbers(&self.marker, next)?;
+            *recorded = next;
         }
         Ok(())
     }

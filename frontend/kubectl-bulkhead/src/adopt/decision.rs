@@ -84,8 +84,8 @@ impl Facts {
         }
         if let [object, ..] = objects[..] {
             // Nodes to which a claim was given once and taken again may have empty volumes with the same id.
-            let noted = found.owner.as_ref().and_then(|keys| keys.get(OBJECT));
-            if wishes.claim.is_none() && (!found.ever_published || noted != Some(&object.name)) {
+            let recorded = found.owner.as_ref().and_then(|keys| keys.get(OBJECT));
+            if wishes.claim.is_none() && (!found.ever_published || recorded != Some(&object.name)) {
                 return Decision::Skip(format!(
                     "it is not known to be that of PersistentVolume {}, which is on node {}: say whose it is with --claim",
                     object.name, object.node
@@ -116,7 +116,7 @@ impl Facts {
     fn plan(&self, found: &Exported, wishes: &Wishes, replaces: Option<Volume>) -> Result<Plan, Decision> {
         let skip = |why: String| Decision::Skip(why);
         let keys = found.owner.clone().unwrap_or_default();
-        let noted = |key: &str| keys.get(key).filter(|value| !value.is_empty()).cloned();
+        let recorded = |key: &str| keys.get(key).filter(|value| !value.is_empty()).cloned();
         if !found.ever_published && !wishes.include_unused && replaces.is_none() {
             return Err(skip(
                 "it was never published, so it holds no data: include it with --include-unused".to_owned(),
@@ -124,29 +124,29 @@ impl Facts {
         }
         let owned = replaces.as_ref().and_then(|object| object.claim.as_ref());
         let owned = owned.map(|(namespace, name, _)| format!("{namespace}/{name}"));
-        let claim = wishes.claim.clone().or(owned).or_else(|| noted(CLAIM)).ok_or_else(|| {
+        let claim = wishes.claim.clone().or(owned).or_else(|| recorded(CLAIM)).ok_or_else(|| {
             let why = if found.problem.is_empty() { "nothing is noted on it" } else { &found.problem };
             skip(format!("nobody knows whose it is ({why}): say so with --claim NAMESPACE/NAME {}", found.volume))
         })?;
         let of_id = found.volume.strip_prefix("pvc-").filter(|_| wishes.claim.is_none());
-        if let (Some(own), Some(noted)) = (of_id, noted(CLAIM_UID))
-            && own != noted
+        if let (Some(own), Some(recorded)) = (of_id, recorded(CLAIM_UID))
+            && own != recorded
         {
             return Err(Decision::Conflict(format!(
-                "the note on it is about the claim with uid {noted}, and its id is not: say whose it is with --claim"
+                "the note on it is about the claim with uid {recorded}, and its id is not: say whose it is with --claim"
             )));
         }
         let Some((namespace, name)) = claim.split_once('/') else {
             return Err(skip(format!("{claim:?}, which is noted on it, is no claim: say whose it is with --claim")));
         };
-        let class = wishes.class.clone().or_else(|| noted(CLASS));
+        let class = wishes.class.clone().or_else(|| recorded(CLASS));
         let class = class.ok_or_else(|| skip("its storage class is not noted: name one with --class".to_owned()))?;
         if !self.classes.contains(&class) {
             return Err(skip(format!(
                 "the driver has no storage class {class}: make it, or name another with --class"
             )));
         }
-        let object = replaces.as_ref().map(|object| object.name.clone()).or_else(|| noted(OBJECT));
+        let object = replaces.as_ref().map(|object| object.name.clone()).or_else(|| recorded(OBJECT));
         let mut object = object.unwrap_or_else(|| found.volume.clone());
         let existing = self.claims.get(&claim);
         // A claim that never had a volume is bound to one with such a name only on the node that is selected for it.
@@ -176,7 +176,7 @@ impl Facts {
         // A claim that has lost its object takes one with its own uid only; one that waits takes one without any, and so
         // does one that is made later.
         let uid = existing.filter(|existing| !existing.object.is_empty()).map(|existing| existing.uid.clone());
-        let list = |key: &str| noted(key).map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>());
+        let list = |key: &str| recorded(key).map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>());
         let description = Description {
             name: object,
             handle: found.volume.clone(),
@@ -192,11 +192,11 @@ impl Facts {
                 ..ObjectReference::default()
             },
             class: Some(class),
-            filesystem: noted(FILESYSTEM),
+            filesystem: recorded(FILESYSTEM),
             mount_options: list(MOUNT_OPTIONS),
             // Whoever finds out that this was a mistake still has the data.
             policy: "Retain".to_owned(),
-            attributes: noted(ATTRIBUTES),
+            attributes: recorded(ATTRIBUTES),
         };
         Ok(Plan { description, claim: claim.clone(), has_claim: existing.is_some(), replaces })
     }

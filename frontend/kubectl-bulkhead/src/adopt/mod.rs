@@ -56,8 +56,8 @@ pub async fn run(cluster: &Cluster, options: &Adopt) -> Result<(Report, bool), F
     for ((node, volume), decision) in found.into_iter().zip(decisions) {
         let (state, claim, why) = match decision {
             Decision::There => ("there", String::new(), String::new()),
-            Decision::Skip(why) => ("skip", noted_claim(&volume), why),
-            Decision::Conflict(why) => ("conflict", noted_claim(&volume), why),
+            Decision::Skip(why) => ("skip", recorded_claim(&volume), why),
+            Decision::Conflict(why) => ("conflict", recorded_claim(&volume), why),
             Decision::Mark(claim) => {
                 if let Some(found) = facts.claims.get(&claim).filter(|_| options.apply) {
                     to_mark.insert(claim.clone(), (found.object.clone(), node.clone()));
@@ -148,7 +148,7 @@ async fn carry_out(
     }
 }
 
-fn noted_claim(volume: &Exported) -> String {
+fn recorded_claim(volume: &Exported) -> String {
     let claim = volume.owner.as_ref().and_then(|keys| keys.get(CLAIM));
     claim.cloned().unwrap_or_default()
 }

@@ -25,6 +25,49 @@ pub enum FaultKind {
     Garbled,
 }
 
+/// What can be done about a failure: what everything that tries again, waits or gives up decides by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It is not known whether what was asked for is done: ask again soon.
+    Open,
+    /// The pool has no room for it. Another node's may, or this one later.
+    NoRoom,
+    /// The pool cannot serve it: it is not there, or fails. Another node's may.
+    NoPool,
+    /// Something else has to change first.
+    Waits,
+    /// What is asked for can never be had.
+    Never,
+}
+
+impl FaultKind {
+    /// What can be done about a failure of this kind.
+    pub fn outlook(self) -> Outlook {
+        match self {
+            Self::Typed(kind) => outlook(kind),
+            Self::OutOfRange => Outlook::Never,
+            Self::Elsewhere | Self::BadToken => Outlook::Waits,
+            Self::NoPool => Outlook::NoPool,
+            Self::Away | Self::Garbled => Outlook::Open,
+        }
+    }
+}
+
+fn outlook(kind: ErrorKind) -> Outlook {
+    match kind {
+        ErrorKind::Busy => Outlook::Open,
+        ErrorKind::NoSpace | ErrorKind::NoRoom { .. } => Outlook::NoRoom,
+        ErrorKind::PoolBroken | ErrorKind::Io(_) => Outlook::NoPool,
+        ErrorKind::NotFound
+        | ErrorKind::AlreadyExists
+        | ErrorKind::Incompatible
+        | ErrorKind::InUse
+        | ErrorKind::TooFragmented { .. }
+        | ErrorKind::Refused => Outlook::Waits,
+        ErrorKind::WrongKind | ErrorKind::Unsupported | ErrorKind::Invalid => Outlook::Never,
+    }
+}
+
 /// A failure, with a message for the person who has to act on it; the message is never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -78,9 +121,9 @@ impl Fault {
         Self::new(FaultKind::Typed(ErrorKind::TooFragmented { extents, limit }), message)
     }
 
-    /// Whether the pool cannot have the volume: it is not there, or fails. Another node's may.
-    pub fn is_of_pool(&self) -> bool {
-        matches!(self.kind, FaultKind::NoPool | FaultKind::Typed(ErrorKind::PoolBroken | ErrorKind::Io(_)))
+    /// What can be done about it.
+    pub fn outlook(&self) -> Outlook {
+        self.kind.outlook()
     }
 
     /// Whether this is the protocol's error of this kind.
@@ -96,11 +139,6 @@ impl Fault {
     /// Whether the system has failed to read or to write something.
     pub fn is_io(&self) -> bool {
         matches!(self.kind, FaultKind::Typed(ErrorKind::Io(_)))
-    }
-
-    /// Whether space is missing, or a limit has been reached.
-    pub fn is_no_room(&self) -> bool {
-        matches!(self.kind, FaultKind::Typed(ErrorKind::NoSpace | ErrorKind::NoRoom { .. }))
     }
 }
 

@@ -15,7 +15,7 @@ mod words;
 
 pub use access::{Access, Mode, Sharing, check_filesystem, mount_flags};
 pub use attributes::Attributes;
-pub use fault::{Fault, FaultKind};
+pub use fault::{Fault, FaultKind, Outlook};
 pub use inodes::InodeCount;
 pub use name::identify;
 pub use parameters::{Backing, Parameters};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_model::api_error::error_text;
-use bulkhead_model::volumes::{Fault, FaultKind};
-use bulkhead_protocol::ErrorKind;
+use bulkhead_model::volumes::{Fault, FaultKind, Outlook};
 
 /// The longest that the API server is left alone because it asks for it. A server that asks for years is wrong, and the
 /// node's volumes would wait as long.
@@ -50,18 +49,14 @@ impl Failure {
     pub fn is_final(&self) -> bool {
         match self {
             Self::Refused(_) => true,
-            Self::Volume(fault) => matches!(
-                fault.kind,
-                FaultKind::Typed(ErrorKind::Invalid | ErrorKind::Unsupported | ErrorKind::WrongKind)
-                    | FaultKind::OutOfRange
-            ),
+            Self::Volume(fault) => fault.outlook() == Outlook::Never,
             Self::NotYet(_) | Self::Api { .. } | Self::NoAnswer { .. } => false,
         }
     }
 
     /// Whether another node may have what this one lacks: space, or a pool that works.
     pub fn is_of_this_node(&self) -> bool {
-        matches!(self, Self::Volume(fault) if fault.is_no_room() || fault.is_of_pool())
+        matches!(self, Self::Volume(fault) if matches!(fault.outlook(), Outlook::NoRoom | Outlook::NoPool))
     }
 
     /// Whether the helper is away.

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_model::objects::storage_class;
-use bulkhead_model::volumes::{Backing, Fault, FaultKind, Mode, Parameters};
-use bulkhead_protocol::{ErrorKind, PoolName};
+use bulkhead_model::volumes::{Backing, Fault, FaultKind, Mode, Outlook, Parameters};
+use bulkhead_protocol::PoolName;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
@@ -55,7 +55,7 @@ impl Estimates {
             _ if self.is_gone(is_away, Instant::now()) => return Ok(Capacity::default()),
             Ok(room) => room.capacity(&parameters, mode),
             // Other pools are still to be reported, so this is not an error.
-            Err(fault) if is_settled(&fault) => Capacity::default(),
+            Err(fault) if fault.outlook() != Outlook::Open => Capacity::default(),
             Err(fault) => return Err(fault.into()),
         };
         let class = class.name_any();
@@ -93,15 +93,6 @@ impl Estimates {
 
     fn impossible(&self) -> MutexGuard<'_, HashMap<String, (u64, Instant)>> {
         self.impossible.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Whether it is known that there is no room, rather than not known whether there is.
-fn is_settled(fault: &Fault) -> bool {
-    match fault.kind {
-        FaultKind::NoPool => true,
-        FaultKind::Typed(kind) => kind != ErrorKind::Busy,
-        _ => false,
     }
 }
 

@@ -160,9 +160,9 @@ impl CapacityReporter {
                 }
                 return Err(failure);
             }
-            self.written().note_written(&name, capacity);
+            self.written().record_written(&name, capacity);
             if reported.is_none() {
-                self.written().note_sound(&name);
+                self.written().record_sound(&name);
             }
             let Capacity { available, largest_volume: largest, .. } = capacity;
             debug!(class = %name, available, largest, "capacity published");
@@ -174,11 +174,11 @@ impl CapacityReporter {
     /// placed by it.
     async fn withdraw(&self, class: &str) {
         match csi_storage_capacity::delete(&self.context, class).await {
-            Ok(()) => self.written().note_deleted(class),
+            Ok(()) => self.written().record_deleted(class),
             Err(failure) => {
                 debug!(%class, "{failure}");
                 // So that it is tried again with the next attempt to report.
-                self.written().note_sound(class);
+                self.written().record_sound(class);
             }
         }
     }
@@ -186,7 +186,7 @@ impl CapacityReporter {
     /// Says once that no node can make volumes of a class. Its claims wait for a first pod, and that for capacity, so that
     /// nobody else would say it. Returns whether it had not been said yet.
     fn report_flaw(&self, class: &str, flaw: String) -> bool {
-        if !self.written().note_flaw(class, &flaw) {
+        if !self.written().record_flaw(class, &flaw) {
             return false;
         }
         warn!(%class, "no volume of this class can be made: {flaw}");
@@ -199,14 +199,14 @@ impl CapacityReporter {
     async fn keep_only(&self, classes: &BTreeSet<String>) -> Result<(), Failure> {
         if self.written().has_stale() {
             csi_storage_capacity::delete_stale(&self.context, classes).await?;
-            self.written().note_stale_deleted();
+            self.written().record_stale_deleted();
         }
         let beyond = self.written().beyond(classes);
         for class in beyond {
             let _turn = self.turns.of(&class).await;
             csi_storage_capacity::delete(&self.context, &class).await?;
-            self.written().note_deleted(&class);
-            self.written().note_sound(&class);
+            self.written().record_deleted(&class);
+            self.written().record_sound(&class);
         }
         Ok(())
     }

@@ -96,7 +96,7 @@ impl Written {
     }
 
     /// Records that the API server has this capacity for a class.
-    pub fn note_written(&mut self, class: &str, capacity: Capacity) {
+    pub fn record_written(&mut self, class: &str, capacity: Capacity) {
         self.capacities.insert(class.to_owned(), capacity);
         self.written = Some(Instant::now());
     }
@@ -112,7 +112,7 @@ impl Written {
     }
 
     /// Records that an earlier agent's objects are gone.
-    pub fn note_stale_deleted(&mut self) {
+    pub fn record_stale_deleted(&mut self) {
         self.stale_deleted = true;
     }
 
@@ -122,18 +122,18 @@ impl Written {
     }
 
     /// Records that the object for a class is gone.
-    pub fn note_deleted(&mut self, class: &str) {
+    pub fn record_deleted(&mut self, class: &str) {
         self.capacities.remove(class);
     }
 
     /// Records why volumes of a class can be made nowhere. Returns whether that is news.
-    pub fn note_flaw(&mut self, class: &str, flaw: &str) -> bool {
+    pub fn record_flaw(&mut self, class: &str, flaw: &str) -> bool {
         let before = self.flaws.insert(class.to_owned(), flaw.to_owned());
         before.as_deref() != Some(flaw)
     }
 
     /// Records that volumes of a class can be made, or that it is gone.
-    pub fn note_sound(&mut self, class: &str) {
+    pub fn record_sound(&mut self, class: &str) {
         self.flaws.remove(class);
     }
 }
@@ -191,21 +191,21 @@ mod tests {
     fn a_size_is_ruled_out_by_what_is_reported() {
         let mut written = Written::new(None);
         assert!(!written.rules_out("a", 2), "nothing is known of it");
-        written.note_written("a", capacity(1));
+        written.record_written("a", capacity(1));
         assert!(written.rules_out("a", 2) && !written.rules_out("a", 1) && !written.rules_out("b", 2));
     }
 
     #[test]
     fn a_flaw_is_news_once() {
         let mut written = Written::new(None);
-        written.note_sound("a");
-        assert!(written.note_flaw("a", "colour"));
-        assert!(!written.note_flaw("a", "colour"));
-        assert!(written.note_flaw("a", "size"));
-        written.note_deleted("a");
-        assert!(!written.note_flaw("a", "size"), "its object is gone, the class is not");
-        written.note_sound("a");
-        assert!(written.note_flaw("a", "size"));
+        written.record_sound("a");
+        assert!(written.record_flaw("a", "colour"));
+        assert!(!written.record_flaw("a", "colour"));
+        assert!(written.record_flaw("a", "size"));
+        written.record_deleted("a");
+        assert!(!written.record_flaw("a", "size"), "its object is gone, the class is not");
+        written.record_sound("a");
+        assert!(written.record_flaw("a", "size"));
     }
 
     #[test]

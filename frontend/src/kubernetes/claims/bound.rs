@@ -35,7 +35,7 @@ pub async fn write_status(
     let patch = Patch::Strategic(if_unchanged(claim, patch));
     let (claims, name, parameters) = (context.claims_beside(claim), claim.name_any(), PatchParams::default());
     let patched = request("writing a claim's status", claims.patch_status(&name, &parameters, &patch)).await?;
-    context.memory.note_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
+    context.memory.record_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
     Ok(Arc::new(patched))
 }
 

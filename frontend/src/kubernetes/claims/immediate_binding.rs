@@ -125,7 +125,7 @@ impl ImmediateBinding {
         }
         memory.with(uid, |entry| entry.bid_at = None);
         let outcome = select(&self.context, claim, Some(&self.context.node.name)).await;
-        self.losses.note(outcome.as_ref().is_err_and(Failure::is_conflict));
+        self.losses.record(outcome.as_ref().is_err_and(Failure::is_conflict));
         if let Err(failure) = &outcome
             && failure.is_forbidden()
         {
@@ -156,7 +156,7 @@ impl Losses {
     }
 
     /// Records that a bid was lost or won.
-    fn note(&self, lost: bool) {
+    fn record(&self, lost: bool) {
         let step = |now: u32| Some(if lost { (now + 1).min(DOUBLED) } else { now.saturating_sub(1) });
         // The closure always returns a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(losses.factor(), 1);
         let factors: Vec<_> = [true, true, true, true, false, false, false, false]
             .map(|lost| {
-                losses.note(lost);
+                losses.record(lost);
                 losses.factor()
             })
             .into();

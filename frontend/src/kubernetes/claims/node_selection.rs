@@ -19,6 +19,6 @@ pub async fn select(context: &Context, claim: &PersistentVolumeClaim, node: Opti
     let patch = Patch::Merge(if_unchanged(claim, json!({ "metadata": { "annotations": { SELECTED_NODE: node } } })));
     let (claims, name, parameters) = (context.claims_beside(claim), claim.name_any(), PatchParams::default());
     let patched = request("selecting a claim's node", claims.patch_metadata(&name, &parameters, &patch)).await?;
-    context.memory.note_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
+    context.memory.record_written(claim::uid(claim), patched.metadata.resource_version.as_deref());
     Ok(())
 }

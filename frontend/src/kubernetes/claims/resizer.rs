@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bulkhead_model::objects::{claim, persistent_volume, storage};
 use bulkhead_model::quantity::Quantity;
-use bulkhead_model::volumes::{Fault, FaultKind, SizeRange};
+use bulkhead_model::volumes::{Fault, Outlook, SizeRange};
 use bulkhead_protocol::{ErrorKind, VolumeId};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -130,27 +130,11 @@ fn remaining_pause(failed: FailedExpansion) -> Option<Duration> {
 
 /// Whether the same attempt may succeed soon.
 fn is_transient(fault: &Fault) -> bool {
-    match fault.kind {
-        FaultKind::Typed(kind) => matches!(kind, ErrorKind::Busy | ErrorKind::PoolBroken),
-        FaultKind::Away | FaultKind::Garbled => true,
-        FaultKind::OutOfRange | FaultKind::Elsewhere | FaultKind::NoPool | FaultKind::BadToken => false,
-    }
+    fault.outlook() == Outlook::Open || fault.is(ErrorKind::PoolBroken)
 }
 
 /// Whether the claim's owner should request less. A full pool counts as well, since the owner may request less only if
 /// it does.
 fn is_infeasible(fault: &Fault) -> bool {
-    match fault.kind {
-        FaultKind::OutOfRange => true,
-        FaultKind::Typed(kind) => matches!(
-            kind,
-            ErrorKind::NoSpace
-                | ErrorKind::NoRoom { .. }
-                | ErrorKind::Invalid
-                | ErrorKind::NotFound
-                | ErrorKind::Unsupported
-                | ErrorKind::WrongKind
-        ),
-        FaultKind::Elsewhere | FaultKind::NoPool | FaultKind::BadToken | FaultKind::Away | FaultKind::Garbled => false,
-    }
+    matches!(fault.outlook(), Outlook::NoRoom | Outlook::Never) || fault.is(ErrorKind::NotFound)
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::mem::replace;
 use std::time::Duration;
 
-use bulkhead_model::objects::{claim, persistent_volume};
 use bulkhead_protocol::{ErrorKind, Listed, VolumeId};
 use tokio::time::{Instant, sleep};
 use tracing::debug;
@@ -62,23 +61,22 @@ async fn take(context: &Context, search: &mut Search) -> Result<Seen, Failure> {
     let needed = needed(context);
     let listed = context.volumes.list_all().await?;
     let (missing, seen) = missing(context, needed, &listed).await?;
-    context.volumes.note_missing(&missing);
-    context.volumes.note_unseen(seen == Seen::NotAll);
-    let known = known(context);
+    context.volumes.record_missing(&missing);
+    context.volumes.record_unseen(seen == Seen::NotAll);
+    let known = context.ids_named();
     let unnamed = listed.into_iter().filter(|listed| !known.contains(listed.volume.as_str()));
     let unnamed: BTreeMap<_, _> = unnamed.map(|listed| (listed.volume.clone(), listed)).collect();
     if search.is_due(&unnamed, Instant::now()) {
         search.found(orphans::unnamed(context).await?, Instant::now());
     }
-    context.volumes.note_orphans(search.orphans(unnamed));
+    context.volumes.record_orphans(search.orphans(unnamed));
     Ok(seen)
 }
 
 /// The volumes that watched objects name and need.
 fn needed(context: &Context) -> BTreeSet<VolumeId> {
-    let objects = context.stores.persistent_volumes.state();
-    let objects = objects.iter().filter(|object| names::needs_its_volume(object));
-    objects.filter_map(|object| persistent_volume::own_volume(object, &context.driver, &context.place)).collect()
+    let needed = context.volumes_named().filter(|(_, object)| names::needs_its_volume(object));
+    needed.map(|(volume, _)| volume).collect()
 }
 
 /// Those of the volumes in `needed` that certainly do not exist. One that is not listed may still be in a pool that is
@@ -111,15 +109,6 @@ async fn missing(
         missing.retain(|volume| still_needed.contains(volume));
     }
     Ok((missing, seen))
-}
-
-/// The ids that watched objects name, for whatever purpose.
-fn known(context: &Context) -> HashSet<String> {
-    let objects = context.stores.persistent_volumes.state();
-    let mut known: HashSet<_> =
-        objects.iter().filter_map(|object| persistent_volume::volume_handle(object).map(str::to_owned)).collect();
-    known.extend(context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)));
-    known
 }
 
 /// The search for orphans. What the agent watches only raises a suspicion; all objects of the cluster settle it.

@@ -170,7 +170,7 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
     for node in persistent_volume::nodes(object, &context.place) {
         // It exists exactly as long as the Node object does.
         if request("reading a CSINode", nodes.get_opt(node)).await?.is_some() {
-            return is_noted(context, object, volume).await;
+            return is_recorded(context, object, volume).await;
         }
     }
     info!(%volume, "volume kept: its PersistentVolume says that it is on a node that is gone");
@@ -179,29 +179,29 @@ async fn is_left_behind(context: &Context, object: &PersistentVolume, volume: &V
 
 /// Whether a note on the volume says that it belongs to `object`. A volume that was left behind when its claim was
 /// given to another node has no note: it never had an object.
-async fn is_noted(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
-    let noted = match owner_of(context, volume).await {
+async fn is_recorded(context: &Context, object: &PersistentVolume, volume: &VolumeId) -> Result<bool, Failure> {
+    let recorded = match owner_of(context, volume).await {
         Err(Failure::Volume(fault)) if fault.is_io() => owner::Keys::default(),
-        noted => noted?.unwrap_or_default(),
+        recorded => recorded?.unwrap_or_default(),
     };
-    let is_noted = noted.get(owner::OBJECT).is_some_and(|name| *name == object.name_any());
-    if is_noted {
+    let is_recorded = recorded.get(owner::OBJECT).is_some_and(|name| *name == object.name_any());
+    if is_recorded {
         info!(%volume, "volume kept: a note on it says that it belongs to a PersistentVolume that is on another node");
     }
-    Ok(is_noted)
+    Ok(is_recorded)
 }
 
 /// Why `volume` may belong to a cluster that this one has taken the place of: there its claim may have existed.
 async fn is_of_another_cluster(context: &Context, volume: &VolumeId) -> Result<Option<String>, Failure> {
     let Some(cluster) = context.cluster().await? else { return Ok(None) };
-    let noted = match owner_of(context, volume).await {
+    let recorded = match owner_of(context, volume).await {
         // It may say so.
         Err(Failure::Volume(fault)) if fault.is_io() => {
             return Ok(Some(format!("the note on it cannot be read ({fault})")));
         }
-        noted => noted?.unwrap_or_default(),
+        recorded => recorded?.unwrap_or_default(),
     };
-    let other = noted.get(owner::CLUSTER).filter(|noted| *noted != cluster);
+    let other = recorded.get(owner::CLUSTER).filter(|recorded| *recorded != cluster);
     Ok(other
         .map(|other| format!("a note on it says that it belongs to the cluster {other}, and this one is {cluster}")))
 }
@@ -211,20 +211,16 @@ async fn owner_of(context: &Context, volume: &VolumeId) -> Result<Option<owner::
     if !context.volumes.keep_owners().await? {
         return Ok(None);
     }
-    let noted = match context.volumes.owner(volume).await {
+    let recorded = match context.volumes.owner(volume).await {
         Err(fault) if fault.is(ErrorKind::NotFound) => return Ok(None),
-        noted => noted?.owner,
+        recorded => recorded?.owner,
     };
-    Ok(noted.and_then(|record| owner::read(record.as_str()).ok()))
+    Ok(recorded.and_then(|record| owner::read(record.as_str()).ok()))
 }
 
 /// Volumes that were made for claims, but belong to no claim and no PersistentVolume that the agent watches.
 async fn unwatched(context: &Context) -> Result<Vec<VolumeId>, Failure> {
-    let mut watched: HashSet<String> = HashSet::new();
-    for object in context.stores.persistent_volumes.state() {
-        watched.extend(persistent_volume::volume_handle(&object).map(str::to_owned));
-    }
-    watched.extend(context.stores.claims.state().iter().map(|claim| claim::volume_name(claim)));
+    let watched = context.ids_named();
     let volumes = context.volumes.list_all().await?.into_iter().map(|listed| listed.volume);
     Ok(volumes.filter(|volume| claim_uid(volume).is_some() && !watched.contains(volume.as_str())).collect())
 }

@@ -1,6 +1,5 @@
 //! Which node handles a VolumeSnapshotContent, where no snapshot controller says so: the one that has its volume.
 
-use bulkhead_model::objects::persistent_volume;
 use bulkhead_model::objects::snapshot_content::{Source, VolumeSnapshotContent};
 use bulkhead_model::volumes::Fault;
 use bulkhead_protocol::ErrorKind;
@@ -38,12 +37,7 @@ pub async fn label(context: &Context, content: &VolumeSnapshotContent) -> Result
 async fn is_here(context: &Context, content: &VolumeSnapshotContent) -> Result<bool, Failure> {
     match content.source() {
         None => Ok(false),
-        Some(Source::Volume(volume)) => {
-            let Context { driver, place, .. } = context;
-            let objects = context.stores.persistent_volumes.state();
-            let own = |object| persistent_volume::own_volume(object, driver, place);
-            Ok(objects.iter().filter_map(|object| own(object)).any(|own| own.as_str() == volume))
-        }
+        Some(Source::Volume(volume)) => Ok(context.volumes_named().any(|(own, _)| own.as_str() == volume)),
         Some(Source::Snapshot(handle)) => {
             let Ok(snapshot) = existing(handle) else { return Ok(false) };
             match context.volumes.snapshot(&snapshot).await {

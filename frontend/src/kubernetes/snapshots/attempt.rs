@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use bulkhead_model::objects::snapshot_content::VolumeSnapshotContent;
-use bulkhead_model::volumes::{Fault, FaultKind};
-use bulkhead_protocol::ErrorKind;
+use bulkhead_model::volumes::Outlook;
 use kube::ResourceExt;
 use tokio::time::Instant;
 use tracing::warn;
@@ -74,13 +73,14 @@ pub async fn report_in_object(
 
 /// Whether the helper may be doing, or have done, what it was asked for: it has not said that it did not.
 fn may_be_in_progress(failure: &Failure) -> bool {
-    let in_progress =
-        |fault: &Fault| matches!(fault.kind, FaultKind::Away | FaultKind::Garbled | FaultKind::Typed(ErrorKind::Busy));
-    matches!(failure, Failure::Volume(fault) if in_progress(fault))
+    matches!(failure, Failure::Volume(fault) if fault.outlook() == Outlook::Open)
 }
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_model::volumes::{Fault, FaultKind};
+    use bulkhead_protocol::ErrorKind;
+
     use super::*;
 
     #[test]

@@ -49,6 +49,6 @@ async fn patched(
     let patch = Patch::Merge(if_unchanged(content, patch));
     let (contents, name) = (Api::all(context.client.clone()), content.name_any());
     let patched = request(operation, send(contents, &name, patch)).await?;
-    context.memory.note_written(patched.uid(), patched.metadata.resource_version.as_deref());
+    context.memory.record_written(patched.uid(), patched.metadata.resource_version.as_deref());
     Ok(patched)
 }

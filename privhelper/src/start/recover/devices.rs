@@ -73,9 +73,9 @@ pub fn look_at_devices(host: &Host, jail: &Jail) -> Result<Devices, String> {
             }
         };
         let mut found = BTreeMap::new();
-        let noted = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
+        let recorded = |packet: &[u8]| found.extend(bulkhead_protocol::decode::<(u32, Found)>(packet));
         let limit = patience::LIMIT.saturating_sub(begun.elapsed()).max(LEAST);
-        let asked = patience::in_child(limit, Some(jail.nodes.0.as_fd()), ask, noted);
+        let asked = patience::in_child(limit, Some(jail.nodes.0.as_fd()), ask, recorded);
         numbers.retain(|number| !found.contains_key(number));
         devices.found.append(&mut found);
         match asked.map_err(|errno| format!("cannot look at loop devices: {errno}"))? {
