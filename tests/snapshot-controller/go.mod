@@ -1,10 +1,13 @@
-// The snapshot-controller, and the definitions of its resources, for tests of snapshots. A module of its own: the cluster's
-// programs need other versions of some packages.
+// The snapshot-controller, and the definitions of its resources, for tests of snapshots, and csi-snapshotter, which has the
+// snapshots of another CSI driver taken. A module of its own: the cluster's programs need other versions of some packages.
 module bulkhead/snapshot-controller
 
 go 1.26.0
 
-tool github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
+tool (
+	github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter
+	github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller
+)
 
 require github.com/kubernetes-csi/external-snapshotter/client/v8 v8.6.0
 
@@ -16,6 +19,7 @@ require (
 	github.com/blang/semver/v4 v4.0.0 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/container-storage-interface/spec v1.12.0 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect

@@ -78,7 +78,25 @@ pub const SNAPSHOT_CONTROLLER: GoTool = GoTool {
     tags: "",
 };
 
-/// The definitions of its resources.
+/// csi-provisioner, which makes the volumes of a CSI driver that the storage agent is compared with.
+pub const CSI_PROVISIONER: GoTool = GoTool {
+    name: "csi-provisioner",
+    variable: "BULKHEAD_CSI_PROVISIONER",
+    pinned_in: "tests/external-provisioner",
+    module: "github.com/kubernetes-csi/external-provisioner/v6",
+    package: "github.com/kubernetes-csi/external-provisioner/v6/cmd/csi-provisioner",
+    tags: "",
+};
+
+/// csi-snapshotter, which has that driver's snapshots taken.
+pub const CSI_SNAPSHOTTER: GoTool = GoTool {
+    name: "csi-snapshotter",
+    variable: "BULKHEAD_CSI_SNAPSHOTTER",
+    package: "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
+    ..SNAPSHOT_CONTROLLER
+};
+
+/// The definitions of the snapshot controller's resources.
 pub const SNAPSHOT_RESOURCES: GoFiles = GoFiles {
     variable: "BULKHEAD_SNAPSHOT_RESOURCES",
     pinned_in: "tests/snapshot-controller",

@@ -4,7 +4,7 @@ pub mod compare;
 pub mod plot;
 pub mod report;
 pub mod statistics;
-mod table;
+pub mod table;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};

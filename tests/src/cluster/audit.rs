@@ -1,4 +1,4 @@
-//! The agents' requests, as the API server's audit log records them.
+//! The agents' requests, and those of a driver that they are compared with, as the API server's audit log records them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,11 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::access::Access;
+use super::manifests::{NAMESPACE, SERVICE_ACCOUNT};
 use super::scene::PATIENCE;
+
+/// The users of another driver's sidecars, whose requests are recorded, too.
+pub const SIDECARS: [&str; 2] = ["csi-provisioner", "csi-snapshotter"];
 
 /// The extra field of a user that names the node a token is bound to.
 const NODE: &str = "authentication.kubernetes.io/node-name";
@@ -64,14 +68,38 @@ impl Request {
 
 /// All requests so far by the agent of `node`, or by all agents, in order.
 pub fn log(access: &Access, node: Option<&str>) -> Result<Vec<Request>> {
-    let text = fs::read_to_string(access.directory().join("audit.log"))?;
+    let agents = agents();
+    let mut entries = entries(access, node.unwrap_or(&agents))?;
+    entries.retain(|entry| match node {
+        Some(node) => entry["user"]["extra"][NODE][0] == node,
+        None => entry["user"]["username"] == agents,
+    });
+    Ok(entries.iter().map(Request::of_entry).collect())
+}
+
+/// The user of all agents.
+pub fn agents() -> String {
+    format!("system:serviceaccount:{NAMESPACE}:{SERVICE_ACCOUNT}")
+}
+
+/// The number of requests so far by this user.
+///
+/// # Errors
+/// When the log cannot be read.
+pub fn requests_by(access: &Access, user: &str) -> Result<Requests> {
+    let mut entries = entries(access, user)?;
+    entries.retain(|entry| entry["user"]["username"] == user);
+    Ok(count(&entries.iter().map(Request::of_entry).collect::<Vec<_>>()))
+}
+
+/// The entries that contain this text, in order.
+fn entries(access: &Access, text: &str) -> Result<Vec<Value>> {
+    let log = fs::read_to_string(access.directory().join("audit.log"))?;
     // Most lines are about other agents, and parsing a line takes far longer than searching it.
-    let lines = text.lines().filter(|line| node.is_none_or(|node| line.contains(node)));
+    let lines = log.lines().filter(|line| line.contains(text));
     // The last line may be incomplete.
     let entries = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let is_counted =
-        |entry: &Value| entry["verb"] != "watch" && node.is_none_or(|node| entry["user"]["extra"][NODE][0] == node);
-    Ok(entries.filter(is_counted).map(|entry| Request::of_entry(&entry)).collect())
+    Ok(entries.filter(|entry| entry["verb"] != "watch").collect())
 }
 
 /// The number of requests so far by the agent of `node`, or by all agents.

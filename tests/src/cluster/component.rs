@@ -47,6 +47,15 @@ impl Traces {
         self.directory.join(format!("{}.hold", self.name))
     }
 
+    /// Its process id.
+    ///
+    /// # Errors
+    /// When it is not running.
+    pub fn pid(&self) -> Result<u32> {
+        let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;
+        text.trim().parse().with_context(|| format!("the process id of {}", self.name))
+    }
+
     /// Kills it. It is restarted immediately, unless it is held.
     pub fn kill(&self) -> Result<()> {
         let text = fs::read_to_string(self.pid_file()).with_context(|| format!("{} does not run", self.name))?;

@@ -11,6 +11,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::access::Access;
+use super::audit::SIDECARS;
 use super::component::{Component, Traces};
 use super::credentials::Credentials;
 use super::snapshots;
@@ -234,7 +235,7 @@ fn egress(proxy: &Path) -> serde_json::Value {
     })
 }
 
-/// Logs the requests of the agents' service account, one line each.
+/// Logs the requests of the agents' service account and of another driver's sidecars, one line each.
 fn audit_policy() -> serde_json::Value {
     json!({
         "apiVersion": "audit.k8s.io/v1",
@@ -242,6 +243,7 @@ fn audit_policy() -> serde_json::Value {
         "omitStages": ["RequestReceived"],
         "rules": [
             { "level": "Metadata", "userGroups": ["system:serviceaccounts:bulkhead-system"] },
+            { "level": "Metadata", "users": SIDECARS },
             { "level": "None" },
         ],
     })

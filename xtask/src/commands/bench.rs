@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use super::exit_code;
-use crate::go_tool::LOCAL_PATH;
+use crate::go_tool::{CSI_PROVISIONER, CSI_SNAPSHOTTER, GoTool, LOCAL_PATH, SNAPSHOT_CONTROLLER, SNAPSHOT_RESOURCES};
 use crate::kubernetes;
 use crate::packages;
 use crate::process::command;
@@ -54,13 +54,25 @@ pub fn bench(workspace: &Workspace, arguments: &BenchArguments) -> Result<ExitCo
     let mut measure = command("env");
     if arguments.kubernetes {
         measure.env(kubernetes::ASSETS, kubernetes::control_plane(workspace)?);
-        measure.env(LOCAL_PATH.variable, LOCAL_PATH.provide(workspace)?);
+        for tool in tools(&arguments.arguments) {
+            measure.env(tool.variable, tool.provide(workspace)?);
+        }
+        measure.env(SNAPSHOT_RESOURCES.variable, SNAPSHOT_RESOURCES.provide(workspace)?);
     }
     measure.arg(programs.path(bench[0]));
     if !arguments.kubernetes {
         measure.arg("--output").arg(workspace.target.join("bench"));
     }
     Ok(exit_code(measure.args(&arguments.arguments).status()?))
+}
+
+/// What a control plane is measured with. Another driver's sidecars take minutes to build, and are there for that driver.
+fn tools(arguments: &[String]) -> Vec<&'static GoTool> {
+    let mut tools = vec![&LOCAL_PATH, &SNAPSHOT_CONTROLLER];
+    if arguments.iter().any(|argument| argument.starts_with("--host-path")) {
+        tools.extend([&CSI_PROVISIONER, &CSI_SNAPSHOTTER]);
+    }
+    tools
 }
 
 /// Unless parts are selected, the data path is left out: an emulated processor says nothing about it.

@@ -93,6 +93,7 @@ const RULES: &[Rule] = &[
     rule("tests/prometheus/", ALL, &[Kubernetes]),
     rule("tests/helm/", ALL, &[Kubernetes]),
     // Benches only.
+    rule("tests/external-provisioner/", ALL, &[]),
     rule("tests/local-path/", ALL, &[]),
     rule("tests/protocol/", XTASK, &[Unit, Host]),
     rule("tests/sanity/", ALL, &[Sanity]),

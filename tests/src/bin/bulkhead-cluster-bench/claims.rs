@@ -87,7 +87,7 @@ pub fn at_once(cluster: &Cluster, wanted: Wanted<'_>, number: usize, who: &str) 
 /// Prints how many requests were made.
 pub fn print_requests(what: &str, number: usize, made: &Requests) {
     let all: usize = made.values().sum();
-    println!("{what}: {all}, {:.2} a claim: {made:?}", all as f64 / number as f64);
+    println!("{what}: {all}, {:.2} for each: {made:?}", all as f64 / number as f64);
 }
 
 fn delete_all(cluster: &Cluster) -> Result<()> {

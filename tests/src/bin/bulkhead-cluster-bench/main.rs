@@ -1,14 +1,18 @@
 //! The cost of a storage agent: the time from a claim to its volume, alone and in a storm, its memory when other nodes
-//! have claims, what its metrics cost, and the requests of many agents to an API server. Nothing here is a test, and
-//! the figures depend on the machine.
+//! have claims, what its metrics cost, the requests of many agents to an API server, and snapshots. Nothing here is a test,
+//! and the figures depend on the machine.
 
 mod agents;
 mod claims;
+mod driver;
+mod host_path;
 mod local_path;
 mod memory;
 mod scrape;
+mod snapshots;
 mod stages;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,10 +20,10 @@ use anyhow::Result;
 use bulkhead_tests::bench;
 use bulkhead_tests::cluster::control_plane::ControlPlane;
 use bulkhead_tests::cluster::storm::Wanted;
-use bulkhead_tests::cluster::{Cluster, manifests};
+use bulkhead_tests::cluster::{Cluster, manifests, snapshots as resources};
 use bulkhead_tests::pool::Pool;
 use bulkhead_tests::setting::{PoolFilesystem, Setting};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use serde_json::json;
 
 /// How long one measurement may take.
@@ -28,6 +32,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Measures agents on a control plane on this host.
 #[derive(Debug, Parser)]
 struct Options {
+    /// Only these parts
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Claims one after another
     #[arg(long, default_value_t = 100)]
     alone: usize,
@@ -43,6 +50,27 @@ struct Options {
     /// Agents at once, each with a helper of its own
     #[arg(long, default_value_t = 100)]
     agents: usize,
+    /// Snapshots, restored claims and clones of each size
+    #[arg(long, default_value_t = 10)]
+    snapshots: usize,
+    /// The program of csi-driver-host-path, whose snapshots are taken in turn with the agent's
+    #[arg(long)]
+    host_path: Option<PathBuf>,
+}
+
+/// A part of the figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Claims, memory, metrics and requests.
+    Claims,
+    /// Snapshots, and volumes made from them.
+    Snapshots,
+}
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
 }
 
 fn main() -> ExitCode {
@@ -50,16 +78,26 @@ fn main() -> ExitCode {
     // No filesystem is created: the pools are directories on this host.
     bench::run(Setting::on_host(PoolFilesystem::Ext4), |setting, work, templates| {
         let start = Instant::now();
-        let control_plane = ControlPlane::start()?;
+        let mut control_plane = ControlPlane::start()?;
         println!("control plane ready: {:.1} s", start.elapsed().as_secs_f64());
         setting.control_plane = Some(control_plane.directory().to_owned());
         manifests::apply_cluster_wide(&control_plane.access()?.kubeconfig())?;
         let mut cluster = Cluster::enter(setting, work, templates)?;
-        let measured = measure(&mut cluster, &options);
-        for agent in &mut cluster.agents {
-            agent.stand.abandon();
+        if options.wants(Part::Claims) {
+            let measured = measure(&mut cluster, &options);
+            for mut agent in std::mem::take(&mut cluster.agents) {
+                agent.stand.abandon();
+            }
+            measured?;
         }
-        measured
+        if options.wants(Part::Snapshots) && options.snapshots > 0 {
+            // Not before: an agent also watches snapshots where there are any.
+            resources::define_resources(&control_plane.access()?.kubeconfig())?;
+            control_plane.run_snapshot_controller()?;
+            let host_path = options.host_path.as_deref();
+            snapshots::compare(&mut cluster, &control_plane, options.snapshots, host_path, work, templates)?;
+        }
+        Ok(())
     })
 }
 
