@@ -96,8 +96,9 @@ impl Driver {
             for pid in std::iter::once(pid).chain(&started) {
                 bytes += processes::proportional(*pid)?;
             }
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
-            each.push(format!("{} {:.1}", name.trim(), mebibytes(bytes)));
+            let program = std::fs::read_link(format!("/proc/{pid}/exe"))?;
+            let name = program.file_name().context("a program without a name")?.display().to_string();
+            each.push(format!("{name} {:.1}", mebibytes(bytes)));
             all += bytes;
         }
         println!("{}: memory {when}: {:.1} MiB: {}", self.name, mebibytes(all), each.join(", "));

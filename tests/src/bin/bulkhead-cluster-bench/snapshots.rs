@@ -89,7 +89,7 @@ fn time(cluster: &Cluster, drivers: &[Driver], source: &Source, rounds: usize) -
     for driver in drivers {
         delete_claim(cluster, &name(driver, "source"))?;
     }
-    let mut header = vec![format!("{} MiB, {} written, {rounds} times: ms", source.size, source.written)];
+    let mut header = vec![format!("ms of {rounds} rounds; {} MiB, {} written", source.size, source.written)];
     for driver in drivers {
         header.extend([format!("{}, p50", driver.name), "longest".to_owned(), "ratio".to_owned()]);
     }
