@@ -42,6 +42,8 @@ fn in_place(
     measure: impl FnOnce(&mut Setting, &Path, &Path) -> Result<()>,
 ) -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // What it starts must hear when it is asked to end.
+    SigSet::empty().thread_set_mask()?;
     let scratch = work.parent().context("a work directory without a parent")?;
     measure(&mut setting, work, scratch)
 }
