@@ -1,10 +1,19 @@
 //! Changes the attributes of a volume, also while it is in use.
 
+use std::time::Duration;
+
 use bulkhead_model::volumes::{Attributes, Fault};
-use bulkhead_protocol::{Request, Usage, VolumeId, VolumeKind};
+use bulkhead_protocol::{ErrorKind, Request, Usage, VolumeId, VolumeKind};
+use tokio::time::{Instant, sleep};
 
 use super::Volumes;
 use super::fault::of_promise;
+
+/// How long a call waits for a volume that is changed in parts, or by others. The next call continues there.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How soon the next part is asked for. Others have their turn in between.
+const PAUSE: Duration = Duration::from_millis(100);
 
 impl Volumes {
     /// Gives `volume` these attributes. What it has already is left alone.
@@ -21,6 +30,13 @@ impl Volumes {
             (VolumeKind::Directory { .. }, Some(inodes)) => Request::SetInodes { volume, inodes },
             _ => Request::Allocate { volume },
         };
-        self.helper.size(request).await.map(drop).map_err(|error| of_promise(error, &pool))
+        let begun = Instant::now();
+        loop {
+            match self.helper.size(request.clone()).await.map_err(|error| of_promise(error, &pool)) {
+                // An image with very many holes is allocated in parts.
+                Err(fault) if fault.is(ErrorKind::Busy) && begun.elapsed() < PATIENCE => sleep(PAUSE).await,
+                outcome => return outcome.map(drop),
+            }
+        }
     }
 }

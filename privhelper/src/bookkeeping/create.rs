@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bulkhead_protocol::{CallId, Error, ErrorKind, Origin, Reply, VolumeId, VolumeKind, VolumeSpec};
 use rustix::fs::{FallocateFlags, Mode};
 
+use super::allocate::fill_holes;
 use super::filesystem::limits;
 use super::limits::{check_filesystem, check_number_of_volumes};
 use super::log;
@@ -224,7 +225,7 @@ fn copy_image(outer: impl AsFd, kind: VolumeKind, size: u64, original: &OwnedFd)
     rustix::fs::ioctl_ficlone(&image, original)?;
     rustix::fs::ftruncate(&image, size)?;
     if let VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } = kind {
-        file::fill_holes(&image, size)?;
+        fill_holes(&image, 0, size, |_| Ok(true))?;
     }
     file::sync(&image)?;
     file::status(&image)

@@ -8,7 +8,7 @@ use super::filesystem::limits;
 use super::log;
 use super::room::Share;
 use crate::state::{Held, Kind, Record, Served, Volume, failed, invalid, wrong_kind};
-use crate::sys::{Result as SysResult, file};
+use crate::sys::Result as SysResult;
 
 /// Raises a directory volume's quota.
 pub fn set_quota(held: Held<'_>, size: Bytes, inodes: Inodes) -> Result<Reply, Error> {
@@ -67,33 +67,13 @@ pub fn grow_image(held: &mut Held<'_>, kind: Kind, size: Bytes) -> Result<Reply,
     })
 }
 
-/// Allocates what a sparse image lacks. From then on it is one that was allocated when it was made.
-pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
-    let (id, volume) = (held.id, held.known().ok_or_else(|| held.state.unknown(held.id))?);
-    let (old, pool) = (volume.record.spec, volume.pool.clone());
-    let kind = match old.kind {
-        VolumeKind::Image { block_size, .. } => VolumeKind::Image { sparse: false, block_size },
-        VolumeKind::Filesystem { mode, .. } => VolumeKind::Filesystem { sparse: false, mode },
-        VolumeKind::Directory { .. } | VolumeKind::Snapshot { .. } => return Err(wrong_kind(id, Kind::Block)),
-    };
-    let image = held.open_content(OFlags::RDWR)?;
-    let fail = |errno| failed("inspect the image of volume", id, errno);
-    let missing = old.size.get().saturating_sub(file::status(&image).map_err(fail)?.allocated);
-    // It is promised already, but what the others do not use yet may be used up.
-    let lacking = Share { bytes: missing, preallocated: true, project: None };
-    check_room(&pool, &measure(held.state, &pool)?, 0, lacking)?;
-    grow(&mut held, VolumeSpec { kind, ..old }, "allocate the image of volume", |_, spec, _| match spec.kind {
-        VolumeKind::Image { sparse: false, .. } | VolumeKind::Filesystem { sparse: false, .. } => {
-            file::fill_holes(&image, spec.size.get())
-        }
-        _ => Ok(()),
-    })
-}
-
 /// Promises what a volume with new settings takes in addition, and then makes its limit and its record agree with them.
 /// `limit` does the former, also to go back to the old settings. Both survive a power cut together: syncing a directory
 /// that has not changed does not commit a quota (seen on XFS), but here the record has changed.
-fn grow(
+///
+/// # Errors
+/// `NoRoom` when the pool cannot promise it, or when `limit` fails.
+pub fn grow(
     held: &mut Held<'_>,
     spec: VolumeSpec,
     what: &str,
@@ -107,7 +87,7 @@ fn grow(
     let (served, measured) = (pool.served()?, measure(held.state, &pool)?);
     let share = Share::of(&spec, pool.inode_size(), volume.project, volume.allocated);
     let growth = Share { bytes: share.bytes.saturating_sub(before.bytes), ..share };
-    let promise = |volume: &mut Volume| volume.growth = growth.bytes;
+    let promise = |volume: &mut Volume| volume.growth = Some(growth.bytes);
     held.change_if(|promised| check_room(&pool, &measured, promised, growth), promise)?;
     let new = Record { spec, ..old };
     let apply = |record: Record| -> SysResult<()> {
@@ -122,7 +102,7 @@ fn grow(
     });
     let id = held.id;
     held.change(|volume| {
-        volume.growth = 0;
+        volume.growth = None;
         volume.record = if applied.is_ok() { new } else { old };
     });
     applied.map_err(|errno| failed(what, id, errno))?;

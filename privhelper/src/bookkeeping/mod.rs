@@ -2,6 +2,7 @@
 //! report. If something here is wrong, an answer or a figure is, or room is lost; the boundary between a tenant, the
 //! frontend and the host does not depend on it.
 
+mod allocate;
 mod cached;
 mod conditions;
 mod create;
@@ -18,10 +19,11 @@ mod status;
 pub mod template;
 mod watch;
 
+pub use allocate::allocate;
 pub use create::{Original, create, make};
 pub use delta::delta;
 pub use filesystem::{Facts, Filesystem, KUBELET_PROJECTS, Overhead, limits};
-pub use grow::{allocate, grow_image, set_inodes, set_quota};
+pub use grow::{grow_image, set_inodes, set_quota};
 pub use limits::{Limits, check_filesystem, check_number_of_targets};
 pub use owner::{owner, set_owner};
 pub use release::{Deletions, Progress};

@@ -3,8 +3,9 @@
 use bulkhead_protocol::{Error, Reply, VolumeId};
 use rustix::fs::OFlags;
 
-use crate::state::{Kind, State, failed, layout, unsupported};
-use crate::sys::{Result as SysResult, extents, file};
+use super::status::changed;
+use crate::state::{Kind, State, broken, failed, invalid, layout, unsupported};
+use crate::sys::{extents, file};
 
 /// How many times one request asks the filesystem at most.
 const STEPS: usize = 1024;
@@ -16,10 +17,18 @@ pub fn sharing(state: &State, id: &VolumeId, from: u64) -> Result<Reply, Error> 
     if kind == Kind::Directory {
         return Err(unsupported(format!("volume {id} is a directory, which shares nothing with other volumes")));
     }
-    let read = || -> SysResult<Reply> {
-        let image = layout::open_content(&served.directory, id, kind, OFlags::RDONLY)?;
-        let (shared, next) = extents::shared(&image, from, STEPS)?;
-        Ok(Reply::Sharing { allocated: file::status(&image)?.allocated, shared, next })
-    };
-    read().map_err(|errno| failed("inspect the image of volume", id, errno))
+    let cannot = |errno| failed("inspect the image of volume", id, errno);
+    let why = |error| changed(state, id, &seen.volume).unwrap_or(error);
+    let opened = layout::open_content(&served.directory, id, kind, OFlags::RDONLY);
+    let opened = opened.and_then(|image| Ok((file::status(&image)?, image)));
+    let (found, image) = opened.map_err(|errno| why(cannot(errno)))?;
+    if found.id != seen.volume.content {
+        let message = format!("the image of volume {id} was replaced while it was served: put back what was there");
+        return Err(why(broken(message)));
+    }
+    if from > found.size {
+        return Err(invalid(format!("the image of volume {id} ends at {}, before offset {from}", found.size)));
+    }
+    let (shared, next) = extents::shared(&image, from, STEPS).map_err(cannot)?;
+    Ok(Reply::Sharing { allocated: found.allocated, shared, next })
 }

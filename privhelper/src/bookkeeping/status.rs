@@ -45,8 +45,7 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
             VolumeKind::Filesystem { .. } => fill_in_filesystem(&mut usage, id, volume, served),
         };
         filled.map_err(|errno| match errno {
-            // It was deleted meanwhile.
-            Errno::NOENT if !is_same() => state.unknown(id),
+            Errno::NOENT => changed(state, id, volume).unwrap_or_else(|| failed("inspect volume", id, errno)),
             errno => failed("inspect volume", id, errno),
         })?;
         // Last, because it is the least: the filesystem may also want larger blocks since files on it share some.
@@ -54,6 +53,16 @@ pub fn usage(state: &State, id: &VolumeId, target: Option<&TargetPath>) -> Resul
         usage.condition = usage.condition.take().or(is_not_direct.then_some(Condition::NotDirect));
     }
     Ok(Reply::Usage(usage))
+}
+
+/// Why a volume that is only looked at is not what it was, if that is because it was deleted meanwhile, or is being deleted.
+pub fn changed(state: &State, id: &VolumeId, volume: &Arc<Volume>) -> Option<Error> {
+    let is_same = || state.volumes.get(id).is_some_and(|now| Arc::ptr_eq(&now, volume));
+    match state.locks.volume(id) {
+        Ok(_) if is_same() => None,
+        Ok(_) => Some(state.unknown(id)),
+        Err(busy) => Some(busy),
+    }
 }
 
 /// What the volume's project uses. What can still be used is limited by what the filesystem has, too. While a volume grows,
@@ -71,7 +80,7 @@ fn fill_in_directory(usage: &mut Usage, volume: &Volume, served: &Served, is_sam
     usage.used_inodes = Some(used_inodes);
     usage.available_inodes = Some(inodes.get().saturating_sub(used_inodes).min(space.free_inodes));
     let ProjectQuota { used_bytes: used, limit_bytes: bytes, limit_inodes, soft, .. } = quota;
-    let has_other = !quota.is_limited_to(limits(size, inodes)) && volume.growth == 0 && is_same();
+    let has_other = !quota.is_limited_to(limits(size, inodes)) && volume.growth.is_none() && is_same();
     let other = has_other.then_some(Condition::OtherLimits { bytes, inodes: limit_inodes, soft });
     usage.condition = other.or((used > size.get()).then_some(Condition::Oversized { used }));
     Ok(())

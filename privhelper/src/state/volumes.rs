@@ -24,8 +24,8 @@ pub struct Volume {
     pub project: Option<ProjectId>,
     /// What is recorded about it.
     pub record: Record,
-    /// What it is promised in addition while it is being grown, in bytes.
-    pub growth: u64,
+    /// What it is promised in addition while its settings are being changed, in bytes.
+    pub growth: Option<u64>,
     /// The directory that is published, or the image; what is mounted or attached is compared with it.
     pub content: FileId,
     /// Where it is published, or may still be. Most volumes have one target, for which a map would take ten times the
@@ -42,6 +42,8 @@ pub struct Volume {
     pub origin: Option<Arc<Origin>>,
     /// How many bytes a snapshot refers to; 0 for any other volume.
     pub allocated: u64,
+    /// Where the allocation of a sparse image, which was requested, continues.
+    pub filled: u64,
 }
 
 /// What was mounted at a target, until it is proved to be gone.
@@ -121,7 +123,7 @@ impl Volume {
             pool,
             project,
             record,
-            growth: 0,
+            growth: None,
             content,
             published: Box::default(),
             device: None,
@@ -129,6 +131,7 @@ impl Volume {
             unmountable: None,
             origin: None,
             allocated: 0,
+            filled: 0,
         }
     }
 
@@ -156,7 +159,7 @@ impl Volume {
     /// What it takes up on its filesystem.
     pub fn share(&self) -> Share {
         let share = Share::of(&self.record.spec, self.pool.inode_size(), self.project, self.allocated);
-        Share { bytes: share.bytes.saturating_add(self.growth), ..share }
+        Share { bytes: share.bytes.saturating_add(self.growth.unwrap_or_default()), ..share }
     }
 }
 

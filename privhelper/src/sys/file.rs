@@ -13,8 +13,7 @@ use linux_raw_sys::general::{
 use linux_raw_sys::ioctl::{FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR};
 use nix::libc;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes,
-    StatxFlags,
+    AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, ResolveFlags, SeekFrom, StatxAttributes, StatxFlags,
 };
 
 use super::{Errno, Result, checked, with_patience};
@@ -246,22 +245,18 @@ pub fn set_copy_unit(image: impl AsFd) -> Result<()> {
     if is_set { Ok(()) } else { set_attributes(image, wanted) }
 }
 
-/// Gives every hole of a file below `size` blocks that read as zeros. Not the whole range at once: that would take as much
-/// room again as there is in it.
-pub fn fill_holes(file: impl AsFd, size: u64) -> Result<()> {
-    let mut at = 0;
-    while at < size {
-        let hole = rustix::fs::seek(&file, SeekFrom::Hole(at))?.min(size);
-        let end = match rustix::fs::seek(&file, SeekFrom::Data(hole)) {
-            Err(Errno::NXIO) => size,
-            data => data?.min(size),
-        };
-        if end > hole {
-            rustix::fs::fallocate(&file, FallocateFlags::empty(), hole, end.saturating_sub(hole))?;
-        }
-        at = end.max(hole);
+/// Where the next hole of a file begins, from an offset on, and where it ends; `None` if there is none before `end`. What has
+/// blocks that were never written may count as one (lseek(2), `SEEK_HOLE`).
+pub fn next_hole(file: impl AsFd, from: u64, end: u64) -> Result<Option<(u64, u64)>> {
+    if from >= end {
+        return Ok(None);
     }
-    Ok(())
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(from))?;
+    let data = match rustix::fs::seek(&file, SeekFrom::Data(hole)) {
+        Err(Errno::NXIO) => end,
+        data => data?.min(end),
+    };
+    Ok(Some((hole, data)).filter(|(hole, data)| hole < data))
 }
 
 /// Clears flags of an open file, if any of them are set.

@@ -133,9 +133,9 @@ fn a_growth_is_promised_while_it_goes_on() {
     let (volumes, pool) = (Volumes::default(), pool("fast"));
     volumes.add(id("vol-a"), volume(&pool));
     assert!(volumes.change(&id("vol-a"), refuse, |_| panic!("it is refused")).is_err());
-    change(&volumes, "vol-a", |volume| volume.growth = 8192);
+    change(&volumes, "vol-a", |volume| volume.growth = Some(8192));
     assert_eq!(volumes.promised(&pool), 12288);
-    change(&volumes, "vol-a", |volume| volume.growth = 0);
+    change(&volumes, "vol-a", |volume| volume.growth = None);
     assert_eq!(volumes.promised(&pool), 4096);
     assert!(volumes.change(&id("vol-b"), |_| Ok(()), |_| panic!("it does not exist")).expect("nothing").is_none());
     check_sums(&volumes);

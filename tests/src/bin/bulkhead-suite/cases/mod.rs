@@ -2,6 +2,7 @@
 
 use bulkhead_tests::case::Case;
 
+mod allocation;
 mod attacks;
 mod bad_input;
 mod bulkheadctl;
@@ -78,6 +79,7 @@ pub fn all() -> Vec<Case> {
         many::cases(),
         model::cases(),
         modify::cases(),
+        allocation::cases(),
         limits::cases(),
         logs::cases(),
         reboot::cases(),

@@ -1,5 +1,6 @@
 //! How much of an image is shared with others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -14,6 +15,7 @@ use super::{allocated, fill, image, take};
 
 cases! {
     an_image_says_what_it_shares: Xfs + Kernel,
+    what_is_deleted_meanwhile_is_not_found,
 }
 
 const SIZE: u64 = 16 << 20;
@@ -65,4 +67,35 @@ fn an_image_says_what_it_shares(stand: &mut Stand) -> Result<()> {
     // It has its blocks for itself once the volume's are gone.
     until(Duration::from_secs(20), || check("snap-1", 0))?;
     helper.ask(&delete_snapshot("snap-1")).map(drop)
+}
+
+fn what_is_deleted_meanwhile_is_not_found(stand: &mut Stand) -> Result<()> {
+    let (helper, looking) = (stand.helper()?, stand.helper()?);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let look = || -> Result<usize> {
+            let mut found = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                match looking.request(&Request::Sharing { volume: volume("vol-a"), from: 0 })? {
+                    Ok(_) => found += 1,
+                    // It may just be being deleted.
+                    Err(error) => ensure!(
+                        matches!(error.kind, ErrorKind::NotFound | ErrorKind::Busy),
+                        "{:?}: {error}",
+                        error.kind
+                    ),
+                }
+            }
+            Ok(found)
+        };
+        let thread = scope.spawn(look);
+        let lives = (0..200).try_for_each(|_| {
+            helper.ask_patiently(&create("vol-a", image_spec(1 << 20)))?;
+            helper.ask(&delete("vol-a")).map(drop)
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let found = thread.join().expect("a thread")?;
+        ensure!(found > 0, "it was never there");
+        lives
+    })
 }

@@ -1,0 +1,87 @@
+//! Allocating what images lack. How many holes a sparse one has is up to its pod, so this is done in parts: no request takes
+//! long, and none takes what the pool keeps in reserve.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use bulkhead_protocol::{Error, ErrorKind, Reply, VolumeKind, VolumeSpec};
+use rustix::fs::{FallocateFlags, OFlags};
+
+use super::create::{check_room, measure};
+use super::grow::grow;
+use super::room::Share;
+use crate::state::{Held, broken, busy, failed, no_space};
+use crate::sys::{Errno, Result as SysResult, file};
+
+/// How long one request goes on, give or take a step.
+const PART: Duration = Duration::from_secs(2);
+/// How many bytes one step allocates at most.
+const STEP: u64 = 16 << 20;
+
+/// Allocates what a sparse image lacks. From then on it is one that was allocated when it was made. What was allocated stays,
+/// even if not all of it can be; the next request continues there.
+pub fn allocate(mut held: Held<'_>) -> Result<Reply, Error> {
+    let (id, volume) = (held.id, held.known().ok_or_else(|| held.state.unknown(held.id))?);
+    let (old, pool, from) = (volume.record.spec, volume.pool.clone(), volume.filled);
+    let kind = match old.kind {
+        VolumeKind::Image { block_size, .. } => VolumeKind::Image { sparse: false, block_size },
+        VolumeKind::Filesystem { mode, .. } => VolumeKind::Filesystem { sparse: false, mode },
+        VolumeKind::Directory { .. } | VolumeKind::Snapshot { .. } => {
+            let message =
+                format!("allocate volume {id}: it is a {}, and only images of volumes are allocated", volume.kind());
+            return Err(Error::new(ErrorKind::WrongKind, message));
+        }
+    };
+    if kind == old.kind {
+        return Ok(Reply::Size(old.size));
+    }
+    let (image, served, size) = (held.open_content(OFlags::RDWR)?, pool.served()?, old.size.get());
+    let found = file::status(&image).map_err(|errno| failed("inspect the image of volume", id, errno))?;
+    if found.size != size {
+        let what = "put back the image that it had, or delete the volume";
+        return Err(broken(format!(
+            "allocate volume {id}: its image has {} bytes instead of {size}; {what}",
+            found.size
+        )));
+    }
+    // It is promised already, but what the others do not use yet may be used up.
+    let lacking = Share { bytes: size.saturating_sub(found.allocated), preallocated: true, project: None };
+    check_room(&pool, &measure(held.state, &pool)?, 0, lacking)?;
+    let end = Instant::now().checked_add(PART);
+    let filled = fill_holes(&image, from, size, |step| {
+        let free = served.filesystem.space()?.free.saturating_sub(pool.config.reserve);
+        if step > free { Err(Errno::NOSPC) } else { Ok(end.is_some_and(|end| Instant::now() < end)) }
+    });
+    let filled = filled.map_err(|errno| match errno {
+        Errno::NOSPC => no_space(format!(
+            "allocate volume {id}: the rest of pool {} is used up or kept in reserve; delete volumes or enlarge the pool",
+            pool.config.name
+        )),
+        errno => failed("allocate the image of volume", id, errno),
+    })?;
+    held.change(|volume| volume.filled = filled);
+    if filled < size {
+        return Err(busy(format!("allocate volume {id}: {filled} of {size} bytes are done; ask again for the rest")));
+    }
+    grow(&mut held, VolumeSpec { kind, ..old }, "allocate the image of volume", |_, _, _| Ok(()))
+}
+
+/// Gives the holes of a file from an offset on blocks that read as zeros, for as long as `may_take` agrees to the next step of
+/// so many bytes; returns where the first is left, or else `size`. Not the whole file at once: that would take as much room
+/// again as there is in it.
+pub fn fill_holes(
+    image: &OwnedFd,
+    mut from: u64,
+    size: u64,
+    mut may_take: impl FnMut(u64) -> SysResult<bool>,
+) -> SysResult<u64> {
+    while let Some((hole, end)) = file::next_hole(image, from, size)? {
+        let step = end.saturating_sub(hole).min(STEP);
+        if !may_take(step)? {
+            return Ok(hole);
+        }
+        rustix::fs::fallocate(image, FallocateFlags::empty(), hole, step)?;
+        from = hole.saturating_add(step);
+    }
+    Ok(size)
+}

@@ -1,0 +1,221 @@
+//! Allocating sparse images: in parts, however many holes a pod has made, and never beyond what the pool keeps in reserve.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_protocol::{Condition, ErrorKind, Reply, Request, Response, Usage, VolumeKind, VolumeSpec, encode};
+use bulkhead_tests::cases;
+use bulkhead_tests::expect::denied;
+use bulkhead_tests::helper::*;
+use bulkhead_tests::pool::run;
+use bulkhead_tests::stand::Stand;
+use bulkhead_tests::strace::Tracer;
+use bulkhead_tests::wait;
+
+cases! {
+    allocations_leave_the_reserve_alone: Bare,
+    a_long_allocation_is_done_in_parts: Bare,
+    only_what_is_sparse_and_whole_is_allocated: Bare,
+    limits_that_are_being_changed_are_nobody_elses: Bare + Quota,
+}
+
+const MIB: u64 = 1 << 20;
+const DATA: &[u8; 4096] = &[0x5a; 4096];
+
+fn sparse_spec(size: u64) -> VolumeSpec {
+    let VolumeSpec { kind: VolumeKind::Image { block_size, .. }, .. } = image_spec(size) else { unreachable!() };
+    VolumeSpec { kind: VolumeKind::Image { sparse: true, block_size }, ..image_spec(size) }
+}
+
+fn allocate(id: &str) -> Request {
+    Request::Allocate { volume: volume(id) }
+}
+
+fn usage(helper: &HelperClient, id: &str) -> Result<Usage> {
+    match helper.ask(&Request::Usage { volume: volume(id), target: None })? {
+        Reply::Usage(usage) => Ok(usage),
+        other => bail!("{other:?}"),
+    }
+}
+
+fn is_sparse(helper: &HelperClient, id: &str) -> Result<bool> {
+    Ok(matches!(usage(helper, id)?.spec.kind, VolumeKind::Image { sparse: true, .. }))
+}
+
+fn image(stand: &Stand, id: &str) -> std::path::PathBuf {
+    stand.pool().volume(id).join("image")
+}
+
+/// Writes a block, in which there are no zeros, every so many bytes.
+fn scatter(stand: &Stand, id: &str, every: u64) -> Result<()> {
+    let file = File::options().write(true).open(image(stand, id))?;
+    for at in (0..file.metadata()?.len()).step_by(every.try_into()?) {
+        file.write_all_at(DATA, at)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+/// Asks until all is done, or it is refused.
+fn allocate_all(helper: &HelperClient, id: &str) -> Result<Response> {
+    loop {
+        match helper.request(&allocate(id))? {
+            Err(error) if error.kind == ErrorKind::Busy => {}
+            answer => return Ok(answer),
+        }
+    }
+}
+
+fn allocations_leave_the_reserve_alone(stand: &mut Stand) -> Result<()> {
+    const RESERVE: u64 = 64 * MIB;
+    stand.add_pool("default")?;
+    stand.pools[0].options.push_str(&format!(",overcommit=3,reserve={RESERVE}"));
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    let free = || -> Result<u64> {
+        let found = rustix::fs::statvfs(&stand.pool().directory)?;
+        Ok(found.f_bavail * found.f_frsize)
+    };
+    // There is room for each of them, and not for two.
+    let size = free()? * 6 / 10 / MIB * MIB;
+    for id in ["vol-a", "vol-b", "vol-c"] {
+        helper.ask(&create(id, sparse_spec(size)))?;
+        scatter(stand, id, MIB)?;
+    }
+    let answers = std::thread::scope(|scope| -> Result<Vec<_>> {
+        let begin = |id| Ok::<_, anyhow::Error>((id, stand.helper()?));
+        let begun = [begin("vol-a")?, begin("vol-b")?];
+        let begun = begun.map(|(id, helper)| (id, scope.spawn(move || allocate_all(&helper, id))));
+        begun.into_iter().map(|(id, thread)| Ok((id, thread.join().expect("a thread")?))).collect()
+    })?;
+    ensure!(free()? >= RESERVE, "{} bytes are free", free()?);
+    for (id, answer) in &answers {
+        let is_refused =
+            matches!(answer, Err(error) if matches!(error.kind, ErrorKind::NoSpace | ErrorKind::NoRoom { .. }));
+        ensure!(is_refused == is_sparse(&helper, id)?, "{id}: {answer:?}");
+    }
+    let (refused, _) = answers.iter().find(|(_, answer)| answer.is_err()).context("there was room for both")?;
+    // Nobody else feels it.
+    let other = File::options().write(true).open(image(stand, "vol-c"))?;
+    other.write_all_at(&[1; 1 << 20], 3 * MIB)?;
+    other.sync_all()?;
+    drop(other);
+    // With room again, it goes on.
+    for id in ["vol-a", "vol-b", "vol-c"].iter().filter(|id| *id != refused) {
+        helper.ask(&delete(id))?;
+    }
+    wait::until(stand.patience(Duration::from_secs(20)), || {
+        let answer = allocate_all(&helper, refused)?;
+        ensure!(answer.is_ok(), "{answer:?}");
+        Ok(())
+    })?;
+    ensure!(image(stand, refused).metadata()?.blocks() * 512 >= size && !is_sparse(&helper, refused)?);
+    helper.ask(&delete(refused)).map(drop)
+}
+
+fn a_long_allocation_is_done_in_parts(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 16 * MIB;
+    // What the kernel lets strace delay is not on the list of what the helper may call.
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let slowly = |stand: &mut Stand| -> Result<Tracer> {
+        let process = i32::try_from(stand.running_helper()?.pid())?;
+        Tracer::delay(process, "fallocate", Duration::from_millis(100))
+    };
+    stand.helper()?.ask(&create("vol-a", sparse_spec(SIZE)))?;
+    scatter(stand, "vol-a", SIZE / 64)?;
+    let mut delayed = slowly(stand)?;
+    let (mut parts, mut last) = (0, String::new());
+    loop {
+        let (helper, begun) = (stand.helper()?, Instant::now());
+        let answer = helper.request(&allocate("vol-a"))?;
+        ensure!(begun.elapsed() < stand.patience(Duration::from_secs(5)), "one part took {:?}", begun.elapsed());
+        let Err(error) = answer else { break };
+        ensure!(error.kind == ErrorKind::Busy && error.message.as_str() != last, "{error}, after {last}");
+        last = error.message.as_str().to_owned();
+        parts += 1;
+        // In between, everything is as it was.
+        ensure!(is_sparse(&helper, "vol-a")?);
+        let conditions = helper.pool_status("default")?.conditions;
+        ensure!(!conditions.as_slice().iter().any(|found| matches!(found, Condition::NotAnswering { .. })));
+        if parts == 1 {
+            // The next helper begins anew, and comes to an end as well.
+            drop(delayed);
+            stand.restart_helper()?;
+            (delayed, last) = (slowly(stand)?, String::new());
+        }
+    }
+    ensure!(parts >= 2, "it was done in {parts} parts");
+    drop(delayed);
+    let (helper, file) = (stand.helper()?, File::open(image(stand, "vol-a"))?);
+    ensure!(!is_sparse(&helper, "vol-a")? && file.metadata()?.blocks() * 512 >= SIZE);
+    let mut block = [0; 8192];
+    for at in (0..SIZE).step_by((SIZE / 64).try_into()?) {
+        file.read_exact_at(&mut block, at)?;
+        ensure!(block[..4096] == *DATA && block[4096..] == [0; 4096], "at {at}");
+    }
+    helper.ask(&delete("vol-a"))?;
+    stand.helper_flags.clear();
+    stand.restart_helper()
+}
+
+fn only_what_is_sparse_and_whole_is_allocated(stand: &mut Stand) -> Result<()> {
+    const SIZE: u64 = 32 * MIB;
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let helper = stand.helper()?;
+    // What was allocated is never allocated again, even if its pod has given blocks back and the pool is full since.
+    for request in [create("vol-a", image_spec(SIZE)), attach("vol-a"), make_device("vol-a", "a")] {
+        helper.ask(&request)?;
+    }
+    run(Command::new("blkdiscard").args(["--offset", "0", "--length", "16777216"]).arg(stand.target("a")))?;
+    let (filler, free) = (stand.pool().directory.join("filler"), rustix::fs::statvfs(&stand.pool().directory)?);
+    let file = File::create(&filler)?;
+    let most = free.f_bavail * free.f_frsize - 4 * MIB;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, most)?;
+    let before = image(stand, "vol-a").metadata()?.blocks();
+    for _ in 0..2 {
+        ensure!(helper.ask(&allocate("vol-a"))? == Reply::Size(bytes(SIZE)));
+    }
+    ensure!(image(stand, "vol-a").metadata()?.blocks() == before, "what its pod has given back was taken again");
+    drop(file);
+    std::fs::remove_file(&filler)?;
+    // What was cut off is not filled up in silence.
+    helper.ask(&create("vol-b", sparse_spec(SIZE)))?;
+    File::options().write(true).open(image(stand, "vol-b"))?.set_len(SIZE / 2)?;
+    denied(helper.request(&allocate("vol-b"))?, ErrorKind::PoolBroken, "instead of")?;
+    ensure!(matches!(usage(&helper, "vol-b")?.condition, Some(Condition::ImageSize { .. })));
+    helper.ask(&create("vol-d", directory_spec(SIZE)))?;
+    denied(helper.request(&allocate("vol-d"))?, ErrorKind::WrongKind, "is a directory")?;
+    for from in [SIZE + 1, u64::MAX / 2, u64::MAX] {
+        let beyond = Request::Sharing { volume: volume("vol-a"), from };
+        denied(helper.request(&beyond)?, ErrorKind::Invalid, "ends at")?;
+    }
+    for request in [remove_device("vol-a", "a"), detach("vol-a"), delete("vol-a"), delete("vol-b"), delete("vol-d")] {
+        helper.ask(&request)?;
+    }
+    Ok(())
+}
+
+fn limits_that_are_being_changed_are_nobody_elses(stand: &mut Stand) -> Result<()> {
+    stand.helper_flags.push("--seccomp=log".to_owned());
+    stand.add_pool("default")?;
+    stand.start_helper()?;
+    let (changing, looking) = (stand.helper()?, stand.helper()?);
+    looking.ask(&create("vol-a", directory_spec(16 * MIB)))?;
+    let process = i32::try_from(stand.running_helper()?.pid())?;
+    // The record is written after the limits are set.
+    let delayed = Tracer::delay(process, "fsetxattr", stand.patience(Duration::from_secs(3)))?;
+    changing.send(&encode(&Request::SetInodes { volume: volume("vol-a"), inodes: 50.try_into()? })?)?;
+    while !changing.is_answered(Duration::from_millis(100))? {
+        let found = usage(&looking, "vol-a")?.condition;
+        ensure!(found.is_none(), "while its limits are being changed: {found:?}");
+    }
+    drop(delayed);
+    looking.ask_patiently(&delete("vol-a"))?;
+    stand.helper_flags.clear();
+    stand.restart_helper()
+}
